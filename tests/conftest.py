@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.properties import PROPERTY_TIMEOUT
 from tests.support.workshop import Workshop
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
@@ -69,10 +70,6 @@ def chromium() -> str:
         if path := shutil.which(name):
             return path
     pytest.skip("no Chromium here (Debian: apt-get install chromium)")
-
-
-#: Seconds for a property test: when it fails, hypothesis looks for a smaller example for up to five minutes.
-PROPERTY_TIMEOUT = 900
 
 
 @pytest.hookimpl(trylast=True)

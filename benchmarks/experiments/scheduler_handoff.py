@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from jupyter_gpushare.scheduler.core import messages as ev  # noqa: E402
 from jupyter_gpushare.scheduler.protocol.client import ControlClient  # noqa: E402
-from tests.scheduler.client import FakeClient  # noqa: E402
+from tests.support.client import FakeClient  # noqa: E402
 
 SIZE = 64 << 20
 

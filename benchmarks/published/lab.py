@@ -47,9 +47,9 @@ from ..harness.figures import Figure, percentile, quartile_distance
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.labextension.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings  # noqa: E402
-from tests.scheduler.client import FakeClient  # noqa: E402
-from tests.server_extension.lab import TOKEN, Lab, environment  # noqa: E402
+from tests.support.client import FakeClient  # noqa: E402
+from tests.support.lab import TOKEN, Lab, environment  # noqa: E402
+from tests.support.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings  # noqa: E402
 
 BENCH = "lab"
 GPUS, NOTEBOOKS, PAGES = 8, 200, 5

@@ -8,8 +8,8 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.hub.kernel import Kernel
-from tests.server_extension.lab import PATIENCE
+from tests.support.hub.kernel import Kernel
+from tests.support.lab import PATIENCE
 
 
 class Attack:

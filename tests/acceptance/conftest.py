@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.releases import NoHistory, Release, earlier, present, renumbered
-from tests.hub.node import private_folder
-from tests.interposer.conftest import make_machine
+from tests.support.hub.node import private_folder
+from tests.support.machine import make_machine
 
 #: The number of a protocol that does not exist.
 FOREIGN = 77

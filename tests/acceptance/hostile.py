@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
-from tests.scheduler.client import Closed, FakeClient, Refused
+from tests.support.client import Closed, FakeClient, Refused
 
 #: A terminal's title, a bell, a line of its own, and text that runs backwards.
 NAME = "\x1b]0;owned\x07\nroot holds all\u202e"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.server_extension.lab import PATIENCE
+from tests.support.lab import PATIENCE
 
 #: Where docs/how-to/admin/workstation.md installs jupyter-gpushare.
 INSTALLED = Path("/opt/gpushare")

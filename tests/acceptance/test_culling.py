@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.hub import ADMIN, USERS, Hub, Seat, until
-from tests.hub.kernel import Kernel
-from tests.hub.node import Node, node_beside, small_machine
-from tests.hub.programs import ALLOCATE, CHECK, PLOT
+from tests.support.hub.hub import ADMIN, USERS, Hub, Seat, until
+from tests.support.hub.kernel import Kernel
+from tests.support.hub.node import Node, node_beside, small_machine
+from tests.support.hub.programs import ALLOCATE, CHECK, PLOT
 
 # No culler acts before a minute of inactivity has passed, so the test takes minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

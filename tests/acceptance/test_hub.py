@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.attack import Attack, attacking
-from tests.hub.container import begin
-from tests.hub.hub import Seat, until
-from tests.hub.kernel import Kernel
-from tests.hub.node import Node
-from tests.hub.programs import ALLOCATE, CHECK, PLOT
-from tests.hub.test_containers import containers, seats
+from tests.support.hub.container import begin
+from tests.support.hub.hub import Seat, until
+from tests.support.hub.kernel import Kernel
+from tests.support.hub.node import Node
+from tests.support.hub.programs import ALLOCATE, CHECK, PLOT
+from tests.support.hub.recipe import containers, seats
 
 __all__ = ["containers", "seats"]
 

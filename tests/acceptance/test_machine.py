@@ -24,10 +24,10 @@ import pytest
 
 from tests.acceptance.attack import Attack, attacking
 from tests.acceptance.machine import INSTALLED, CannotBoot, Machine, documented
-from tests.hub.hub import Hub, Seat, until
-from tests.hub.kernel import Kernel
-from tests.hub.programs import ALLOCATE, CHECK, PLOT
-from tests.server_extension.lab import PATIENCE
+from tests.support.hub.hub import Hub, Seat, until
+from tests.support.hub.kernel import Kernel
+from tests.support.hub.programs import ALLOCATE, CHECK, PLOT
+from tests.support.lab import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.hub.container import FORBIDDEN, Container, begin
-from tests.hub.hub_api import ADMIN, READ, HubApi
-from tests.server_extension.lab import PATIENCE
+from tests.support.hub.container import FORBIDDEN, Container, begin
+from tests.support.hub.hub_api import ADMIN, READ, HubApi
+from tests.support.lab import PATIENCE
 
 UNITS = ("gpushare.socket", "gpushare.service", "gpushare-hub.service")
 COMMAND = "/opt/gpushare/bin/gpushare"

@@ -18,9 +18,9 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.acceptance.conftest import FOREIGN
 from tests.acceptance.releases import Release
-from tests.interposer.conftest import UNIT, Machine, Program, Script
-from tests.scheduler.client import FakeClient
-from tests.scheduler.shared import Peer, hub
+from tests.support.client import FakeClient
+from tests.support.fake_hub import Peer, hub
+from tests.support.machine import UNIT, Machine, Program, Script
 
 MakeMachine = Callable[..., Machine]
 

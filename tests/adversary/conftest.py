@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import Scheduler
-from tests.scheduler.shared import FakeHub, Peer, hub, start_node
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.fake_hub import FakeHub, Peer, hub, start_node
+from tests.support.scheduler import Scheduler
 
 #: Host memory for what may have to move is taken for real, so this is not much.
 UNIT = 128 << 20

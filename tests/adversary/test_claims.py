@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler.node import tickets
-from tests.scheduler.client import FakeClient, Refused
-from tests.scheduler.conftest import Scheduler, Start, simulated, starting
-from tests.scheduler.shared import FakeHub, Peer, connect, hub, start_node
-from tests.scheduler.test_server import until
+from tests.support.client import FakeClient, Refused
+from tests.support.fake_hub import FakeHub, Peer, connect, hub, start_node
+from tests.support.scheduler import Scheduler, Start, simulated, starting, until
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 

@@ -17,8 +17,8 @@ import pytest
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.adversary.conftest import UNIT, Node, until, works
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.shared import connect
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.fake_hub import connect
 
 HEADER = struct.Struct("=IHH")
 LIMIT = 256

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.adversary.conftest import TOTAL, UNIT, Begin, Node, obeying, until, works
-from tests.scheduler.client import Closed, FakeClient
-from tests.scheduler.test_pool import Table
+from tests.support.client import Closed, FakeClient
+from tests.support.pool import Table
 
 #: Takes the GPU, says so, and then does what it is told: if it runs.
 HOLDER = """
 import sys
 from pathlib import Path
 from jupyter_gpushare.scheduler.core import messages as ev
-from tests.scheduler.client import FakeClient
+from tests.support.client import FakeClient
 path, group, gpu, ticket, size = sys.argv[1:]
 client = FakeClient(Path(path), group, gpu, ticket=ticket)
 client.attach()

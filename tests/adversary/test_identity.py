@@ -26,8 +26,8 @@ from jupyter_gpushare.scheduler.protocol.client import (
     read_ticket,
 )
 from tests.adversary.conftest import UNIT, Node, Program, works
-from tests.scheduler.client import PATIENCE, FakeClient, Refused
-from tests.scheduler.shared import Peer, connect
+from tests.support.client import PATIENCE, FakeClient, Refused
+from tests.support.fake_hub import Peer, connect
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 

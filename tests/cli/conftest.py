@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import environ, scheduler, start
+from tests.support.client import PATIENCE
+from tests.support.scheduler import environ, scheduler, start
 
 __all__ = ["environ", "scheduler", "start"]
 

@@ -21,9 +21,8 @@ from jupyter_gpushare.cli.show.status import render
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.words import answers
 from tests.cli.conftest import Command
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import GIB, Scheduler
-from tests.scheduler.test_server import state, until
+from tests.support.client import PATIENCE
+from tests.support.scheduler import GIB, Scheduler, state, until
 
 
 def test_the_status_names_who_runs_and_who_waits_and_why(

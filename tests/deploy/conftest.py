@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import environ, scheduler, start
+from tests.support.client import PATIENCE
+from tests.support.scheduler import environ, scheduler, start
 
 __all__ = ["environ", "scheduler", "start"]
 

@@ -11,8 +11,8 @@ from typing import Any
 from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.scheduler.gpu.drivers import libraries
 from tests.deploy.conftest import Kubelet, Plugin
-from tests.scheduler.conftest import Start
-from tests.scheduler.test_devices import readings
+from tests.support.devices import readings
+from tests.support.scheduler import Start
 
 Kubelets = Callable[..., Kubelet]
 Plugins = Callable[..., Plugin]

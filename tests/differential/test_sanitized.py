@@ -17,7 +17,7 @@ from jupyter_gpushare import LIBRARIES
 from tests.differential.fuzzing import Totals, fuzz
 from tests.differential.programs import Recipe
 from tests.differential.running import Player, build_player, place
-from tests.interposer.test_sanitizers import BELOW_ZERO, OUT_OF_ORDER, SANITIZERS, sanitized
+from tests.support.sanitizers import BELOW_ZERO, OUT_OF_ORDER, SANITIZERS, sanitized
 
 __all__ = ["sanitized"]
 

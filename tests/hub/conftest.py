@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.hub_api import ACCESS, ADMIN, READ, HubApi
-from tests.hub.node import Node, private_folder
 from tests.hub.service import HubService, machine
+from tests.support.hub.hub_api import ACCESS, ADMIN, READ, HubApi
+from tests.support.hub.node import Node, private_folder
+from tests.support.hub.recipe import containers, seats
+
+__all__ = ["containers", "seats"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Locator, Page, WebSocket, expect
 
-from tests.hub.hub import PASSWORD, Hub, Seat
-from tests.labextension.lab_page import LabPage
-from tests.server_extension.lab import Lab
+from tests.support.hub.hub import PASSWORD, Hub, Seat
+from tests.support.lab import Lab
+from tests.support.lab_page import LabPage
 
 #: The kernel of the notebook in front has answered, and the first cell is selected.
 READY = """async () => {

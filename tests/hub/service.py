@@ -19,10 +19,10 @@ import pytest
 
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.hub.hub_api import HubApi
-from tests.hub.node import Node
-from tests.labextension.lab_page import SCREENSHOTS
-from tests.scheduler.client import PATIENCE, FakeClient
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.hub.hub_api import HubApi
+from tests.support.hub.node import Node
+from tests.support.lab_page import SCREENSHOTS
 
 PREFIX = "/services/gpushare/"
 

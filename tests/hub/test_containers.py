@@ -7,32 +7,16 @@ Root, mounts, processes and users of the containers are their own; what is not t
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from traitlets.config.loader import PyFileConfigLoader
 
-import jupyter_gpushare
 from jupyter_gpushare.scheduler.protocol.client import user_name
-from tests.hub.container import FORBIDDEN, Container, begin
-from tests.hub.hub import Hub, Seat, until
-from tests.hub.kernel import Kernel
-from tests.hub.node import Node, small_machine
-from tests.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
-
-RECIPE = Path(jupyter_gpushare.__file__).parent / "deploy" / "docker" / "jupyterhub_config.py"
-
-#: What containers all run as.
-UID = 1000
-
-
-def recipe() -> Any:
-    """What the recipe sets of DockerSpawner."""
-    return PyFileConfigLoader(RECIPE.name, path=str(RECIPE.parent)).load_config().DockerSpawner
+from tests.support.hub.hub import Seat, until
+from tests.support.hub.kernel import Kernel
+from tests.support.hub.node import Node
+from tests.support.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
+from tests.support.hub.recipe import UID, recipe
 
 
 def test_the_recipe_says_what_dockerspawner_knows() -> None:
@@ -43,89 +27,6 @@ def test_the_recipe_says_what_dockerspawner_knows() -> None:
     inside = {*stated.read_only_volumes.values()}
     assert str(Path(stated.environment["GPUSHARE_SOCKET"]).parent) in inside
     assert stated.environment["GPUSHARE_LIBRARIES"] in inside
-
-
-@pytest.fixture(scope="module")
-def containers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Container]:
-    """Return what each user's container is like, if they can be had here."""
-    base = {path: path for path in map(str, (root, sys.prefix, sys.base_prefix))}
-    found = {
-        "ada": Container(base, {"$HOME": "$HOME"}, uid=UID),
-        # To whom numbers are remapped, the machine's root is nobody.
-        "grace": Container(
-            base, {"$HOME": "$HOME"}, {"GPUSHARE_SCHEDULER_UID": "65534"}, UID, remapped=True
-        ),
-    }
-    if os.geteuid() == 0:
-        # One who has a number of her own, and is known by it.
-        found["hedy"] = Container(base, {"$HOME": "$HOME"}, uid=UID + 1)
-    for container in found.values():
-        file = tmp_path_factory.mktemp("probe") / "container.json"
-        container.save(file)
-        done = subprocess.run(
-            [*begin(file), "true"],
-            env={**os.environ, "HOME": "/tmp"},
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode == FORBIDDEN:
-            pytest.skip(done.stderr.strip())
-        assert done.returncode == 0, done.stderr
-    return found
-
-
-@pytest.fixture(scope="module")
-def seats(
-    containers: dict[str, Container],
-    runtime: Path,
-    root: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Node, dict[str, Seat]]]:
-    """Return the scheduler of the machine, and the users' servers, each in a container."""
-    stated = recipe()
-    folder = tmp_path_factory.mktemp("hub")
-    machine = small_machine(runtime)
-    as_root = os.geteuid() == 0
-    hub = Hub(
-        folder,
-        root,
-        {**stated.environment, **machine},
-        before=begin(folder / "$USER.json"),
-        uids={user: container.uid for user, container in containers.items()} if as_root else None,
-    )
-    with Node(
-        runtime,
-        machine,
-        shared_uids=[UID if as_root else os.getuid()],
-        hub_api_url=hub.api,
-        socket_mode="0666",
-        quantum=3600,
-    ) as node:
-        node.command("libraries", str(runtime / "lib"))
-        on_host = {
-            "/run/gpushare": node.socket.parent,
-            "/var/lib/gpushare-libraries": runtime / "lib",
-        }
-        mounts = {str(on_host[path]): there for path, there in stated.read_only_volumes.items()}
-        # The GPU: a device that any user may open.
-        gpu = Path("/dev/shm", f"gpushare-sim-{runtime.name}")
-        gpu.chmod(0o666)
-        for user, container in containers.items():
-            container.read_only = {
-                **container.read_only,
-                **mounts,
-                str(folder / "path"): str(folder / "path"),
-            }
-            container.volumes[str(gpu)] = str(gpu)
-            container.save(folder / f"{user}.json")
-        with hub:
-            seats = {user: hub.seat(user) for user in containers}
-            for seat in seats.values():
-                seat.start()
-            for seat in seats.values():
-                seat.shared_status()
-            yield node, seats
 
 
 def states(node: Node) -> dict[str, str]:

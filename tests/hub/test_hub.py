@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.hub.hub import ADMIN, ROLES, USERS, Hub, until
-from tests.hub.node import Node, node_beside, small_machine
 from tests.hub.page import SeatPage, sign_in
-from tests.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
-from tests.labextension.lab_page import launch, notebook
+from tests.support.hub.hub import ADMIN, ROLES, USERS, Hub, until
+from tests.support.hub.node import Node, node_beside, small_machine
+from tests.support.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
+from tests.support.lab_page import launch, notebook
 
 pytestmark = pytest.mark.browser
 

@@ -23,11 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.hub.hub import until
-from tests.hub.hub_api import ACCESS, ADMIN, READ, HubApi
-from tests.hub.node import Node
 from tests.hub.service import PREFIX, HubService, machine, notebook
-from tests.scheduler.client import PATIENCE, FakeClient
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.hub.hub import until
+from tests.support.hub.hub_api import ACCESS, ADMIN, READ, HubApi
+from tests.support.hub.node import Node
 
 GIB = 1 << 30
 OTHER = "another user"

@@ -14,11 +14,11 @@ from jupyter_gpushare.hub.handlers import STATIC
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from jupyter_gpushare.scheduler.server.administration import LAST
-from tests.hub.hub_api import HubApi
-from tests.hub.node import Node
 from tests.hub.service import HubService, machine, notebook
-from tests.labextension.lab_page import AXE, REACTION, SCREENSHOTS, launch
-from tests.scheduler.client import PATIENCE, FakeClient
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.hub.hub_api import HubApi
+from tests.support.hub.node import Node
+from tests.support.lab_page import AXE, REACTION, SCREENSHOTS, launch
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from jupyter_gpushare.benchmarks.harness.antagonist import Antagonist
-from tests.interposer.conftest import UNIT, Machine
+from tests.support.machine import UNIT, Machine
 
 MakeMachine = Callable[..., Machine]
 PATIENCE = 60.0

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from tests.interposer.conftest import UNIT, Machine, Script
-from tests.interposer.test_kinds import Runner, run_alone, run_shared
-from tests.sim.machine import LIBRARIES
+from tests.interposer.rows import HOLDS, Runner, run_alone, run_shared
+from tests.support.machine import UNIT, Machine, Script
+from tests.support.sim import LIBRARIES
 
 FAULT = """
 use()
@@ -62,23 +62,6 @@ def check_answers():
         assert answers == dict.fromkeys(names, expected), answers
 """
 
-#: A stream that is busy until it is let go.
-HOLDS = """
-use()
-USED = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
-TYPE = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-code = compile('''extern "C" __global__ void hold(volatile unsigned *goes) { while (!*goes) {} }''')
-holding = function_of(code, "hold")
-flag = ok(driver.cuMemHostAlloc(4096, 0))
-goes = np.frombuffer((ctypes.c_char * 4096).from_address(int(flag)), np.uint32)
-
-def hold(stream):
-    goes[:] = 0
-    assert start(holding, stream, flag) == 0
-
-def let_go():
-    goes[:] = 1
-"""
 
 MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
 

@@ -13,8 +13,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine, Program, Scripted
-from tests.interposer.test_kinds import (
+from tests.interposer.rows import (
     MakeMachine,
     Runner,
     await_pinned,
@@ -23,6 +22,7 @@ from tests.interposer.test_kinds import (
     run_alone,
     run_shared,
 )
+from tests.support.machine import UNIT, Machine, Program, Scripted
 from tests.support.workshop import Patch, Workshop
 
 MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")

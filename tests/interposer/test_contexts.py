@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from tests.interposer.conftest import Machine, Script
-from tests.scheduler.consistency import check
+from tests.support.consistency import check
+from tests.support.machine import Machine, Script
 
 MIB = 1 << 20
 #: Of what NVML says of a process, the part that the driver may hold besides.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
+from tests.support.machine import PATIENCE, UNIT, Machine, Program
 
 MIB = 1 << 20
 #: A dozen contexts leave 61 MiB. Hibernated, each but one of them leaves 4 MiB on the GPU.

@@ -19,8 +19,8 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine, Program, Script
-from tests.interposer.test_kinds import Runner
+from tests.interposer.rows import Runner
+from tests.support.machine import UNIT, Machine, Program, Script
 
 MakeMachine = Callable[..., Machine]
 

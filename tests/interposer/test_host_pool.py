@@ -19,7 +19,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.memory.pool import Pool as SchedulerPool
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine
+from tests.support.machine import UNIT, Machine
 
 HERE = Path(__file__).parent
 MIB = 1 << 20

@@ -7,16 +7,14 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 from pathlib import Path
 
-from tests.interposer.conftest import UNIT, Machine
-from tests.interposer.test_kinds import Runner
-from tests.sim.machine import sim_env
+from tests.interposer.raw_calls import TOKEN
+from tests.interposer.rows import Runner
+from tests.support.machine import UNIT, Machine
+from tests.support.sim import sim_env
 
 MEMORY_TYPE = 2
-#: What is in a handle: a mark, the name of the process's socket, and whose memory it is.
-TOKEN = struct.Struct("<8sQQQQiI")
 
 
 def receives(pid: int) -> bool:

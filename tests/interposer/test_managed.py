@@ -16,8 +16,8 @@ from jupyter_gpushare.benchmarks.published import oversubscribe
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine, Program, Script, Scripted
-from tests.interposer.test_filling import PIECE, evicted, filled
+from tests.interposer.scripted import PIECE, evicted, filled
+from tests.support.machine import UNIT, Machine, Program, Script, Scripted
 
 MakeMachine = Callable[..., Machine]
 MakeScript = Callable[..., Scripted]

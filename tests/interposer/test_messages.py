@@ -16,9 +16,9 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine, Script, Scripted
-from tests.interposer.test_kinds import Runner
-from tests.interposer.test_reuse import POOL, PROPERTIES
+from tests.interposer.raw_calls import POOL, PROPERTIES
+from tests.interposer.rows import Runner
+from tests.support.machine import UNIT, Machine, Script, Scripted
 
 MakeScript = Callable[..., Scripted]
 #: The socket has room for some 280 of them.

@@ -11,9 +11,9 @@ from pathlib import Path
 import nvidia
 import pytest
 
-from tests.interposer.conftest import Machine
-from tests.interposer.test_kinds import Runner, evict
-from tests.sim.machine import LIBRARIES
+from tests.interposer.rows import Runner, evict
+from tests.support.machine import Machine
+from tests.support.sim import LIBRARIES
 
 HERE = Path(__file__).parent
 #: A block of 16 pieces leaves, and the copy of the second does not end. Meanwhile a thread changes the block's mapping.

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine
-from tests.interposer.test_bare_driver import HOLDS
-from tests.interposer.test_kinds import Runner, run_alone, run_shared
-from tests.sim.machine import LIBRARIES
+from tests.interposer.rows import HOLDS, Runner, run_alone, run_shared
+from tests.support.machine import UNIT, Machine
+from tests.support.sim import LIBRARIES
 
 NODES = (
     HOLDS

@@ -10,73 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program, Script
+from tests.interposer.paced import KERNELS, Paced
+from tests.support.machine import UNIT, Machine
 
-KERNELS = str(LIBRARIES / "bench" / "empty.so")
-#: Long enough never to be what lets a submission through.
-NEVER = 600.0
 CANCELLED = 304
-
-
-class Paced:
-    """A program with a lease and a kernel, and the scheduler that it hears."""
-
-    def __init__(self, machine: Machine, **environ: str) -> None:
-        machine.kill_scheduler()
-        self.machine = machine
-        self.script = Script(machine)
-        self.program: Program = machine.program("a", **environ)
-        loading = self.program.start("load", path=KERNELS)
-        self.grant()
-        assert self.program.result(loading)["result"] == 0
-        # From now on, what grows does so under the lease.
-        self.script.growth = "resident"
-        self.said = self.beside = 0
-
-    def grant(self) -> None:
-        self.script.next(ev.Request)
-        self.script.send(*self.script.grant(filling=False))
-
-    def revoke(self) -> ev.Released:
-        self.script.send(protocol.revoke(self.script.lease))
-        return self.script.next(ev.Released)
-
-    def pace(
-        self,
-        inflight: float | None = None,
-        *,
-        stall: float = NEVER,
-        share: float = 1.0,
-        meter: bool = False,
-    ) -> None:
-        """Say PACE, and wait until it has been heard."""
-        self.said += 1
-        told = ev.Pace(1, inflight, stall, share, meter)
-        self.script.send(protocol.pace(told), protocol.contended(self.said, self.beside))
-        self.until(lambda: self.progress("contended") == self.said)
-        self.script.send(protocol.contended(0, self.beside))
-
-    def start(self, op: str, **parameters: object) -> int:
-        """Start what may wait, beside the program's main thread."""
-        return self.program.start(op, thread="work", **parameters)
-
-    def progress(self, what: str) -> int:
-        return int(self.program.call("progress")[what])
-
-    def has_launched(self, least: int) -> bool:
-        return self.progress("launched") >= least
-
-    def ran(self) -> int:
-        return int(self.program.call("counters")["kernels"])
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, self.program.errors
-            time.sleep(0.005)
 
 
 @pytest.fixture

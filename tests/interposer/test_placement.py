@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import PATIENCE, Machine
+from tests.support.machine import PATIENCE, Machine
 
 MakeMachine = Callable[..., Machine]
 

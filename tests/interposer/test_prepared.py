@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.interposer.conftest import UNIT, Machine
+from tests.support.machine import UNIT, Machine
 
 
 def test_nothing_is_lost_and_no_other_pages_are_used(

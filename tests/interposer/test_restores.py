@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine, Program
+from tests.support.machine import UNIT, Machine, Program
 
 #: CUresult
 OUT_OF_MEMORY, OPERATING_SYSTEM, UNKNOWN = 2, 304, 999

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine, Program
+from tests.interposer.raw_calls import POOL, PROPERTIES, raw
+from tests.support.machine import UNIT, Machine, Program
 
 SIZE = 8 * UNIT
-#: CUmemAllocationProp, CUmemAccessDesc and CUmemPoolProps: device memory of GPU 0.
-PROPERTIES = struct.pack("<iiiiQQ", 1, 0, 1, 0, 0, 0).hex()
+#: CUmemAccessDesc: GPU 0 may read and write.
 ACCESS = struct.pack("<iii", 1, 0, 3).hex()
-POOL = struct.pack("<iiiiQQ56x", 1, 0, 1, 0, 0, 0).hex()
 #: CUDA_ARRAY_DESCRIPTOR: floats.
 ARRAY = struct.pack("<QQii", 1024, SIZE // 4096, 0x20, 1).hex()
 #: CUDA_ARRAY3D_DESCRIPTOR: of the same, but without memory.
@@ -27,13 +26,6 @@ USED_MEMORY = 7
 def a(machine: Machine) -> Program:
     """Return a program."""
     return machine.program("a")
-
-
-def raw(program: Program, function: str, *arguments: int | str | None) -> int:
-    """Call a function that succeeds, and return what it wrote first."""
-    answer = program.call("raw", function=function, arguments=list(arguments))
-    assert answer["result"] == 0, (function, answer, program.errors)
-    return int.from_bytes(bytes.fromhex(answer["out"][0])[:8], "little") if answer["out"] else 0
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import PATIENCE, Machine, Script
+from tests.support.machine import PATIENCE, Machine, Script
 from tests.support.workshop import Workshop
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine
+from tests.support.machine import UNIT, Machine
 
 MakeMachine = Callable[..., Machine]
 OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine, Program
+from tests.support.machine import UNIT, Machine, Program
 
 MIB = 1 << 20
 #: What the GPU of these tests makes of 1/256 of its memory, and what is small.

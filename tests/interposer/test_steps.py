@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine, Scripted
+from tests.support.machine import UNIT, Machine, Scripted
 
 
 @pytest.mark.parametrize("others", [0, 3])

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine
-from tests.interposer.test_bare_driver import HOLDS
-from tests.interposer.test_kinds import PEERS, MakeMachine, Runner, run_alone, run_shared
-from tests.sim.machine import LIBRARIES
+from tests.interposer.rows import HOLDS, PEERS, MakeMachine, Runner, run_alone, run_shared
+from tests.support.machine import UNIT, Machine
+from tests.support.sim import LIBRARIES
 
 #: A context that the program attaches to ends when nobody is attached any more.
 ATTACHED = """

@@ -17,10 +17,10 @@ import pytest
 
 from jupyter_gpushare.kernel_provisioner import ticket
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
-from tests.scheduler.node import Activator, Place
-from tests.scheduler.shared import FakeHub, Peer
-from tests.scheduler.shared import hub as hub_running
+from tests.support.fake_hub import FakeHub, Peer
+from tests.support.fake_hub import hub as hub_running
+from tests.support.machine import PATIENCE, UNIT, Machine, Program
+from tests.support.node import Activator, Place
 
 
 class Node(Machine):

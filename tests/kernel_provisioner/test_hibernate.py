@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from tests.server_extension.notebook import SETUP
+from tests.support.notebook import SETUP
 
 from .conftest import eventually, started
 

@@ -17,10 +17,10 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, provisioner, ticket
-from tests.scheduler.client import FakeClient, Refused
-from tests.scheduler.node import Node
-from tests.scheduler.shared import FakeHub, Peer, connect
-from tests.scheduler.shared import hub as hub_running
+from tests.support.client import FakeClient, Refused
+from tests.support.fake_hub import FakeHub, Peer, connect
+from tests.support.fake_hub import hub as hub_running
+from tests.support.node import Node
 
 from .conftest import Kernel, eventually, started
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.labextension.lab_page import (
+from tests.support.lab import Lab, environment
+from tests.support.lab_page import (
     NEWS,
     NO_NEWS,
     SCREENSHOTS,
@@ -25,7 +26,6 @@ from tests.labextension.lab_page import (
     notebook,
     write_settings,
 )
-from tests.server_extension.lab import Lab, environment
 
 
 @pytest.fixture(autouse=True)

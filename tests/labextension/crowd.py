@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.scheduler.client import PATIENCE, FakeClient
+from tests.support.client import PATIENCE, FakeClient
 
 
 class Crowd:

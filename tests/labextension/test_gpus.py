@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.labextension.crowd import Crowd
-from tests.labextension.lab_page import LabPage, overflowing
+from tests.support.lab_page import LabPage, overflowing
 
 pytestmark = pytest.mark.browser
 

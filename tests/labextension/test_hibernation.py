@@ -9,10 +9,10 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.labextension.lab_page import SCREENSHOTS, THEMES, LabPage, notebook, overflowing
-from tests.server_extension.lab import Lab
-from tests.server_extension.notebook import SETUP
-from tests.server_extension.test_hibernate import hibernator_of, stopped
+from tests.support.lab import Lab, hibernator_of
+from tests.support.lab_page import SCREENSHOTS, THEMES, LabPage, notebook, overflowing
+from tests.support.notebook import SETUP
+from tests.support.stopping import stopped
 
 pytestmark = pytest.mark.browser
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.labextension.lab_page import (
+from tests.support.lab import Lab
+from tests.support.lab_page import (
     THEMES,
     LabPage,
     notebook,
     overflowing,
     write_settings,
 )
-from tests.server_extension.lab import Lab
 
 pytestmark = pytest.mark.browser
 

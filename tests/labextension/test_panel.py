@@ -15,8 +15,8 @@ from playwright.sync_api import Request, Route, expect
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.labextension.crowd import Crowd
-from tests.labextension.lab_page import THEMES, LabPage, overflowing
-from tests.server_extension.lab import Lab
+from tests.support.lab import Lab
+from tests.support.lab_page import THEMES, LabPage, overflowing
 
 pytestmark = pytest.mark.browser
 

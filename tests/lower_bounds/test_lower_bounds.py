@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import jupyter_gpushare
-from tests.server_extension.lab import Lab, environment
-from tests.server_extension.notebook import Notebook, until
+from tests.support.lab import Lab, environment
+from tests.support.notebook import Notebook, until
 
 #: Not for import: examples, configuration files, programs, and a benchmark that needs the extra `test`.
 NOT_IMPORTED = (

@@ -25,7 +25,7 @@ from typing import Any
 
 from jupyter_gpushare.scheduler import policies
 from tests.scheduler.script import DEFAULTS, AbsentError, Chosen, Script
-from tests.scheduler.test_properties import GPUS, GROUPS, MIB, OUTCOMES, Process, World
+from tests.scheduler.world import GPUS, GROUPS, MIB, OUTCOMES, Process, World
 
 # --- What rules are called with -------------------------------------------------------------------
 

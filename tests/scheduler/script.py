@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.scheduler.test_properties import GPUS, Process, World
+from tests.scheduler.world import GPUS, Process, World
 
 
 class AbsentError(Exception):

@@ -19,8 +19,8 @@ import yaml
 
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import alive
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import Scheduler
+from tests.support.client import PATIENCE
+from tests.support.scheduler import Scheduler
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 #: Seconds within which a service that hangs is to be replaced, and those that a start may take.

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_gpushare.cli.show.report import line
 from jupyter_gpushare.scheduler.observability.usage_report import HOUR, KEPT, WRITE, History, Hour
-from tests.scheduler.test_quotas import Node
+from tests.scheduler.quota_node import Node
 
 NOON = 1_000_000 * HOUR
 

@@ -25,9 +25,8 @@ from jupyter_gpushare.scheduler.protocol.client import (
     ControlError,
     SchedulerUnreachable,
 )
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import GIB, Scheduler
-from tests.scheduler.test_server import can_hibernate, state, until
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.scheduler import GIB, Scheduler, can_hibernate, state, until
 
 
 def kinds(control: ControlClient, since: int = 0) -> list[str]:

@@ -25,9 +25,8 @@ from jupyter_gpushare.scheduler.protocol.client import (
     ControlClient,
     SchedulerUnreachable,
 )
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import Scheduler, Start
-from tests.scheduler.test_server import until
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.scheduler import Scheduler, Start, until
 
 
 @pytest.fixture

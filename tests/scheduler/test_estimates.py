@@ -14,9 +14,9 @@ from jupyter_gpushare.benchmarks.published import estimates as bench
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.estimates import Estimate, Forecast
 from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, glimpse
-from tests.scheduler import test_properties
-from tests.scheduler.test_core import Machine, Process
-from tests.scheduler.test_timeline import told
+from tests.scheduler import world
+from tests.scheduler.core_machine import Machine, Process
+from tests.scheduler.timelines import told
 
 
 class Watched(Machine):
@@ -172,7 +172,7 @@ def test_nine_of_ten_waits_are_within(mix: str) -> None:
     assert sum(one.shown.high < 600 for one in found) >= 0.98 * len(found)
 
 
-class World(test_properties.World):
+class World(world.World):
     """All that can happen to the core, watched as the server watches it."""
 
     def boot(self) -> None:

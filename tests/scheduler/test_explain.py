@@ -11,7 +11,7 @@ import pytest
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.explain import compare, explain
 from jupyter_gpushare.scheduler.views.words import answers, explanations
-from tests.scheduler.test_core import GPU, Machine, Process
+from tests.scheduler.core_machine import GPU, Machine, Process
 
 
 def explained(machine: Machine, group: str | None = None) -> list[dict[str, Any]]:

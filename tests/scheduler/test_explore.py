@@ -10,7 +10,7 @@ import pytest
 from jupyter_gpushare.scheduler.core.core import Core
 from tests.scheduler import explore
 from tests.scheduler.script import Chosen, Script, begin
-from tests.scheduler.test_properties import MIB, Process, World
+from tests.scheduler.world import MIB, Process, World
 
 
 def test_the_tables_have_all_rules_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
-from tests.scheduler.consistency import check, check_status
-from tests.scheduler.test_core import GPU, TOTAL, Machine
+from tests.scheduler.core_machine import GPU, TOTAL, Machine
+from tests.support.consistency import check, check_status
 
 GIB = 1 << 30
 part = st.integers(0, 100)

@@ -18,7 +18,7 @@ from jupyter_gpushare.scheduler.observability import checkpoint
 from jupyter_gpushare.scheduler.observability.counters import Counters
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
-from tests.scheduler.test_core import GIB, GPU, Machine, Process
+from tests.scheduler.core_machine import GIB, GPU, Machine, Process
 
 MIB = 1 << 20
 CONTEXT = GIB // 2

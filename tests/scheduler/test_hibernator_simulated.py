@@ -15,7 +15,7 @@ import pytest
 from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
 from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Deadlines, Hibernator, Outcome
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
-from tests.sim.machine import LIBRARIES, MIB, Talker, sim_env
+from tests.support.sim import LIBRARIES, MIB, Talker, sim_env
 from tests.support.stopping import go_on, stop
 
 PATIENCE = 60.0

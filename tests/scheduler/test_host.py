@@ -14,10 +14,10 @@ import pytest
 from jupyter_gpushare.scheduler.protocol import supervisor
 from jupyter_gpushare.scheduler.protocol.client import ControlError, SchedulerUnreachable
 from jupyter_gpushare.scheduler.protocol.supervisor import SchedulerHost
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import GIB, Scheduler, Start
-from tests.scheduler.shared import FakeHub, start_node
-from tests.scheduler.shared import hub as hub_running
+from tests.support.client import PATIENCE
+from tests.support.fake_hub import FakeHub, start_node
+from tests.support.fake_hub import hub as hub_running
+from tests.support.scheduler import GIB, Scheduler, Start
 
 Host = Callable[..., Awaitable[SchedulerHost]]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpushare.scheduler.core.leases import TRANSITIONS
-from tests.scheduler.test_core import GIB, GPU, Machine
+from tests.scheduler.core_machine import GIB, GPU, Machine
 
 
 @pytest.fixture

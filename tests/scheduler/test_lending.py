@@ -17,7 +17,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.memory import pool_manager as lending
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
 from jupyter_gpushare.scheduler.memory.pool_manager import Lending
-from tests.scheduler.client import PATIENCE
+from tests.support.client import PATIENCE
 
 GIB = 1 << 30
 BUDGET = GIB

@@ -14,8 +14,7 @@ from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.observability.counters import WAITS, Counters
 from jupyter_gpushare.scheduler.observability.metrics import METRICS, text
 from jupyter_gpushare.scheduler.policies import REGISTRY
-from tests.scheduler.conftest import GIB, Scheduler
-from tests.scheduler.test_server import state, until
+from tests.support.scheduler import GIB, Scheduler, state, until
 
 
 def values(found: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -25,9 +25,9 @@ from jupyter_gpushare.scheduler import __main__ as process
 from jupyter_gpushare.scheduler.node import config as node
 from jupyter_gpushare.scheduler.protocol.client import peer_uid
 from jupyter_gpushare.scheduler.server import systemd as notifying
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import GIB, Scheduler
-from tests.scheduler.node import Activator, Place
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.node import Activator, Place
+from tests.support.scheduler import GIB, Scheduler
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 

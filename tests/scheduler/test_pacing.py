@@ -13,7 +13,7 @@ from jupyter_gpushare.scheduler.core.checks import ProtocolViolation
 from jupyter_gpushare.scheduler.policies import Speed
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
 from jupyter_gpushare.scheduler.views import status as snapshot
-from tests.scheduler.test_core import GIB, GPU, Machine, Process, of
+from tests.scheduler.core_machine import GIB, GPU, Machine, Process, of
 
 
 def cell(m: Machine, group: str, phase: Any, number: int) -> list[ev.Decision]:

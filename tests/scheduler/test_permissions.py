@@ -18,10 +18,9 @@ from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Denied, Who
 from jupyter_gpushare.scheduler.node.principals import Principal
 from jupyter_gpushare.scheduler.server.requests import Requests
 from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER
-from tests.scheduler.client import FakeClient, Refused
-from tests.scheduler.conftest import GIB, Scheduler, simulated, starting
-from tests.scheduler.shared import FakeHub, Peer, hub, start_node
-from tests.scheduler.test_server import until
+from tests.support.client import FakeClient, Refused
+from tests.support.fake_hub import FakeHub, Peer, hub, start_node
+from tests.support.scheduler import GIB, Scheduler, simulated, starting, until
 
 # --- The table ------------------------------------------------------------------------------------
 

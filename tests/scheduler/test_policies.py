@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,92 +13,7 @@ from hypothesis import given, settings
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.policies import OURS
-from tests.scheduler.test_core import GPU, Machine, Process, of
-
-STEP = 0.025
-FREE = ev.Pace(0)
-
-
-class Lab(Machine):
-    """A GPU with obedient processes: they do at once what they are told, and have work as they please."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.paced: dict[int, ev.Pace] = {}
-        self.busy: dict[int, float] = {}
-        self.done: dict[int, float] = {}
-        self.submissions: dict[int, int] = {}
-        self.ran_at: dict[int, float] = {}
-        self.credit: dict[int, float] = {}
-        super().__init__(**{"interactive_burst": 2.0, **settings})
-
-    def do(self, event: ev.Event) -> list[ev.Decision]:
-        found = super().do(event)
-        for decision in found:
-            if isinstance(decision, ev.Pace):
-                self.paced[decision.client] = decision
-        assert all(n.code != "policy_failed" for _, n in self.core.model.notices)
-        return found
-
-    def pace(self, process: Process) -> ev.Pace:
-        """What a process was told, whoever it is."""
-        told = self.paced.get(process.number, FREE)
-        return ev.Pace(0, told.inflight, told.stall, told.share, told.meter)
-
-    def begin(self, group: str) -> None:
-        self.do(ev.Cell(group, "begin", f"{group}-{self.now}", self.now, from_kernel=True))
-
-    def end(self, process: Process) -> None:
-        """The cell ends, and its burst."""
-        for msg_id in list(self.core.groups[process.group].cells):
-            self.do(ev.Cell(process.group, "end", msg_id, self.now, from_kernel=True))
-        process.end()
-
-    def asks(self, group: str, **wishes: Any) -> None:
-        self.do(ev.Adjust(group, **wishes, later=True))
-
-    def entitle(self, whose: str, *members: str, **entitlement: Any) -> None:
-        self.do(ev.Entitle(whose, ev.Entitlement(**entitlement), members))
-
-    def works(self, processes: Iterable[Process], seconds: float, rates: Any = None) -> None:
-        """All have kernels of 25 ms to run all the time, side by side, as fast as they are told."""
-        until = self.now + seconds
-        while self.now < until - 1e-9:
-            running = [p for p in processes if p.lease and self._may_run(p)]
-            for process in running:
-                number = process.number
-                self.ran_at[number] = self.now
-                self.busy[number] = self.busy.get(number, 0.0) + STEP
-                self.done[number] = self.done.get(number, 0.0) + STEP / len(running)
-                self.submissions[number] = self.submissions.get(number, 0) + (
-                    1 if rates is None else rates(process)
-                )
-            self.sleep(STEP)
-            for process in processes:
-                self.meter(process)
-
-    def meter(self, process: Process) -> None:
-        number = process.number
-        if self.pace(process).meter and number in self.busy:
-            self.do(ev.Meter(number, GPU, self.busy[number], self.submissions[number], self.now))
-
-    def _may_run(self, process: Process) -> bool:
-        pace, number = self.pace(process), process.number
-        # It spreads its share evenly.
-        self.credit[number] = min(self.credit.get(number, 0.0) + pace.share * STEP, 2 * STEP)
-        if pace.inflight == 0:
-            return self.now - self.ran_at.get(number, 0.0) >= pace.stall
-        if self.credit[number] < STEP - 1e-9:
-            return False
-        self.credit[number] -= STEP
-        return True
-
-    def had(self, *processes: Process) -> float:
-        """For how many seconds the GPU worked for them: it takes turns, and clocks go on."""
-        return sum(self.done.get(p.number, 0.0) for p in processes)
-
-    @property
-    def order(self) -> list[str]:
-        return [w.group.id for w in self.core.queue]
+from tests.scheduler.core_machine import FREE, GPU, Lab, Process, of
 
 
 class Turns(Lab):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -14,11 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from jupyter_gpushare._protocol import ffi, lib
+from jupyter_gpushare._protocol import lib
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.memory.pool import CHUNK, SLOTS, Pool
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import Start
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.pool import Table
+from tests.support.scheduler import Start
 
 #: Claims chunks with the slot that it is told, says so, and waits to be ended.
 HOLDER = """
@@ -41,22 +41,6 @@ def until(true: Callable[[], Any]) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-class Table:
-    """A pool as a client maps it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.map = mmap.mmap(descriptor, 1 << 21)
-        self.buffer = ffi.from_buffer(self.map)
-        self.pool = ffi.cast("struct gpushare_pool *", self.buffer)
-
-    def chunk(self, index: int) -> Any:
-        return self.pool.chunks + index
-
-    def close(self) -> None:
-        ffi.release(self.buffer)
-        self.map.close()
 
 
 @pytest.fixture

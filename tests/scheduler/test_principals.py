@@ -35,10 +35,9 @@ from jupyter_gpushare.scheduler.server import connection as connections
 from jupyter_gpushare.scheduler.server.connection import Connection
 from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
-from tests.scheduler.client import FakeClient, Refused
-from tests.scheduler.conftest import Scheduler, Start
-from tests.scheduler.shared import Peer, connect, hub, start_node
-from tests.scheduler.test_server import until
+from tests.support.client import FakeClient, Refused
+from tests.support.fake_hub import Peer, connect, hub, start_node
+from tests.support.scheduler import Scheduler, Start, until
 
 #: Users that every Linux has.
 DAEMON, NOBODY = 1, pwd.getpwnam("nobody").pw_uid

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.text import printable
-from tests.scheduler.client import decode_placed, place
+from tests.support.client import decode_placed, place
 
 GPU = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 HEADER = struct.Struct("=IHH")

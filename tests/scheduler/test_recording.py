@@ -35,10 +35,9 @@ from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from jupyter_gpushare.scheduler.views import status as snapshot
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import GIB, Scheduler, Start
-from tests.scheduler.test_core import Machine
-from tests.scheduler.test_server import state, until
+from tests.scheduler.core_machine import Machine
+from tests.support.client import PATIENCE
+from tests.support.scheduler import GIB, Scheduler, Start, state, until
 
 os_open = os.open
 OUR_POLICIES = ["burst", "fcfs", "tgs", "gemini", "priority"]
@@ -48,7 +47,7 @@ USERS = ("ada", "ben")
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machines of this file have a core that keeps what it takes in."""
-    monkeypatch.setattr("tests.scheduler.test_core.Core", RecordedCore)
+    monkeypatch.setattr("tests.scheduler.core_machine.Core", RecordedCore)
 
 
 class Day:

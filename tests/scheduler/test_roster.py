@@ -13,10 +13,9 @@ import pytest
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.memory.pool import start_time
 from jupyter_gpushare.scheduler.memory.roster import Roster, corrected
-from tests.scheduler.client import FakeClient
-from tests.scheduler.conftest import Start
-from tests.scheduler.test_core import GIB, GPU, Machine, of
-from tests.scheduler.test_server import state, until
+from tests.scheduler.core_machine import GIB, GPU, Machine, of
+from tests.support.client import FakeClient
+from tests.support.scheduler import Start, state, until
 
 US = ev.Usage(GPU, 5 * GIB, 4 * GIB, GIB, GIB)
 

@@ -16,44 +16,21 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.client import user_name
-from tests.scheduler.client import PATIENCE, FakeClient, Refused
-from tests.scheduler.conftest import GIB, Scheduler, Start
+from tests.support.client import PATIENCE, FakeClient, Refused
+from tests.support.scheduler import GIB, Scheduler, Start, can_hibernate, state, until
 
 HEADER = struct.Struct("=IHH")
 UNKNOWN_GPU = "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, not for ever."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
-def state(scheduler: Scheduler, group: str) -> dict[str, Any]:
-    with scheduler.control() as control:
-        groups = control.request("status")["status"]["groups"]
-    found: dict[str, Any] = next((one for one in groups if one["id"] == group), {})
-    return found
-
-
 # --- Hibernation ----------------------------------------------------------------------------------
-
-
-def can_hibernate(scheduler: Scheduler) -> bool:
-    """Whether the simulated driver has said that it can checkpoint."""
-    with scheduler.control() as control:
-        return bool(control.request("status")["status"]["hibernation"]["able"])
 
 
 def test_who_cannot_be_checkpointed_goes_on(scheduler: Scheduler) -> None:
@@ -200,7 +177,7 @@ def test_a_holder_that_is_killed_makes_way(scheduler: Scheduler) -> None:
     code = f"""
         import time
         from pathlib import Path
-        from tests.scheduler.client import FakeClient
+        from tests.support.client import FakeClient
         client = FakeClient(Path({str(scheduler.path)!r}), "a", {scheduler.gpu!r})
         client.attach()
         client.grow({6 * GIB})
@@ -331,7 +308,7 @@ def refuses_another_user(scheduler: Scheduler) -> None:
     code = f"""
         import os
         from pathlib import Path
-        from tests.scheduler.client import FakeClient, Refused
+        from tests.support.client import FakeClient, Refused
         os.setgid(65534)
         os.setuid(65534)
         client = FakeClient(Path({str(scheduler.path)!r}), "a")

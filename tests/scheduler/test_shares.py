@@ -26,7 +26,7 @@ from jupyter_gpushare.scheduler.simulation.calibration import Calibration
 from jupyter_gpushare.scheduler.simulation.machine import Gpu, Process
 from jupyter_gpushare.scheduler.simulation.node import Client, Node
 from jupyter_gpushare.scheduler.simulation.trace import Kernel
-from tests.conftest import PROPERTY_TIMEOUT
+from tests.support.properties import PROPERTY_TIMEOUT
 
 GIB = 1 << 30
 COSTS = replace(Calibration(), context=1, headroom=0)

@@ -21,10 +21,10 @@ from jupyter_gpushare.scheduler.protocol.client import (
     trusted_uids,
     user_name,
 )
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import Scheduler, Start
-from tests.scheduler.shared import FakeHub, start_node
-from tests.scheduler.shared import hub as hub_running
+from tests.support.client import PATIENCE
+from tests.support.fake_hub import FakeHub, start_node
+from tests.support.fake_hub import hub as hub_running
+from tests.support.scheduler import Scheduler, Start
 
 
 @pytest.fixture

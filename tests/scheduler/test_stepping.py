@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.collectives import Collectives
 from jupyter_gpushare.scheduler.core.rules import Rules
-from tests.scheduler.test_core import GIB, GPU, Machine, Process
+from tests.scheduler.core_machine import GIB, GPU, Machine, Process
 
 #: Seconds between two looks at the model.
 LOOK = 0.001

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from tests.scheduler.test_core import GIB, GPU, Machine, Process
+from tests.scheduler.core_machine import GIB, GPU, Machine, Process
 
 
 class Orders(Machine):

@@ -23,9 +23,8 @@ from jupyter_gpushare.scheduler.observability.usage_audit import (
     Claim,
     Suspicion,
 )
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import GIB, Scheduler
-from tests.scheduler.test_server import state, until
+from tests.support.client import PATIENCE
+from tests.support.scheduler import GIB, Scheduler, state, until
 
 MIB = 1 << 20
 SIMULATED = str(Path(jupyter_gpushare.__file__).parent / "lib" / "sim")
@@ -201,7 +200,7 @@ def understating(
     client = OUTSIDE.replace(
         'print("there", flush=True)',
         "from pathlib import Path\n"
-        "from tests.scheduler.client import FakeClient\n"
+        "from tests.support.client import FakeClient\n"
         "client = FakeClient(Path(sys.argv[2]), 'liar', sys.argv[3], name='liar.ipynb')\n"
         "client.attach()\n"
         "client.change(client.usage)\n"

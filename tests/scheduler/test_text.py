@@ -29,8 +29,8 @@ from jupyter_gpushare.scheduler.protocol.text import (
     printable_json,
     to_json,
 )
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import Scheduler
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.scheduler import Scheduler
 
 #: A title of the terminal's window, a bell, a new line, and text that runs backwards.
 EVIL = "\x1b]0;owned\x07 \x1b[2J\r\nroot:\u202efdp.exe\u2066\x9b31m\u2028"

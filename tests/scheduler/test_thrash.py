@@ -9,8 +9,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.paging import Detector
-from tests.scheduler.test_core import GPU, Process, of
-from tests.scheduler.test_policies import Lab
+from tests.scheduler.core_machine import GPU, Lab, Process, of
 
 
 def feed(detector: Detector, group: str, floating: bool, rate: float, at: float) -> bool:

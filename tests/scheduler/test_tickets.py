@@ -21,10 +21,9 @@ from jupyter_gpushare.scheduler.node import tickets
 from jupyter_gpushare.scheduler.node.hub_login import Hub, LoginError
 from jupyter_gpushare.scheduler.node.tickets import Ticket, Tickets
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.scheduler.client import PATIENCE, FakeClient, Refused
-from tests.scheduler.conftest import Scheduler, Start, simulated, starting
-from tests.scheduler.shared import FakeHub, Peer, hub, start_node
-from tests.scheduler.test_server import until
+from tests.support.client import PATIENCE, FakeClient, Refused
+from tests.support.fake_hub import FakeHub, Peer, hub, start_node
+from tests.support.scheduler import Scheduler, Start, simulated, starting, until
 
 
 @pytest.fixture(scope="module")

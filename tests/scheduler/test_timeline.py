@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.views.timeline import Glimpse, Ledger, Timeline
+from tests.scheduler.timelines import told
 
 GPU = "GPU-0"
 
@@ -33,12 +33,6 @@ def seen(
         left=left,
         hibernated_since=hibernated,
     )
-
-
-def told(timeline: Timeline, version: int, now: float) -> dict[str, Any]:
-    """What a control program reads."""
-    frame = protocol.encode_json(protocol.REPLY, timeline.since(version, now))
-    return protocol.decode_json(frame[protocol.HEADER_SIZE :])
 
 
 def spans(timeline: Timeline, version: int = 0, now: float = 100.0) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from jupyter_gpushare.scheduler.core import preferences as wishes
 from jupyter_gpushare.scheduler.core import reasons
 from jupyter_gpushare.scheduler.core.model import Wishes
 from jupyter_gpushare.scheduler.core.planner import Planner
-from tests.scheduler.test_core import BY_AGE, GIB, GPU, Machine, Process, of
+from tests.scheduler.core_machine import BY_AGE, GIB, GPU, Machine, Process, of
 
 
 def idle(m: Machine, group: str, gib: float) -> Process:

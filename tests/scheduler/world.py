@@ -48,7 +48,7 @@ from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.core.victims import Victims
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
-from tests.scheduler.consistency import check_status
+from tests.support.consistency import check_status
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -1729,4 +1729,3 @@ World.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestWorld = World.TestCase

@@ -17,8 +17,8 @@ from traitlets.config import Config
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.feed import SCHEMA_ID
 from jupyter_gpushare.server_extension.handlers import GpuShareHandler
-from tests.scheduler.client import FakeClient
 from tests.server_extension.page import PATIENCE
+from tests.support.client import FakeClient
 
 Fetch = Callable[..., Awaitable[Any]]
 

@@ -21,7 +21,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.server_extension import app
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.cells import Cells
-from tests.scheduler.client import FakeClient
+from tests.support.client import FakeClient
 
 FindCells = Callable[[str], Awaitable[list[tuple[str, str]]]]
 

@@ -22,8 +22,8 @@ from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
 from jupyter_gpushare.server_extension import feed as feeds
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.feed import SCHEMA, SCHEMA_ID, Feed
-from tests.scheduler.client import FakeClient
 from tests.server_extension.page import Page, settled
+from tests.support.client import FakeClient
 
 Fetch = Callable[..., Awaitable[Any]]
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]

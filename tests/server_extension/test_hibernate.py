@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.server_extension.lab import Lab, environment
-from tests.server_extension.notebook import SETUP, Notebook, has_ended, until
-from tests.support.stopping import go_on, stop
+from tests.support.lab import Lab, environment, hibernator_of, scheduler_of
+from tests.support.notebook import SETUP, Notebook, has_ended, until
+from tests.support.stopping import stopped
 
 MIB = 1 << 20
 #: What the driver does, in this order.
@@ -60,28 +60,6 @@ def notebook(lasting: Notebook) -> Notebook:
     """Return a notebook that is as in the beginning."""
     assert lasting.has_its_data()
     return lasting
-
-
-def scheduler_of(lab: Lab) -> int:
-    return int(lab.shared_status()["scheduler"]["pid"])
-
-
-def hibernator_of(lab: Lab) -> int:
-    """Return the process of the scheduler's that hibernates others."""
-    pid = scheduler_of(lab)
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if "gpushare-hibernator" in Path(f"/proc/{child}/cmdline").read_text():
-            return int(child)
-    raise AssertionError("the scheduler has no hibernator")
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    stop(pid)
-    try:
-        yield
-    finally:
-        go_on(pid)
 
 
 @contextmanager

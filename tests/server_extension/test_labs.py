@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.scheduler.client import FakeClient
-from tests.server_extension.lab import PATIENCE, Lab, environment
+from tests.support.client import FakeClient
+from tests.support.lab import PATIENCE, Lab, environment
 
 
 def until(probe: Callable[[], Any]) -> Any:

@@ -17,10 +17,10 @@ from traitlets.config import Config
 from jupyter_gpushare.kernel_provisioner import provisioner, ticket
 from jupyter_gpushare.scheduler.protocol.address import Access, bind
 from jupyter_gpushare.server_extension.app import GpuShareExtension
-from tests.scheduler.client import FakeClient
-from tests.scheduler.node import Node
-from tests.scheduler.shared import FakeHub, Peer
-from tests.scheduler.shared import hub as hub_running
+from tests.support.client import FakeClient
+from tests.support.fake_hub import FakeHub, Peer
+from tests.support.fake_hub import hub as hub_running
+from tests.support.node import Node
 
 Fetch = Callable[..., Awaitable[Any]]
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]

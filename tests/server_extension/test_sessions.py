@@ -18,8 +18,8 @@ from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import CONTENTS, GpuShareExtension
-from tests.scheduler.client import FakeClient
 from tests.server_extension.page import Page
+from tests.support.client import FakeClient
 
 Fetch = Callable[..., Awaitable[Any]]
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]

@@ -23,7 +23,7 @@ from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
 from jupyter_gpushare.server_extension import app, dependencies
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.provisioning import PROVISIONER, default_provisioner
-from tests.scheduler.client import FakeClient
+from tests.support.client import FakeClient
 from tests.support.stopping import go_on, stop
 
 Fetch = Callable[..., Awaitable[Any]]

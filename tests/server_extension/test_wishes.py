@@ -13,7 +13,7 @@ from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
 from jupyter_gpushare.server_extension import wishes as module
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.wishes import NONE, Wishes
-from tests.scheduler.client import FakeClient
+from tests.support.client import FakeClient
 
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.sim.machine import Talker, sim_env
+from tests.support.sim import Talker, sim_env
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from tests.sim.machine import LIBRARIES, PRELUDE
+from tests.support.sim import LIBRARIES, PRELUDE
 from tests.support.stopping import go_on, stop
 
 Machine = Callable[..., dict[str, str]]

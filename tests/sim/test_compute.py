@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from elftools.elf.elffile import ELFFile
 
-from tests.sim.machine import LIBRARIES, ROOT, Talker, run
+from tests.support.sim import LIBRARIES, ROOT, Talker, run
 
 Machine = Callable[..., dict[str, str]]
 Talk = Callable[[dict[str, str], str], Talker]

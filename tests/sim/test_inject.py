@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.machine import run
+from tests.support.sim import run
 
 Machine = Callable[..., dict[str, str]]
 

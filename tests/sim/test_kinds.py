@@ -5,82 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.sim.machine import Talker, run
+from tests.sim.programs import GRAPHS, check
+from tests.support.sim import TOOLS, Talker
 
 Machine = Callable[..., dict[str, str]]
 Talk = Callable[[dict[str, str], str], Talker]
-
-TOOLS = """
-T = driver.CUmemLocationType
-PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-BOTH = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-NEITHER = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
-MIB = 1 << 20
-
-def at(device):
-    location = driver.CUmemLocation()
-    location.type, location.id = T.CU_MEM_LOCATION_TYPE_DEVICE, device
-    return location
-
-def access(device, flags=BOTH):
-    description = driver.CUmemAccessDesc()
-    description.location, description.flags = at(device), flags
-    return description
-
-def properties(device=0):
-    out = driver.CUmemAllocationProp()
-    out.type, out.location = PINNED, at(device)
-    return out
-
-def pool(location=None, kind=PINNED, handles=None, most=0):
-    p = driver.CUmemPoolProps()
-    p.allocType, p.location, p.maxSize = kind, location or at(0), most
-    if handles is not None:
-        p.handleTypes = handles
-    return ok(driver.cuMemPoolCreate(p))
-
-def stream_of(flags=1):
-    return ok(driver.cuStreamCreate(flags))
-
-def free():
-    return ok(driver.cuMemGetInfo())[0]
-
-def function_of(code, name):
-    return ok(driver.cuKernelGetFunction(driver.CUkernel(int(code.get_kernel(name).handle))))
-
-def pack(*values):
-    held = [ctypes.c_uint64(int(v)) if not isinstance(v, ctypes._SimpleCData) else v for v in values]
-    pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(v) for v in held])
-    return held, pointers
-
-def start(function, stream, *values, threads=1):
-    held, pointers = pack(*values)
-    return error(driver.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
-
-def reserved(one, which="RESERVED_MEM_CURRENT"):
-    name = getattr(driver.CUmemPool_attribute, "CU_MEMPOOL_ATTR_" + which)
-    return int(ok(driver.cuMemPoolGetAttribute(one, name)))
-
-def threshold(one, size):
-    name = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    ok(driver.cuMemPoolSetAttribute(one, name, driver.cuuint64_t(size)))
-
-def raw(handle):
-    return ctypes.string_at(handle.getPtr(), 64)
-
-def made(kind, text):
-    handle = kind()
-    ctypes.memmove(handle.getPtr(), bytes.fromhex(text), 64)
-    return handle
-
-NONE = driver.CUstream(0)
-"""
-
-
-def check(environment: dict[str, str], code: str) -> None:
-    """Run a program that has the tools."""
-    run(environment, TOOLS + code)
 
 
 PEERS = """
@@ -180,36 +109,6 @@ far = address
 assert fails() == 700
 """,
     )
-
-
-GRAPHS = """
-device = use()
-stream = stream_of()
-add = function_of(compile(ADD), "add")
-host = np.zeros(1024, np.float32)
-ATTRIBUTE = driver.CUgraphMem_attribute
-
-def graph_memory(which):
-    name = getattr(ATTRIBUTE, "CU_GRAPH_MEM_ATTR_" + which)
-    return int(ok(driver.cuDeviceGetGraphMemAttribute(0, name)))
-
-def begin():
-    ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-
-def end():
-    return ok(driver.cuStreamEndCapture(stream))
-
-def add_to(pointer, value):
-    assert start(add, stream, pointer, ctypes.c_float(value), ctypes.c_int(1024), threads=1024) == 0
-
-def types(graph):
-    count = ok(driver.cuGraphGetNodes(graph))[1]
-    return [int(ok(driver.cuGraphNodeGetType(node))) for node in ok(driver.cuGraphGetNodes(graph, count))[0]]
-
-def go(replay):
-    ok(driver.cuGraphLaunch(replay, stream))
-    ok(driver.cuStreamSynchronize(stream))
-"""
 
 
 def test_captured_allocations_live_in_the_graph(machine: Machine) -> None:

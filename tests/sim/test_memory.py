@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.sim.machine import MIB, Talker, command, run
+from tests.sim.programs import VIRTUAL, used
+from tests.support.sim import MIB, Talker, command, run
 
 Machine = Callable[..., dict[str, str]]
 Talk = Callable[[dict[str, str], str], Talker]
@@ -22,53 +22,6 @@ block = driver.cuMemAlloc({bytes})
 say(error(block))
 hear()
 """
-
-VIRTUAL = """
-device = use()
-stream = device.create_stream()
-kernel = compile(ADD).get_kernel("add")
-SIZE = 4 << 20
-COUNT = SIZE // 4
-properties = driver.CUmemAllocationProp()
-properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-properties.location.id = 0
-access = driver.CUmemAccessDesc()
-access.location = properties.location
-access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-address = ok(driver.cuMemAddressReserve(SIZE, 0, 0, 0))
-
-def map(give_access=True):
-    handle = ok(driver.cuMemCreate(SIZE, properties, 0))
-    ok(driver.cuMemMap(address, SIZE, 0, handle, 0))
-    ok(driver.cuMemRelease(handle))
-    if give_access:
-        ok(driver.cuMemSetAccess(address, SIZE, [access], 1))
-
-def unmap():
-    ok(driver.cuMemUnmap(address, SIZE))
-
-def free():
-    return ok(driver.cuMemGetInfo())[0]
-
-empty = free()
-map()
-data = np.random.default_rng(2).standard_normal(COUNT, np.float32)
-write(address, data)
-"""
-
-
-def used(environment: dict[str, str]) -> int:
-    """Return what NVML calls used, from a process without a context."""
-    code = (
-        "import pynvml; pynvml.nvmlInit(); "
-        "print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)"
-    )
-    return int(
-        subprocess.check_output(
-            [sys.executable, "-c", code], env=environment, text=True, timeout=60
-        )
-    )
 
 
 def test_two_processes_share_the_capacity(machine: Machine, talk: Talk) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.sim.machine import Talker
-from tests.sim.test_kinds import GRAPHS, TOOLS, check
+from tests.sim.programs import GRAPHS, check
+from tests.support.sim import TOOLS, Talker
 
 Machine = Callable[..., dict[str, str]]
 Talk = Callable[[dict[str, str], str], Talker]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tests.sim.machine import MIB, Talker, run
-from tests.sim.test_memory import VIRTUAL, used
+from tests.sim.programs import VIRTUAL, used
+from tests.support.sim import MIB, Talker, run
 
 Machine = Callable[..., dict[str, str]]
 Talk = Callable[[dict[str, str], str], Talker]

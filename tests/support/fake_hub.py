@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import Scheduler, Start
+from tests.support.client import PATIENCE
+from tests.support.scheduler import Scheduler, Start
 
 #: Whose tokens are what: as a Hub describes them.
 TOKENS: dict[str, dict[str, Any]] = {

@@ -174,3 +174,16 @@ def environment(runtime: Path) -> dict[str, str]:
         "GPUSHARE_SIM_NAME": runtime.name,
         "GPUSHARE_SOCKET": str(runtime / "s.sock"),
     }
+
+
+def scheduler_of(lab: Lab) -> int:
+    return int(lab.shared_status()["scheduler"]["pid"])
+
+
+def hibernator_of(lab: Lab) -> int:
+    """Return the process of the scheduler's that hibernates others."""
+    pid = scheduler_of(lab)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if "gpushare-hibernator" in Path(f"/proc/{child}/cmdline").read_text():
+            return int(child)
+    raise AssertionError("the scheduler has no hibernator")

@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, Playwright, expect
 
-from tests.server_extension.lab import PATIENCE, TOKEN, Lab
+from tests.support.lab import PATIENCE, TOKEN, Lab
 
 AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 

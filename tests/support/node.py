@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.shared import FakeHub, Peer
+from tests.support.client import PATIENCE
+from tests.support.fake_hub import FakeHub, Peer
 
 
 class Node:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from tests.server_extension.lab import PATIENCE, Lab
+from tests.support.lab import PATIENCE, Lab
 
 #: Uses the GPU without any library. ``data`` is an array there, ``known`` what it must hold. ``fail(rules)`` lets the
 #: simulated driver fail (simulated-driver.md); ``hang(step, reached, over)`` lets a step of a checkpoint last

@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.scheduler.client import PATIENCE, FakeClient
+from tests.support.client import PATIENCE, FakeClient
 
 GIB = 1 << 30
 
@@ -122,3 +124,24 @@ def starting(environ: dict[str, str], folder: Path) -> Iterator[Start]:
 @pytest.fixture
 def scheduler(start: Start) -> Scheduler:
     return start()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, not for ever."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def state(scheduler: Scheduler, group: str) -> dict[str, Any]:
+    with scheduler.control() as control:
+        groups = control.request("status")["status"]["groups"]
+    found: dict[str, Any] = next((one for one in groups if one["id"] == group), {})
+    return found
+
+
+def can_hibernate(scheduler: Scheduler) -> bool:
+    """Whether the simulated driver has said that it can checkpoint."""
+    with scheduler.control() as control:
+        return bool(control.request("status")["status"]["hibernation"]["able"])

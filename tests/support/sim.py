@@ -180,3 +180,71 @@ class Talker:
             return self.process.wait(60)
         finally:
             self.process.kill()
+
+
+TOOLS = """
+T = driver.CUmemLocationType
+PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+BOTH = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+NEITHER = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
+MIB = 1 << 20
+
+def at(device):
+    location = driver.CUmemLocation()
+    location.type, location.id = T.CU_MEM_LOCATION_TYPE_DEVICE, device
+    return location
+
+def access(device, flags=BOTH):
+    description = driver.CUmemAccessDesc()
+    description.location, description.flags = at(device), flags
+    return description
+
+def properties(device=0):
+    out = driver.CUmemAllocationProp()
+    out.type, out.location = PINNED, at(device)
+    return out
+
+def pool(location=None, kind=PINNED, handles=None, most=0):
+    p = driver.CUmemPoolProps()
+    p.allocType, p.location, p.maxSize = kind, location or at(0), most
+    if handles is not None:
+        p.handleTypes = handles
+    return ok(driver.cuMemPoolCreate(p))
+
+def stream_of(flags=1):
+    return ok(driver.cuStreamCreate(flags))
+
+def free():
+    return ok(driver.cuMemGetInfo())[0]
+
+def function_of(code, name):
+    return ok(driver.cuKernelGetFunction(driver.CUkernel(int(code.get_kernel(name).handle))))
+
+def pack(*values):
+    held = [ctypes.c_uint64(int(v)) if not isinstance(v, ctypes._SimpleCData) else v for v in values]
+    pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(v) for v in held])
+    return held, pointers
+
+def start(function, stream, *values, threads=1):
+    held, pointers = pack(*values)
+    return error(driver.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
+
+def reserved(one, which="RESERVED_MEM_CURRENT"):
+    name = getattr(driver.CUmemPool_attribute, "CU_MEMPOOL_ATTR_" + which)
+    return int(ok(driver.cuMemPoolGetAttribute(one, name)))
+
+def threshold(one, size):
+    name = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    ok(driver.cuMemPoolSetAttribute(one, name, driver.cuuint64_t(size)))
+
+def raw(handle):
+    return ctypes.string_at(handle.getPtr(), 64)
+
+def made(kind, text):
+    handle = kind()
+    ctypes.memmove(handle.getPtr(), bytes.fromhex(text), 64)
+    return handle
+
+NONE = driver.CUstream(0)
+"""

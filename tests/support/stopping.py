@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PATIENCE = 60.0
@@ -39,3 +41,12 @@ def _is_stopped(task: Path) -> bool:
     except FileNotFoundError:
         return True
     return re.search(r"^State:\s*[TtZX]", status, re.M) is not None
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    stop(pid)
+    try:
+        yield
+    finally:
+        go_on(pid)

@@ -15,8 +15,7 @@ import pytest
 from jupyter_gpushare.cli.show.report import entry_text, moment
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
-from tests.scheduler.conftest import GIB, Scheduler, Start
-from tests.scheduler.test_server import state, until
+from tests.support.scheduler import GIB, Scheduler, Start, state, until
 
 Node = Callable[[], Scheduler]
 

@@ -18,9 +18,9 @@ import pytest
 
 from jupyter_gpushare.cli.show.status import table
 from tests.cli.conftest import Command
-from tests.scheduler.client import PATIENCE, FakeClient
-from tests.scheduler.conftest import GIB, Scheduler, Start
-from tests.scheduler.shared import connect, start_node
+from tests.support.client import PATIENCE, FakeClient
+from tests.support.fake_hub import connect, start_node
+from tests.support.scheduler import GIB, Scheduler, Start
 
 
 def in_terminal(environ: dict[str, str], columns: int) -> list[str]:

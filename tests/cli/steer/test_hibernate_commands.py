@@ -13,10 +13,9 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
-from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import GIB, Scheduler, Start
-from tests.scheduler.test_server import can_hibernate, until
-from tests.server_extension.notebook import SETUP
+from tests.support.client import PATIENCE
+from tests.support.notebook import SETUP
+from tests.support.scheduler import GIB, Scheduler, Start, can_hibernate, until
 
 #: Says whether its data is as it was, once for each line that it is told, in a cell as kernels have them.
 PROGRAM = f"""

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests.labextension.lab_page import NEWS, NO_NEWS
-from tests.server_extension.lab import PATIENCE
+from tests.support.lab import PATIENCE
+from tests.support.lab_page import NEWS, NO_NEWS
 
-PROXY = Path(__file__).parent / "node_modules" / ".bin" / "configurable-http-proxy"
+PROXY = Path(__file__).parents[2] / "hub" / "node_modules" / ".bin" / "configurable-http-proxy"
 
 #: What everybody signs in with.
 PASSWORD = "a-word-to-pass"
@@ -315,7 +315,7 @@ ROLES = (
 
 
 class Seat:
-    """One user's server, as `tests.server_extension.lab.Lab` is the one of whoever runs it.
+    """One user's server, as `tests.support.lab.Lab` is the one of whoever runs it.
 
     Parameters
     ----------

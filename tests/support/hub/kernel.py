@@ -10,8 +10,8 @@ from types import TracebackType
 
 import websocket
 
-from tests.hub.hub import Seat
-from tests.server_extension.lab import PATIENCE
+from tests.support.hub.hub import Seat
+from tests.support.lab import PATIENCE
 
 
 class Kernel:

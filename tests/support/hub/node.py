@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
-from tests.hub.hub import Hub, until
-from tests.server_extension.lab import PATIENCE
+from tests.support.hub.hub import Hub, until
+from tests.support.lab import PATIENCE
 
 
 @contextlib.contextmanager

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs that run twice: alone on the simulated driver, and sharing it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.machine import PATIENCE, Machine
+from tests.support.sim import LIBRARIES, PRELUDE, TOOLS, sim_env
+
+MakeMachine = Callable[..., Machine]
+
+STEPS = """
+import json, threading
+
+def step(pinned=None, busy=False):
+    say(json.dumps({"pinned": pinned, "busy": busy}))
+    hear()
+
+def values(seed, size):
+    return np.random.default_rng(seed).integers(0, 255, size, np.uint8)
+
+def filled(size, seed=1):
+    pointer = ok(driver.cuMemAlloc(size))
+    write(pointer, values(seed, size))
+    return pointer
+
+def holds(pointer, size, seed=1):
+    return bool((read(pointer, size, np.uint8) == values(seed, size)).all())
+
+def reserve(size):
+    return ok(driver.cuMemAddressReserve(size, 0, 0, 0))
+
+def mapped(size, seed=1, of=None):
+    address = reserve(size)
+    handle = ok(driver.cuMemCreate(size, of or properties(), 0))
+    ok(driver.cuMemMap(address, size, 0, handle, 0))
+    ok(driver.cuMemSetAccess(address, size, [access(0)], 1))
+    write(address, values(seed, size))
+    return address, handle
+
+def attribute(name, pointer):
+    which = getattr(driver.CUpointer_attribute, "CU_POINTER_ATTRIBUTE_" + name)
+    return ok(driver.cuPointerGetAttribute(which, pointer))
+"""
+
+
+class Runner:
+    """A row's program."""
+
+    def __init__(self, environ: dict[str, str], code: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + TOOLS + STEPS + code],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.errors = ""
+
+    def heard(self) -> str | None:
+        """Return its next line, or None if it has ended well."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line:
+            return line.strip()
+        _, self.errors = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, self.errors
+        return None
+
+    def tell(self, line: str = "go") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def evict(machine: Machine, name: str, busy: bool) -> None:
+    """Take all that can move off the GPU; of a program that is busy, at some moment of its own."""
+
+    def gone() -> bool:
+        group = machine.group(name)
+        return all(gpu["resident"] == 0 for gpu in group["gpus"])
+
+    machine.control("release", group=name)
+    if busy:
+        machine.control("offload", group=name)
+        return
+    machine.until(lambda: machine.group(name)["state"] == "idle")
+    machine.control("offload", group=name)
+    machine.until(gone)
+
+
+def await_pinned(machine: Machine, name: str, bytes: int) -> None:
+    """Wait until so many bytes are counted as staying on the GPUs."""
+    machine.until(lambda: sum(gpu["pinned"] for gpu in machine.group(name)["gpus"]) == bytes)
+
+
+def drive(
+    machine: Machine, name: str, runner: Runner, before: Callable[[], None] = lambda: None
+) -> int:
+    """Evict at each step until the program ends; return the number of steps."""
+    steps = 0
+    while (line := runner.heard()) is not None:
+        said: dict[str, Any] = json.loads(line)
+        before()
+        evict(machine, name, said["busy"])
+        if (pinned := said["pinned"]) is not None:
+            await_pinned(machine, name, pinned)
+        steps += 1
+        runner.tell()
+    return steps
+
+
+PEERS = """
+ok(driver.cuInit(0))
+contexts = [ok(driver.cuDevicePrimaryCtxRetain(device)) for device in (0, 1)]
+ok(driver.cuCtxSetCurrent(contexts[1]))
+data = np.random.default_rng(1).random(64, np.float32)
+far = ok(driver.cuMemAlloc(256))
+write(far, data)
+ok(driver.cuCtxSetCurrent(contexts[0]))
+near = ok(driver.cuMemAlloc(256))
+stream = stream_of()
+"""
+
+
+def run_alone(code: str, **parameters: object) -> int:
+    """Run a row's program without us; return the number of steps."""
+    with sim_env(memory="64MiB", context="1MiB", **parameters) as environ:
+        runner = Runner(environ, code)
+        steps = 0
+        try:
+            while runner.heard() is not None:
+                steps += 1
+                runner.tell()
+        finally:
+            runner.close()
+    return steps
+
+
+def run_shared(machine: Machine, code: str) -> int:
+    """Run a row's program under us, evicted at each step."""
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    runner = Runner(environ, code)
+    try:
+        return drive(machine, "a", runner)
+    finally:
+        runner.close()
+
+
+#: A stream that is busy until it is let go.
+HOLDS = """
+use()
+USED = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+TYPE = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+code = compile('''extern "C" __global__ void hold(volatile unsigned *goes) { while (!*goes) {} }''')
+holding = function_of(code, "hold")
+flag = ok(driver.cuMemHostAlloc(4096, 0))
+goes = np.frombuffer((ctypes.c_char * 4096).from_address(int(flag)), np.uint32)
+
+def hold(stream):
+    goes[:] = 0
+    assert start(holding, stream, flag) == 0
+
+def let_go():
+    goes[:] = 1
+"""

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fixtures of these tests."""
+
+from __future__ import annotations
+
+from tests.support.scheduler import environ, scheduler, start
+
+__all__ = ["environ", "scheduler", "start"]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs that several tests run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.sim import TOOLS, run
+
+
+def check(environment: dict[str, str], code: str) -> None:
+    """Run a program that has the tools."""
+    run(environment, TOOLS + code)
+
+
+GRAPHS = """
+device = use()
+stream = stream_of()
+add = function_of(compile(ADD), "add")
+host = np.zeros(1024, np.float32)
+ATTRIBUTE = driver.CUgraphMem_attribute
+
+def graph_memory(which):
+    name = getattr(ATTRIBUTE, "CU_GRAPH_MEM_ATTR_" + which)
+    return int(ok(driver.cuDeviceGetGraphMemAttribute(0, name)))
+
+def begin():
+    ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+
+def end():
+    return ok(driver.cuStreamEndCapture(stream))
+
+def add_to(pointer, value):
+    assert start(add, stream, pointer, ctypes.c_float(value), ctypes.c_int(1024), threads=1024) == 0
+
+def types(graph):
+    count = ok(driver.cuGraphGetNodes(graph))[1]
+    return [int(ok(driver.cuGraphNodeGetType(node))) for node in ok(driver.cuGraphGetNodes(graph, count))[0]]
+
+def go(replay):
+    ok(driver.cuGraphLaunch(replay, stream))
+    ok(driver.cuStreamSynchronize(stream))
+"""
+
+
+VIRTUAL = """
+device = use()
+stream = device.create_stream()
+kernel = compile(ADD).get_kernel("add")
+SIZE = 4 << 20
+COUNT = SIZE // 4
+properties = driver.CUmemAllocationProp()
+properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+properties.location.id = 0
+access = driver.CUmemAccessDesc()
+access.location = properties.location
+access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+address = ok(driver.cuMemAddressReserve(SIZE, 0, 0, 0))
+
+def map(give_access=True):
+    handle = ok(driver.cuMemCreate(SIZE, properties, 0))
+    ok(driver.cuMemMap(address, SIZE, 0, handle, 0))
+    ok(driver.cuMemRelease(handle))
+    if give_access:
+        ok(driver.cuMemSetAccess(address, SIZE, [access], 1))
+
+def unmap():
+    ok(driver.cuMemUnmap(address, SIZE))
+
+def free():
+    return ok(driver.cuMemGetInfo())[0]
+
+empty = free()
+map()
+data = np.random.default_rng(2).standard_normal(COUNT, np.float32)
+write(address, data)
+"""
+
+
+def used(environment: dict[str, str]) -> int:
+    """Return what NVML calls used, from a process without a context."""
+    code = (
+        "import pynvml; pynvml.nvmlInit(); "
+        "print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)"
+    )
+    return int(
+        subprocess.check_output(
+            [sys.executable, "-c", code], env=environment, text=True, timeout=60
+        )
+    )

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The pool of host memory, as a client of the scheduler maps it."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+from jupyter_gpushare._protocol import ffi
+
+
+class Table:
+    """A pool as a client maps it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.map = mmap.mmap(descriptor, 1 << 21)
+        self.buffer = ffi.from_buffer(self.map)
+        self.pool = ffi.cast("struct gpushare_pool *", self.buffer)
+
+    def chunk(self, index: int) -> Any:
+        return self.pool.chunks + index
+
+    def close(self) -> None:
+        ffi.release(self.buffer)
+        self.map.close()

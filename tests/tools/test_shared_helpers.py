@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tests import helpers from their own folder and from ``tests/support``, never from other tests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+#: Programs with a command line of their own, whose functions other tests call.
+PROGRAMS = {"tests.fuzz.random_programs", "tests.gpu.answers"}
+
+
+def imported(source: str) -> Iterator[str]:
+    """Yield the names of modules that a module may import: of ``from a import b``, both a and a.b."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def complaint(root: Path, importer: Path, module: str) -> str | None:
+    """Return why a module of the tests may not import another one."""
+    parts = module.split(".")
+    file = root.joinpath(*parts).with_suffix(".py")
+    if parts[0] != "tests" or not file.exists() or parts[1] == "support" or module in PROGRAMS:
+        return None
+    if parts[-1].startswith("test_"):
+        return "is a module of tests"
+    folder = root / "tests" / parts[1] if len(parts) > 2 else root / "tests"
+    if parts[-1] == "conftest" and file.parent not in importer.parents:
+        return "is another folder's conftest"
+    if folder not in importer.parents:
+        return "is a helper of another folder"
+    return None
+
+
+def complaints(root: Path) -> list[str]:
+    found = []
+    for importer in sorted((root / "tests").rglob("*.py")):
+        if "node_modules" in importer.parts:
+            continue
+        for module in imported(importer.read_text("utf-8")):
+            if why := complaint(root, importer, module):
+                found.append(f"{importer.relative_to(root)} imports {module}, which {why}")
+    return found
+
+
+def test_no_test_imports_another_folders_helpers(root: Path) -> None:
+    assert complaints(root) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "module", "allowed"),
+    [
+        ("tests/a/test_one.py", "tests.support.shared", True),
+        ("tests/a/test_one.py", "tests.a.helper", True),
+        ("tests/a/deep/test_two.py", "tests.a.conftest", True),
+        ("tests/a/test_one.py", "tests.b.helper", False),
+        ("tests/a/test_one.py", "tests.b.conftest", False),
+        ("tests/a/test_one.py", "tests.a.test_other", False),
+    ],
+)
+def test_what_tests_may_import(tmp_path: Path, importer: str, module: str, allowed: bool) -> None:
+    for file in (importer, module.replace(".", "/") + ".py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / importer).write_text(f"from {module} import x\n")
+    assert len(complaints(tmp_path)) == (not allowed)
