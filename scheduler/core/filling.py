@@ -31,7 +31,7 @@ class Filling:
         """Whether all that the head lacks is on its way out: then it need not wait for the last byte of it."""
         if wait.grow is not None or wait.group.lease is not None or self.planner.floats(wait.group):
             return False
-        gpus = wait.among(self.model.gpus)
+        gpus = wait.gpus.values()
         if plan.later or plan.revoke or plan.draining or plan.serialised:
             return False
         if any(gpu.filling is not None for gpu in gpus):

@@ -30,9 +30,10 @@ class Planner:
     def fits(self, wait: Wait) -> bool:
         """Whether what a wait is for has room now."""
         if wait.grow is not None:
-            gpu = self.model.gpus[wait.grow.least.gpu]
-            need = self.model.need(wait, gpu)
-            return need <= 0 or need <= gpu.free - gpu.owed
+            return all(
+                (need := self.model.need(wait, gpu)) <= 0 or need <= gpu.free - gpu.owed
+                for gpu in wait.gpus.values()
+            )
         group = wait.group
         if self.residency.one_at_a_time and self._others_leased(group):
             return False
@@ -67,8 +68,8 @@ class Planner:
                 self.residency.one_at_a_time or any(s.evicting for s in group.shares.values())
             ):
                 return False
-            for gpu in head.among(self.model.gpus):
-                if gpu.uuid not in wait.uuids:
+            for gpu in head.gpus.values():
+                if gpu.uuid not in wait.gpus:
                     continue
                 if not self.leaves_room(head, gpu, group, self.model.need(wait, gpu)):
                     return False
@@ -168,7 +169,7 @@ class Planner:
                     plan.later.append((end, other))
         if wait.grow is None and self.floats(group):
             return plan
-        for gpu in wait.among(self.model.gpus):
+        for gpu in wait.gpus.values():
             lack = self.model.need(wait, gpu) - gpu.free
             if group.filling is not wait:
                 lack += gpu.owed

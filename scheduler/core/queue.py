@@ -62,7 +62,7 @@ class WaitQueue:
         insort(self.model.queue, wait, key=place)
         if wait.grow is None and not wait.group.shares:
             self.model.nowhere.append(wait)
-        for gpu in wait.among(self.model.gpus):
+        for gpu in wait.gpus.values():
             insort(gpu.queue, wait, key=place)
             self._mark(wait, gpu)
 
@@ -78,7 +78,7 @@ class WaitQueue:
         ]
         if wait in self.model.nowhere:
             self.model.nowhere.remove(wait)
-        for gpu in wait.among(self.model.gpus):
+        for gpu in wait.gpus.values():
             del gpu.queue[gpu.queue.index(wait, bisect_left(gpu.queue, place(wait), key=place))]
             self._mark(wait, gpu)
 

@@ -80,8 +80,8 @@ class Quotas:
     def is_barred(self, wait: Wait) -> bool:
         """Whether one that waits is passed over for what administrators bound."""
         # One that is woken for its lease needs all that the lease does: awake without it, it would be in the way.
-        uuids = wait.group.shares if wait.for_lease else wait.uuids
-        drained = next((uuid for uuid in uuids if self.model.gpus[uuid].drained), None)
+        gpus = wait.group.gpus if wait.wakes and wait.for_lease else wait.gpus
+        drained = next((uuid for uuid, gpu in gpus.items() if gpu.drained), None)
         bar = None
         ends = wait.grow is not None and self.model.clients[wait.grow.client].ends
         if drained is not None and not ends:
@@ -89,7 +89,7 @@ class Quotas:
         elif self.times.counted and wait.for_lease:
             bar = self._quota_bar(wait)
         if (bar is None) != (wait.barred is None):
-            for gpu in wait.among(self.model.gpus):
+            for gpu in wait.gpus.values():
                 self.turn.crowded[gpu.uuid] = gpu
         wait.barred = bar
         return bar is not None
@@ -137,7 +137,7 @@ class Quotas:
         found: dict[str, dict[str, None]] = {}
         for wait in self.model.queue:
             for claim in self.times.quotas(wait.group):
-                found.setdefault(claim.whose, {}).update(dict.fromkeys(wait.uuids))
+                found.setdefault(claim.whose, {}).update(dict.fromkeys(wait.gpus))
         return found
 
     def _held_by(self, whose: str) -> dict[str, list[Group]]:
@@ -197,7 +197,7 @@ class Quotas:
         # Whom a quota kept waiting may be served on another GPU than the one that something happened on.
         for wait in self.model.queue:
             if wait.barred is not None:
-                self.turn.dirty.update((gpu.uuid, gpu) for gpu in wait.among(self.model.gpus))
+                self.turn.dirty.update((gpu.uuid, gpu) for gpu in wait.gpus.values())
 
 
 def used_by(group: Group) -> set[str]:

@@ -99,7 +99,7 @@ class Explainer:
         heads: dict[str, tuple[int, Wait]] = {}
         found: dict[Wait, Wait] = {}
         for place, wait in enumerate(self._core.model.queue):
-            uuids = list(wait.uuids)
+            uuids = list(wait.gpus)
             ahead = [heads[u] for u in uuids if u in heads]
             if ahead:
                 found[wait] = min(ahead, key=lambda head: head[0])[1]
@@ -194,7 +194,7 @@ def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any
         return _reason(
             "kept" if holder in plan.kept else "exclusive",
             **_holder(holder), until_in=max(0.0, when - now), lack=lack,
-            gpu=next(iter(wait.uuids), "") if gpu is None else gpu.uuid,
+            gpu=next(iter(wait.gpus), "") if gpu is None else gpu.uuid,
         )  # fmt: skip
     if holder is not None and holder in plan.serialised:
         return _reason(
@@ -223,7 +223,7 @@ def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any
             victims[holder.id] = holder.name
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     # There is room: only a reading of the GPU is out.
-    return _reason("making_room", lack=0, gpu=next(iter(wait.uuids), ""), **_victims({}))
+    return _reason("making_room", lack=0, gpu=next(iter(wait.gpus), ""), **_victims({}))
 
 
 def _barred(bar: Bar, now: float) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Residency:
         is none of the group's short ones.
         """
         cost = 0.0
-        for uuid in wait.uuids:
+        for uuid in wait.gpus:
             share = group.shares.get(uuid)
             if share is not None:
                 lack = max(0, self.model.need(wait, share.gpu) - share.gpu.free)

@@ -99,12 +99,12 @@ class WaitLog:
         explainer = reasons.Explainer(self.sources, self.turn.now, plans)
         for wait in list(self.queue.new):
             if any(
-                g.asked_at is not None for g in wait.among(self.model.gpus)
+                g.asked_at is not None for g in wait.gpus.values()
             ) and self.planner.fits(wait):
                 continue
             self.queue.new.remove(wait)
             wait.logged = True
-            for gpu in wait.among(self.model.gpus):
+            for gpu in wait.gpus.values():
                 self.turn.crowded[gpu.uuid] = gpu
             self.turn.log("wait", wait.group, reason=explainer.reason(wait))
 
@@ -154,7 +154,7 @@ class Serving:
                 if wait.grow is None and self.hibernation.is_coming(wait.group):
                     self._lead(wait, heads)
                 continue
-            first = next(iter(wait.uuids), None)
+            first = next(iter(wait.gpus), None)
             self.turn.again = None if first is None else due.get(first)
             granted = self._serve_one(wait, heads, served, short)
             if first is not None:
@@ -192,7 +192,7 @@ class Serving:
             return False
         if self.quotas.is_barred(wait):
             return False
-        ahead = [heads[u] for u in wait.uuids if u in heads] if heads else None
+        ahead = [heads[u] for u in wait.gpus if u in heads] if heads else None
         if self.planner.fits(wait):
             continues = ahead is not None and self.planner.continues(wait, ahead)
             if (
@@ -220,9 +220,9 @@ class Serving:
 
     def _lead(self, wait: Wait, heads: dict[str, Wait]) -> None:
         """Let nobody who comes later postpone one that waits, on the GPUs where it is the first."""
-        if wait.barrier is None and not any(uuid in heads for uuid in wait.uuids):
+        if wait.barrier is None and not any(uuid in heads for uuid in wait.gpus):
             wait.barrier = self.model.last_lease
-        for uuid in wait.uuids:
+        for uuid in wait.gpus:
             heads.setdefault(uuid, wait)
         self.quotas.reserve(wait)
 
@@ -239,7 +239,7 @@ class Serving:
                 ):
                     limited = max(limited, until)
         if bool(limited) != bool(wait.limited_until):
-            for gpu in wait.among(self.model.gpus):
+            for gpu in wait.gpus.values():
                 self.turn.crowded[gpu.uuid] = gpu
         wait.limited_until = limited
         if limited == 0.0:

@@ -32,6 +32,7 @@ class Shares:
                 self.model.last_share += 1
                 share = Share(group, gpu, self.model.last_share)
                 group.shares[uuid] = gpu.shares[group.id] = share
+                group.gpus[uuid] = gpu
                 gpu.victims.stirred[share.number] = share
                 self.turn.reseat(group)
                 self.turn.dirty[uuid] = gpu
@@ -49,7 +50,7 @@ class Shares:
         group, gpu = share.group, share.gpu
         if gpu.filling is share:
             gpu.filling = None
-        del group.shares[gpu.uuid], gpu.shares[group.id]
+        del group.shares[gpu.uuid], group.gpus[gpu.uuid], gpu.shares[group.id]
         if group.lease is not None:
             self.leases.end_holding(group, gpu)
         if group.wait is not None:

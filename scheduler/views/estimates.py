@@ -234,9 +234,9 @@ class Forecast:
             if self._waits.get(group, walk) is None:
                 self._waits[group] = Shown(now, walk, kind)
             # One that is behind others is not said to be served first, though it may be.
-            least = max((before.get(uuid, 0.0) for uuid in wait.uuids), default=0.0)
+            least = max((before.get(uuid, 0.0) for uuid in wait.gpus), default=0.0)
             found[group] = one = _estimate(walk, intervals[kind], least)
-            for uuid in wait.uuids:
+            for uuid in wait.gpus:
                 before[uuid] = one.seconds
         return found
 
@@ -248,7 +248,7 @@ class Forecast:
             if not wait.counts(core.turn.now):
                 continue
             on = []
-            for uuid in wait.uuids:
+            for uuid in wait.gpus:
                 room = rooms.get(uuid)
                 if room is None:
                     room = rooms[uuid] = self._room(core, core.gpus[uuid], wait, now)

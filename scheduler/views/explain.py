@@ -94,12 +94,12 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
 
 def _before(core: Core, wait: Wait, now: float) -> Iterator[dict[str, Any]]:
     """Say for each that has to be served before one that waits, which rule put it there."""
-    gpus = set(wait.uuids)
+    gpus = set(wait.gpus)
     seen = {wait.group.id}
     for other in core.queue:
         if other is wait:
             return
-        shared = [uuid for uuid in other.uuids if uuid in gpus]
+        shared = [uuid for uuid in other.gpus if uuid in gpus]
         # Whom the core passes over holds nobody up.
         passed = other.passed_over or other.limited_until > now or other.barred is not None
         if not shared or passed or other.group.id in seen:

@@ -36,7 +36,7 @@ def status(
         places.setdefault(wait.group.id, (len(ahead) + 1, wait))
         if wait.counts(core.turn.now):
             ahead.add(wait.group.id)
-            for uuid in wait.uuids:
+            for uuid in wait.gpus:
                 first.setdefault(uuid, wait)
     return {
         "time": now,

@@ -548,7 +548,7 @@ class World(RuleBasedStateMachine):
         core = self.core
         assert core.queue == sorted(core.queue, key=place)
         for uuid, gpu in core.gpus.items():
-            assert gpu.queue == [w for w in core.queue if uuid in w.uuids]
+            assert gpu.queue == [w for w in core.queue if uuid in w.gpus]
             holders = {g.id for g in core.model.leased.values() if uuid in g.shares}
             assert gpu.holders.keys() == holders
             assert gpu.background == sum(g.classed == "background" for g in gpu.holders.values())
@@ -598,7 +598,7 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         for gpu in self.core.gpus.values():
-            wait = next((w for w in self.core.queue if gpu.uuid in w.uuids), None)
+            wait = next((w for w in self.core.queue if gpu.uuid in w.gpus), None)
             if wait is None:
                 continue
             kept = self.core.planner.plan(wait)

@@ -8,7 +8,6 @@ Sums are kept, never recomputed, and only ``Ledger`` changes them (``ledger.py``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..contention import Audience
@@ -390,6 +389,8 @@ class Group:
     teams: tuple[str, ...] = ()
     clients: dict[int, Client] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
+    #: The GPUs of these shares.
+    gpus: dict[str, Gpu] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     wishes: Wishes = field(default_factory=Wishes)
     #: The lease, while any client has not given it back; and those clients.
@@ -561,17 +562,15 @@ class Wait:
     not_before: float = 0.0
     logged: bool = False
     queued: bool = False
+    #: The GPUs that it is for, by UUID. Of a wait for a lease, they are always those of its group.
+    gpus: dict[str, Gpu] = field(init=False)
 
-    @property
-    def uuids(self) -> Collection[str]:
-        """The GPUs that it is for."""
-        return self.group.shares if self.grow is None else (self.grow.least.gpu,)
-
-    def among(self, gpus: Mapping[str, Gpu]) -> list[Gpu]:
-        """Return the GPUs that it is for, of all GPUs."""
+    def __post_init__(self) -> None:
+        """Find the GPUs."""
+        self.gpus = self.group.gpus
         if self.grow is not None:
-            return [gpus[self.grow.least.gpu]]
-        return [share.gpu for share in self.group.shares.values()]
+            uuid = self.grow.least.gpu
+            self.gpus = {uuid: self.group.gpus[uuid]}
 
     def counts(self, now: float) -> bool:
         """Whether it could be served at all: otherwise it holds up no other wait."""

@@ -62,7 +62,7 @@ class Model:
     def unread(self, wait: Wait) -> list[Gpu]:
         """Return the GPUs on which serving this one takes more room than is known without a fresh reading."""
         found = []
-        for gpu in wait.among(self.gpus):
+        for gpu in wait.gpus.values():
             # If the spare part is used after all and has no room, the restore fails and is tried again. A reading is
             # needed after a process died or hibernated: it may have held, or left, more than is known.
             unknown = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
