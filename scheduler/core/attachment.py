@@ -139,7 +139,6 @@ class Departure:
     thrash: Detector
     preferences: Memory
     host_reserve: HostReserve
-    checks: Checks
     ledger: Ledger
     queue: WaitQueue
     activity: Activity
@@ -149,9 +148,8 @@ class Departure:
     hibernation: HibernationManager
     takeover: Takeover
 
-    def on_detach(self, event: Detach) -> None:
+    def on_detach(self, client: Client, event: Detach) -> None:
         """A client is gone."""
-        client = self.checks.client(event.client)
         group = client.group
         for gpu in self.model.gpus.values():
             gpu.parked = [d for d in gpu.parked if d.grow.client != client.number]

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activity import Activity, Classes
-from .checks import Checks, ProtocolViolation
+from .checks import ProtocolViolation
 from .collectives import Collectives
 from .hibernation import HibernationManager
 from .leases import OVER, Leases
 from .messages import Burst, Meter, Released, Request, Stuck
-from .model import Group, Model, is_managed
+from .model import Client, Group, Model, is_managed
 from .paging import Detector
 from .queue import WaitQueue
 from .rooms import Rooms
@@ -31,7 +31,6 @@ class BurstEvents:
     times: GpuTime
     classes: Classes
     thrash: Detector
-    checks: Checks
     queue: WaitQueue
     activity: Activity
     rooms: Rooms
@@ -39,9 +38,8 @@ class BurstEvents:
     hibernation: HibernationManager
     collectives: Collectives
 
-    def on_request(self, event: Request) -> None:
+    def on_request(self, client: Client, event: Request) -> None:
         """A client asks for a lease."""
-        client = self.checks.client(event.client)
         group = client.group
         self.turn.touch(group)
         if group.hibernation is not None:
@@ -56,16 +54,16 @@ class BurstEvents:
                 self.leases.grant(client)
             return
         client.wants = True
-        self.collectives.step_asked(client)
+        if group.yielding:
+            self.collectives.step_asked(client)
         if group.wait is None:
             self.activity.end_absence(group)
             group.wait = self.queue.enqueue(group)
             if group.hibernation is not None:
                 self.queue.rank_anew(group)
 
-    def on_burst(self, event: Burst) -> None:
+    def on_burst(self, client: Client, event: Burst) -> None:
         """A burst began or ended."""
-        client = self.checks.client(event.client)
         group = client.group
         if client.lease is None or (event.phase == "end" and event.at < client.burst_at):
             return
@@ -85,9 +83,8 @@ class BurstEvents:
         self.turn.log("burst", group, phase=event.phase, cause=event.cause)
         self.turn.touch(group)
 
-    def on_meter(self, event: Meter) -> None:
+    def on_meter(self, client: Client, event: Meter) -> None:
         """A client states how much GPU time it has had."""
-        client = self.checks.client(event.client)
         if event.gpu not in self.model.gpus:
             raise ProtocolViolation(client.number, f"names a GPU that is not here: {event.gpu}")
         if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
@@ -115,9 +112,8 @@ class BurstEvents:
             if other is not first:
                 self.leases.revoke(other)
 
-    def on_stuck(self, event: Stuck) -> None:
+    def on_stuck(self, client: Client, event: Stuck) -> None:
         """A client cannot give its lease back yet."""
-        client = self.checks.client(event.client)
         group = client.group
         if client.lease is None or client.lease != event.lease:
             return
@@ -132,9 +128,8 @@ class BurstEvents:
         self.queue.rank_anew(group)
         self.collectives.step_said_stuck(client)
 
-    def on_released(self, event: Released) -> None:
+    def on_released(self, client: Client, event: Released) -> None:
         """A client gave its lease back."""
-        client = self.checks.client(event.client)
         if client.lease is None or client.lease != event.lease:
             return
         if event.cause == "failed" and not client.group.yielding:

@@ -27,13 +27,6 @@ class Checks:
 
     model: Model
 
-    def client(self, number: int) -> Client:
-        """Return the client of a number."""
-        client = self.model.clients.get(number)
-        if client is None:
-            raise ProtocolViolation(number, "is not attached")
-        return client
-
     def usage(self, client: int, backend: str, usage: Usage, growth: bool = False) -> None:
         """Check what a client states of a GPU."""
         if usage.gpu not in self.model.gpus:

@@ -151,7 +151,7 @@ from .answers import Answers
 from .attachment import Attachment, Departure
 from .burst_events import BurstEvents
 from .burst_predictor import Predictor
-from .checks import Checks
+from .checks import Checks, ProtocolViolation
 from .collectives import Collectives
 from .contention_notices import ContentionNotices
 from .costs import Costs
@@ -335,11 +335,11 @@ class Core:
             returning, takeover,
         )
         departure = Departure(
-            model, turn, timers, times, thrash, preferences, host_reserve, checks, ledger, queue,
-            activity, orders, leases, shares, hibernation, takeover,
+            model, turn, timers, times, thrash, preferences, host_reserve, ledger, queue, activity,
+            orders, leases, shares, hibernation, takeover,
         )
         burst_events = BurstEvents(
-            model, turn, times, classes, thrash, checks, queue, activity, rooms, leases, hibernation,
+            model, turn, times, classes, thrash, queue, activity, rooms, leases, hibernation,
             collectives,
         )
         memory_events = MemoryEvents(
@@ -352,9 +352,8 @@ class Core:
         self.residency, self.planner, self.sources = residency, planner, sources
         self.cycle, self.announcements = cycle, announcements
         self.commands = user_commands
-        #: What takes in each kind of event.
-        self.inputs: dict[type[Any], Callable[[Any], None]] = {
-            Attach: attachment.on_attach,
+        #: What handles each kind of event that an attached client sends.
+        self.client_inputs: dict[type[Any], Callable[[Client, Any], None]] = {
             Detach: departure.on_detach,
             Request: burst_events.on_request,
             Burst: burst_events.on_burst,
@@ -368,6 +367,10 @@ class Core:
             Restored: memory_events.on_restored,
             Parked: hibernation.on_parked,
             Wake: hibernation.on_wake,
+        }
+        #: What handles each other kind.
+        self.inputs: dict[type[Any], Callable[[Any], None]] = {
+            Attach: attachment.on_attach,
             Checkpointed: hibernation.on_checkpointed,
             Woken: hibernation.on_woken,
             Hibernatable: hibernation_commands.on_hibernatable,
@@ -408,7 +411,7 @@ class Core:
         turn = self.turn
         turn.begin(now)
         # 1. Apply the event to the model.
-        self.inputs[type(event)](event)
+        self._apply(event)
         # 2. Rank, plan, evict or grant.
         self.cycle.run()
         # 3. Tell clients: pace, contention, timers.
@@ -422,7 +425,7 @@ class Core:
             return self.handle(last, now)
         self.turn.begin(now)
         for event in first:
-            self.inputs[type(event)](event)
+            self._apply(event)
         return self.turn.decisions + self.handle(last, now)
 
     def deadline(self) -> float | None:
@@ -485,6 +488,18 @@ class Core:
     def wishes_of(self, group: str) -> Wishes:
         """Return what users asked for the group with this id, whether it is there or not."""
         return self.commands.wishes_of(group)
+
+    def _apply(self, event: Event) -> None:
+        """Have an event handled, with the client that it is from."""
+        of_client = self.client_inputs.get(type(event))
+        if of_client is None:
+            self.inputs[type(event)](event)
+            return
+        number = cast("Request", event).client
+        client = self.model.clients.get(number)
+        if client is None:
+            raise ProtocolViolation(number, "is not attached")
+        of_client(client, event)
 
     def _pass_time(self, event: Tick) -> None:
         """Only the time has changed."""

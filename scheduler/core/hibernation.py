@@ -281,9 +281,8 @@ class HibernationManager:
             client.asked = 0
         self.leases.reach_again(client)
 
-    def on_parked(self, event: Parked) -> None:
+    def on_parked(self, client: Client, event: Parked) -> None:
         """A client answers ``Park``."""
-        client = self.checks.client(event.client)
         group = client.group
         self.checks.usage(client.number, client.backend, event.needs)
         if client.stage != "parking" or client.park != event.serial:
@@ -421,9 +420,8 @@ class HibernationManager:
             return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
         return Wakeup(client.number, gpu=needs.gpu, needs=size)
 
-    def on_wake(self, event: Wake) -> None:
+    def on_wake(self, client: Client, event: Wake) -> None:
         """A parked client is needed."""
-        client = self.checks.client(event.client)
         self.checks.usage(client.number, client.backend, event.needs)
         if client.stage == "awake":
             # It had not heard so yet; and what was said to an earlier call it does not heed any more.

@@ -14,7 +14,7 @@ from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
 from .messages import Evicted, Grow, Moving, Restored, UsageChanged
-from .model import Holding, Model
+from .model import Client, Group, Holding, Model
 from .readings import Readings
 from .shares import Shares
 from .timers import Timers, retry_timer
@@ -37,9 +37,8 @@ class MemoryEvents:
     growth: GrowthAdmission
     hibernation: HibernationManager
 
-    def on_usage(self, event: UsageChanged) -> None:
+    def on_usage(self, client: Client, event: UsageChanged) -> None:
         """A client states what it holds."""
-        client = self.checks.client(event.client)
         self.checks.usage(client.number, client.backend, event.usage)
         group, usage = client.group, event.usage
         if client.needs is not None and usage.gpu == client.home:
@@ -50,9 +49,8 @@ class MemoryEvents:
         self.turn.concern(group)
         self.host_reserve.concern(client)
 
-    def on_grow(self, event: Grow) -> None:
+    def on_grow(self, client: Client, event: Grow) -> None:
         """A client wants more memory."""
-        client = self.checks.client(event.client)
         self.checks.usage(client.number, client.backend, event.least, growth=True)
         if not 0 <= event.most <= LARGEST:
             raise ProtocolViolation(client.number, "asks for a size that cannot be")
@@ -67,9 +65,8 @@ class MemoryEvents:
         self.turn.concern(group)
         self.host_reserve.concern(client)
 
-    def on_restored(self, event: Restored) -> None:
+    def on_restored(self, client: Client, event: Restored) -> None:
         """Memory was moved into the GPU."""
-        client = self.checks.client(event.client)
         group = client.group
         usage = event.usage
         self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
@@ -79,7 +76,7 @@ class MemoryEvents:
         self.host_reserve.concern(client)
         self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         group.totals.restored += event.bytes
-        self._log_move("restore", event)
+        self._log_move("restore", group, event)
         if client.lease is None or client.lease != event.lease:
             return
         self.turn.touch(group)
@@ -95,13 +92,13 @@ class MemoryEvents:
         if event.bytes and not group.yielding and group.turn == group.lease:
             self.leases.begin_turn(group, self.turn.now)
 
-    def on_evicted(self, event: Evicted) -> None:
+    def on_evicted(self, client: Client, event: Evicted) -> None:
         """Memory was evicted from the GPU."""
-        found = self._ordered(event)
+        found = self._ordered(client, event)
         if found is None:
             return
         holding, asked = found
-        client, usage = holding.client, event.usage
+        usage = event.usage
         del self.model.evictions[event.serial]
         self.leases.hear(client)
         self.ledger.order_out(holding, -asked)
@@ -117,7 +114,7 @@ class MemoryEvents:
             holding.stuck_pause = 0.0
         else:
             self._pause_evictions(holding)
-        self._log_move("evict", event)
+        self._log_move("evict", client.group, event)
 
     def _pause_evictions(self, holding: Holding) -> None:
         """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
@@ -133,9 +130,9 @@ class MemoryEvents:
                 retry_timer(holding.client.number, holding.share.gpu.uuid), holding.stuck_until
             )
 
-    def on_moving(self, event: Moving) -> None:
+    def on_moving(self, client: Client, event: Moving) -> None:
         """Report the progress of an eviction."""
-        found = self._ordered(event)
+        found = self._ordered(client, event)
         if found is None:
             return
         holding, asked = found
@@ -147,9 +144,8 @@ class MemoryEvents:
             self.ledger.find_gone(holding, asked - left)
         self.ledger.state(holding, event.usage, moved=True, expected=asked - left)
 
-    def _ordered(self, event: Evicted | Moving) -> tuple[Holding, int] | None:
+    def _ordered(self, client: Client, event: Evicted | Moving) -> tuple[Holding, int] | None:
         """Return what an answer is about and how much was asked for; None if nothing was, here."""
-        client = self.checks.client(event.client)
         usage = event.usage
         self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
         self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
@@ -163,10 +159,10 @@ class MemoryEvents:
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")
         return found
 
-    def _log_move(self, kind: str, event: Evicted | Restored) -> None:
+    def _log_move(self, kind: str, group: Group, event: Evicted | Restored) -> None:
         self.turn.log(
             kind,
-            self.model.clients[event.client].group,
+            group,
             gpu=event.usage.gpu,
             bytes=event.bytes,
             copied=event.copied,
