@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .burst_predictor import Predictor
 from .messages import Class
 from .model import Client, Group
 from .queue import WaitQueue
@@ -115,8 +114,6 @@ class Activity:
     timers: Timers
     times: GpuTime
     classes: Classes
-    predictor: Predictor
-    absences: Predictor
     queue: WaitQueue
 
     def count_time(self, group: Group) -> None:
@@ -134,15 +131,8 @@ class Activity:
     def end_absence(self, group: Group) -> None:
         """It has work again: from how long it had none, the next absence is guessed."""
         if group.away_since is not None:
-            self.absences.remember(group.id, self.turn.now - group.away_since)
+            group.absences.remember(self.turn.now - group.away_since)
             group.away_since = None
-
-    def end_burst(self, group: Group) -> None:
-        """The burst is over: from its length, the next one's is guessed."""
-        length = group.burst.so_far(self.turn.now, group.busy > 0)
-        if length > 0:
-            self.predictor.remember(group.id, length)
-        group.burst.burst_before, group.burst.counted_burst = 0.0, group.burst.ran_before
 
     def classify(self) -> None:
         """See what has become of those that something happened to."""
@@ -190,5 +180,3 @@ class Activity:
     def forget(self, group_id: str) -> None:
         """Forget a group that is gone."""
         self.classes.forget(group_id)
-        self.predictor.forget(group_id)
-        self.absences.forget(group_id)

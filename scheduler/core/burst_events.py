@@ -79,7 +79,7 @@ class BurstEvents:
             if not group.busy:
                 group.ended_at = self.turn.now if event.cause in OVER else None
                 group.away_since = self.turn.now
-                self.activity.end_burst(group)
+                group.burst.end(self.turn.now, group.busy > 0)
         self.turn.log("burst", group, phase=event.phase, cause=event.cause)
         self.turn.touch(group)
 

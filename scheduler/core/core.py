@@ -150,7 +150,6 @@ from .announcements import Announcements
 from .answers import Answers
 from .attachment import Attachment, Departure
 from .burst_events import BurstEvents
-from .burst_predictor import Predictor
 from .checks import Checks, ProtocolViolation
 from .collectives import Collectives
 from .contention_notices import ContentionNotices
@@ -263,7 +262,6 @@ class Core:
         turn, timers = Turn(), Timers()
         times, thrash = GpuTime(rules.window), Detector()
         classes = Classes(rules.interactive_burst, rules.interactive_pause)
-        predictor, absences = Predictor(), Predictor(unknown=0.0)
         preferences, host_reserve = Memory(), HostReserve(model)
         # Each has what it needs, and no more: so they are made in the order in which they depend on each other.
         # fmt: off
@@ -274,13 +272,13 @@ class Core:
         limits = Limits(model, turn, times, eligibility)
         costs = Costs(model)
         # A policy returns only groups that it was given, so they may be of our own class.
-        view = PolicyView(model, turn, times, costs, classes, predictor)
+        view = PolicyView(model, turn, times, costs, classes)
         policy = Guard(policies, model.rules.policy, cast("View", view))
-        residency = Residency(model, turn, policy, absences, costs)
+        residency = Residency(model, turn, policy, costs)
         chooser = VictimChooser(model, turn, policy, residency)
         planner = Planner(model, turn, policy, thrash, eligibility, residency, chooser)
         queue = WaitQueue(model, turn, policy)
-        activity = Activity(turn, timers, times, classes, predictor, absences, queue)
+        activity = Activity(turn, timers, times, classes, queue)
         pacer = Pacer(model, turn, timers, times, policy, thrash, activity)
         contention = ContentionNotices(turn)
         notices = NoticeBoard(model, turn)

@@ -183,13 +183,10 @@ class Leases:
         group.stuck = None
         group.idle_since = self.turn.now
         if cause in OVER:
-            self.activity.end_burst(group)
+            group.burst.end(self.turn.now, group.busy > 0)
             if group.away_since is None:
                 group.away_since = self.turn.now
-        group.burst.burst_before, group.burst.counted_burst = (
-            group.burst.so_far(self.turn.now, group.busy > 0),
-            group.burst.ran_before,
-        )
+        group.burst.carry_over(self.turn.now, group.busy > 0)
         del self.model.leased[group.id]
         for share in group.shares.values():
             self.end_holding(group, share.gpu)

@@ -39,10 +39,10 @@ class Pacer:
             changed = {i: g for i, g in self.turn.unpaced.items() if g.lease is not None}
             self.turn.unpaced.clear()
         for gpu in self.turn.paces_stale.values():
-            before, gpu.paces = gpu.paces, self.policy.paces(gpu)
+            before = gpu.paces
+            gpu.paces, again = self.policy.paces(gpu)
             if self.model.pages:
                 self._with_meters(gpu, gpu.paces)
-            again = self.policy.pace_again(gpu)
             if again is not None and again <= self.turn.now:
                 again = self.turn.now + SOONEST
             if self.times.active:

@@ -250,12 +250,12 @@ class TimesView(Protocol):
         """Return how many submissions a second a group makes."""
         ...
 
-    def rank(self, group: GroupView, gpus: Iterable[str], now: float) -> tuple[float, float]:
-        """Return a group's order by shares: between users, and among those of its own user."""
-        ...
+    def rank(self, group: GroupView, gpus: Iterable[str], now: float) -> tuple[float, float, float]:
+        """Return a group's place in the order by GPU time.
 
-    def turn(self, group: GroupView, gpus: Iterable[str]) -> float:
-        """Return a group's order by when its user last had anything there."""
+        The numbers order it between users, between users that have had the same, by when they last had any of these
+        GPUs, and between the groups of its own user.
+        """
         ...
 
     def deficit(self, group: GroupView, gpu: str, now: float) -> float:

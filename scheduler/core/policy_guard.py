@@ -34,8 +34,7 @@ class Guard:
     def __init__(self, registry: PolicyRegistry, name: str, view: View) -> None:
         self._registry, self._view = registry, view
         self._fallbacks = tuple(registry.fallbacks)
-        self.policy = registry.make(name, view)
-        self._lasts = _lasts(type(self.policy))
+        self._install(registry.make(name, view))
         #: What failed and is not told yet: its name, and the error.
         self.failure: tuple[str, str] | None = None
         self._failures = 0
@@ -48,19 +47,14 @@ class Guard:
         ValueError
             There is none of this name, or it cannot be made; the one before goes on.
         """
-        self.policy = self._registry.make(name, self._view)
-        self._lasts = _lasts(type(self.policy))
+        self._install(self._registry.make(name, self._view))
         self.failure = None
 
-    @property
-    def name(self) -> str:
-        """The name of the policy that is asked now."""
-        return self.policy.name
-
-    @property
-    def serialises(self) -> bool:
-        """Whether leases are granted one at a time."""
-        return self.policy.serialises
+    def _install(self, policy: Policy) -> None:
+        self.policy, self.name = policy, policy.name
+        #: Whether leases are granted one at a time.
+        self.serialises = policy.serialises
+        self._lasts = _lasts(type(policy))
 
     @property
     def version(self) -> tuple[int, int]:
@@ -111,21 +105,16 @@ class Guard:
 
         return self._ask("quantum", ask)
 
-    def paces(self, gpu: Gpu) -> dict[str, Speed]:
-        """Return how fast the holders on a GPU may submit."""
+    def paces(self, gpu: Gpu) -> tuple[dict[str, Speed], float | None]:
+        """Return how fast the holders on a GPU may submit, and when that may change by itself."""
+        asked = "paces"
         try:
-            return dict(self.policy.paces(gpu))
+            paces = dict(self.policy.paces(gpu))
+            asked = "pace_again"
+            return paces, self.policy.pace_again(gpu)
         except Exception as error:
-            self._replace("paces", error)
+            self._replace(asked, error)
             return self.paces(gpu)
-
-    def pace_again(self, gpu: Gpu) -> float | None:
-        """When the paces may change by themselves."""
-        try:
-            return self.policy.pace_again(gpu)
-        except Exception as error:
-            self._replace("pace_again", error)
-            return self.pace_again(gpu)
 
     def _ask(self, what: str, ask: Callable[[Policy], _T]) -> _T:
         try:
@@ -142,8 +131,7 @@ class Guard:
         if place == len(self._fallbacks):
             # Ours could only fail for a fault of ours.
             raise error
-        self.policy = self._fallbacks[place](self._view)
-        self._lasts = _lasts(type(self.policy))
+        self._install(self._fallbacks[place](self._view))
         self._failures += 1
         self.failure = failed.name, f"{what}: {str(error) or type(error).__name__}"
 

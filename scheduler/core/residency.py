@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .burst_predictor import Predictor
 from .costs import Costs
 from .model import Group, Model, Share, Wait
 from .policy_guard import Guard
@@ -20,7 +19,6 @@ class Residency:
     model: Model
     turn: Turn
     policy: Guard
-    absences: Predictor
     costs: Costs
 
     @property
@@ -104,7 +102,7 @@ class Residency:
                 lack = max(0, self.model.need(wait, share.gpu) - share.gpu.free)
                 cost = max(cost, min(share.resident, lack) / share.gpu.bandwidth)
         short = cost / 10
-        known = self.absences.expected(group.id, short) >= cost
+        known = group.absences.expected(short) >= cost
         return max(self.model.rules.debounce, short if known else cost)
 
     def evictable_at(self, share: Share, wait: Wait | None = None) -> float:

@@ -55,6 +55,15 @@ class MemoryRoom(NamedTuple):
     whose: str
 
 
+class UsageRank(NamedTuple):
+    """A group's place in the order by GPU time; smaller comes first."""
+
+    #: Between users; between users that have had the same; and between the groups of one user.
+    user: float
+    turn: float
+    own: float
+
+
 class _Meter(NamedTuple):
     """What a client said last of one GPU."""
 
@@ -410,11 +419,11 @@ class GpuTime:
         had = 0.0 if decayed is None else decayed.until(now, self.memory)
         return had / claim.entitlement.weight
 
-    def rank(self, group: Group, gpus: Iterable[str], now: float) -> tuple[float, float]:
-        """Return two numbers that order those that wait: between users, then between the groups of one user.
+    def rank(self, group: Group, gpus: Iterable[str], now: float) -> UsageRank:
+        """Return the numbers that order the groups that are waiting.
 
-        At each level (teams, users; groups) who is below the request comes first (negative), by how much is
-        missing; then who has had least for the weight. Both are 0 where there is nothing to tell apart.
+        At each level (teams, users; groups), groups below their request come first (negative), by how much is
+        missing; then those that have had least for their weight. A number is 0 where there is nothing to tell apart.
         """
         chain = self.of(group)
         gpus = list(gpus)
@@ -426,7 +435,7 @@ class GpuTime:
                 between += self._score(chain[1], gpus, now, waited)
         if group.user in self._shared:
             own = self._score(chain[-1], gpus, now, waited)
-        return (between, own)
+        return UsageRank(between, self.turn(group, gpus), own)
 
     def owed_more(self, group: Group, other: Group, now: float, swing: float) -> bool:
         """Whether a holder would come before one that waits, by their shares.

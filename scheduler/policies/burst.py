@@ -70,11 +70,11 @@ class Burst(FirstComeFirstServed):
     def queue_parts(self, wait: WaitView) -> Parts:
         """Order users by shares and GPU time; of one user's own, by age and what they are."""
         view, group = self.view, wait.group
-        between, own = view.times.rank(group, group.shares, view.now)
+        user, turn, own = view.times.rank(group, group.shares, view.now)
         cost = min(view.expected(group) + view.move_cost(group), self.longest_favour)
         return (
-            {"user_share": between},
-            {"turn": view.times.turn(group, group.shares)},
+            {"user_share": user},
+            {"turn": turn},
             {"share": own},
             {
                 "came": wait.since,

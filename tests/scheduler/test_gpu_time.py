@@ -263,7 +263,7 @@ def test_memory_is_counted_over_all_that_a_user_or_team_has() -> None:
 def test_with_one_user_and_no_shares_all_are_the_same() -> None:
     times, a, b = GpuTime(), group("a"), group("b")
     times.add(a, GPU, 5.0, 50.0)
-    assert times.rank(a, [GPU], 50.0) == times.rank(b, [GPU], 50.0) == (0.0, 0.0)
+    assert times.rank(a, [GPU], 50.0) == times.rank(b, [GPU], 50.0) == (0.0, 0.0, 0.0)
     assert times.turn(a, [GPU]) == times.turn(b, [GPU]) == 0.0
 
 

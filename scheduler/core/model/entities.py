@@ -21,6 +21,7 @@ from .records import (
     BurstTime,
     ContextSizes,
     Delayed,
+    DurationPredictor,
     Hibernation,
     Stage,
     Totals,
@@ -427,6 +428,8 @@ class Group:
     away_since: float | None = None
     busy: int = 0
     burst: BurstTime = field(default_factory=BurstTime)
+    #: For how long it had no work, each time.
+    absences: DurationPredictor = field(default_factory=lambda: DurationPredictor(unknown=0.0))
     idle_since: float = 0.0
     #: What it counted as last.
     classed: Class = "interactive"

@@ -81,9 +81,54 @@ class ContextSizes:
         return min(LEFT if self.residue is None else self.residue, context)
 
 
+class DurationPredictor:
+    """Estimates how long a burst, or an absence, will go on, from how long a group's recent ones lasted.
+
+    Parameters
+    ----------
+    unknown
+        The estimate, seconds, while none has ended yet.
+    remembered
+        The number of recent ones that count.
+    fading
+        The weight of each one, relative to the one after it.
+    """
+
+    __slots__ = ("_fading", "_lengths", "_unknown")
+
+    def __init__(self, unknown: float = 1.0, remembered: int = 16, fading: float = 0.85) -> None:
+        self._unknown, self._fading = unknown, fading
+        self._lengths: deque[float] = deque(maxlen=remembered)
+
+    def remember(self, seconds: float) -> None:
+        """Add one that has ended."""
+        self._lengths.append(seconds)
+
+    def expected(self, so_far: float) -> float:
+        """Return for how many more seconds one that has lasted ``so_far`` is expected to go on.
+
+        Bursts are heavy-tailed: a burst that has outlasted most others is likely to be a long one. So only those that
+        lasted longer count. With the weight of those that it has outlasted, it is expected to last as long again.
+        """
+        if not self._lengths:
+            return max(self._unknown, so_far)
+        weight, longer, outlasted, rest = 1.0, 0.0, 0.0, 0.0
+        for seconds in reversed(self._lengths):
+            if seconds > so_far:
+                longer += weight
+                rest += weight * (seconds - so_far)
+            else:
+                outlasted += weight
+            weight *= self._fading
+        doubt = outlasted / (outlasted + longer)
+        return (rest + doubt * so_far) / (longer + doubt)
+
+
 @dataclass(slots=True, eq=False)
 class BurstTime:
-    """For how long a group has been at work."""
+    """How long a group's bursts have run."""
+
+    lengths: DurationPredictor = field(default_factory=DurationPredictor)
 
     #: While it is busy: since when. And for how long it was busy before, under this lease.
     ran_since: float = 0.0
@@ -99,6 +144,21 @@ class BurstTime:
         """Return for how long its burst has run so far, under earlier leases too."""
         running = now - self.ran_since if busy else 0.0
         return self.burst_before + self.ran_before - self.counted_burst + running
+
+    def expected(self, now: float, busy: bool) -> float:
+        """Return for how many more seconds of GPU time its burst is expected to go on."""
+        return self.lengths.expected(self.so_far(now, busy))
+
+    def end(self, now: float, busy: bool) -> None:
+        """End the burst, and remember its length for the next estimate."""
+        length = self.so_far(now, busy)
+        if length > 0:
+            self.lengths.remember(length)
+        self.burst_before, self.counted_burst = 0.0, self.ran_before
+
+    def carry_over(self, now: float, busy: bool) -> None:
+        """Keep the length of a burst that goes on although its lease has ended."""
+        self.burst_before, self.counted_burst = self.so_far(now, busy), self.ran_before
 
 
 @dataclass(slots=True)
