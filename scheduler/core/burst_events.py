@@ -14,7 +14,6 @@ from .messages import Burst, Meter, Released, Request, Stuck
 from .model import Client, Group, Model, is_managed
 from .paging import Detector
 from .queue import WaitQueue
-from .rooms import Rooms
 from .turn import Turn
 from .usage import GpuTime
 
@@ -33,7 +32,6 @@ class BurstEvents:
     thrash: Detector
     queue: WaitQueue
     activity: Activity
-    rooms: Rooms
     leases: Leases
     hibernation: HibernationManager
     collectives: Collectives
@@ -46,8 +44,7 @@ class BurstEvents:
             self.hibernation.rouse(group)
         if group.lease is not None and not group.yielding:
             if client.lease is not None:
-                self.turn.decisions.append(self.leases.grant_of(client, client.lease))
-                self.rooms.tell_room(client, anew=True)
+                self.leases.send_grant(client, client.lease)
             elif client.silent or client.stage != "awake":
                 client.wants = True
             else:
@@ -80,8 +77,7 @@ class BurstEvents:
                 group.ended_at = self.turn.now if event.cause in OVER else None
                 group.away_since = self.turn.now
                 group.burst.end(self.turn.now, group.busy > 0)
-        self.turn.log("burst", group, phase=event.phase, cause=event.cause)
-        self.turn.touch(group)
+        self.turn.record("burst", group, phase=event.phase, cause=event.cause)
 
     def on_meter(self, client: Client, event: Meter) -> None:
         """A client states how much GPU time it has had."""

@@ -154,12 +154,11 @@ from .checks import Checks, ProtocolViolation
 from .collectives import Collectives
 from .contention_notices import ContentionNotices
 from .costs import Costs
-from .cycle import Cycle
+from .cycle import Cycle, GpuCycle
 from .eligibility import Eligibility
 from .eviction import VictimChooser
 from .eviction_orders import EvictionOrders
 from .filling import Filling
-from .gpu_cycle import GpuCycle
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
 from .hibernation_commands import HibernationCommands
@@ -294,7 +293,7 @@ class Core:
             model, turn, policy, ledger, readings, limits, planner, queue, rooms, orders, leases, shares,
         )
         room_maker = RoomMaker(model, turn, readings, orders, leases)
-        filling = Filling(model, turn, residency, planner, rooms, leases, room_maker)
+        filling = Filling(model, turn, readings, residency, planner, rooms, leases, room_maker)
         relocation = Relocation(model, turn, timers, times, ledger, queue, orders, shares)
         hibernation = HibernationManager(
             model, turn, timers, checks, ledger, eligibility, costs, queue, notices, orders, leases,
@@ -302,14 +301,14 @@ class Core:
         )
         hibernation_commands = HibernationCommands(model, turn, hibernation)
         pressure = Pressure(model, turn, eligibility, residency, hibernation)
-        admission = Admission(model, turn, ledger, limits, queue, rooms, leases, growth, hibernation)
+        admission = Admission(model, turn, limits, queue, leases, growth, hibernation)
         quotas = Quotas(model, turn, times, readings, residency, planner, orders, leases)
         collectives = Collectives(model, turn, timers, answers, leases)
         relief = OvercommitRelief(turn, policy, readings, residency, orders, leases)
         sources = Sources(model, times, planner, eligibility, hibernation, pressure)
         wait_log = WaitLog(model, turn, sources, planner, queue)
         serving = Serving(
-            model, turn, times, planner, room_maker, filling, hibernation, pressure, admission, quotas,
+            model, turn, times, planner, readings, room_maker, filling, hibernation, pressure, admission, quotas,
             wait_log,
         )
         alarms = Alarms(model, turn, host_reserve, activity, leases, hibernation, collectives)
@@ -337,7 +336,7 @@ class Core:
             orders, leases, shares, hibernation, takeover,
         )
         burst_events = BurstEvents(
-            model, turn, times, classes, thrash, queue, activity, rooms, leases, hibernation,
+            model, turn, times, classes, thrash, queue, activity, leases, hibernation,
             collectives,
         )
         memory_events = MemoryEvents(

@@ -9,6 +9,7 @@ from .leases import Leases
 from .model import Gpu, Group, Model, Wait
 from .plan import Plan
 from .planner import Planner
+from .readings import Readings
 from .residency import Residency
 from .room_maker import RoomMaker
 from .rooms import Rooms
@@ -21,6 +22,7 @@ class Filling:
 
     model: Model
     turn: Turn
+    readings: Readings
     residency: Residency
     planner: Planner
     rooms: Rooms
@@ -36,7 +38,7 @@ class Filling:
             return False
         if any(gpu.filling is not None for gpu in gpus):
             return False
-        return self.room_maker.read(wait) and all(
+        return self.readings.allow(wait) and all(
             self.model.need(wait, gpu)
             <= gpu.free + gpu.coming - wait.group.shares[gpu.uuid].leaving
             for gpu in gpus

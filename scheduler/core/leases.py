@@ -71,11 +71,12 @@ class Leases:
         """Give a group a lease; by default, one with a new number."""
         if lease is None:
             lease = self.model.last_lease = self.model.last_lease + 1
-        # Where its memory has room, nothing has to be tried.
-        group.floating = self.planner.floats(group) and (
-            self.model.rules.anti_thrash == "off"
-            or any(s.need > s.gpu.free for s in group.shares.values())
-        )
+        if self.model.pages:
+            # Where its memory has room, nothing has to be tried.
+            group.floating = self.planner.floats(group) and (
+                self.model.rules.anti_thrash == "off"
+                or any(s.need > s.gpu.free for s in group.shares.values())
+            )
         for share in group.shares.values():
             if share.oversubscribes and not group.floating:
                 share.ceiling = max(share.goal, share.resident)
@@ -91,6 +92,32 @@ class Leases:
         for share in group.shares.values():
             self.hold(group, share.gpu)
         self.ledger.charge(group)
+
+    def serve(self, wait: Wait, continues: bool, filling: bool) -> None:
+        """Grant a group the lease that it waits for.
+
+        Parameters
+        ----------
+        wait
+            Its place in the queue, which it has left.
+        continues
+            Whether it goes on with its last turn.
+        filling
+            Whether its lease begins before all of its room is there.
+        """
+        group = wait.group
+        if filling:
+            self.rooms.begin_filling(group, wait)
+        self.begin_lease(group)
+        for share in group.shares.values():
+            if filling:
+                self.rooms.allot(share)
+            elif share.ceiling is not None:
+                self.ledger.distribute(share, share.unallotted)
+        if not continues:
+            self.begin_turn(group, self.turn.now)
+        self.turn.record("grant", group, waited=max(0.0, self.turn.now - wait.since))
+        self.grant_waiting(group)
 
     def grant_waiting(self, group: Group) -> None:
         """Grant the lease of their group to its clients that wait for it."""
@@ -111,14 +138,14 @@ class Leases:
         group.ended_at = None
         group.totals.bursts += 1
         self.activity.set_busy(client, True)
-        self.turn.decisions.append(self.grant_of(client, group.lease))
-        self.rooms.tell_room(client, anew=True)
+        self.send_grant(client, group.lease)
 
-    def grant_of(self, client: Client, lease: int) -> Grant:
-        """One that may hold more than the GPU has is told how much comes in, also where all the room is there."""
-        return Grant(
-            client.number, lease, client.group.filling is not None or client.oversubscribes
-        )
+    def send_grant(self, client: Client, lease: int) -> None:
+        """Send a client its lease, and how much of its memory may come in where that is bounded."""
+        bounded = client.group.filling is not None or client.oversubscribes
+        self.turn.decisions.append(Grant(client.number, lease, bounded))
+        if bounded:
+            self.rooms.tell_room(client, anew=True)
 
     def revoke(self, group: Group, head: Wait | None = None) -> None:
         """Have a group give its lease back; ``head``: for this one that waits."""
@@ -139,8 +166,7 @@ class Leases:
             if client.lease is not None:
                 self.turn.decisions.append(Revoke(client.number, client.lease))
                 self.answers.await_answer(client)
-        self.turn.log("revoke", group)
-        self.turn.touch(group)
+        self.turn.record("revoke", group)
         if group.overdue:
             # It owes other answers for too long already, so it is not waited for.
             self.turn.look_at(self.turn.now)
@@ -162,8 +188,8 @@ class Leases:
         client.restoring.clear()
         del group.granted[client.number]
         self.hear(client)
-        self.turn.touch(group)
         if group.granted:
+            self.turn.touch(group)
             # A lease is for the whole group: one that grows or fails is in nobody's hands.
             if cause in ("growth", "failed"):
                 self.revoke(group)
@@ -173,7 +199,8 @@ class Leases:
             group.restore_error = None
             group.place = group.filling
             group.place.not_before = self.turn.now + self._pause_after_failure(group)
-        self.rooms.end_filling(group)
+        if group.filling is not None:
+            self.rooms.end_filling(group)
         self._take_step(group, "end")
         for share in group.shares.values():
             share.ceiling = None
@@ -191,7 +218,7 @@ class Leases:
         for share in group.shares.values():
             self.end_holding(group, share.gpu)
         self.ledger.charge(group)
-        self.turn.log("release", group, cause=cause, ran=group.burst.ran_before)
+        self.turn.record("release", group, cause=cause, ran=group.burst.ran_before)
         for other in group.clients.values():
             self.contention.tell(other, 0)
         if group.offload:

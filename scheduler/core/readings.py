@@ -21,12 +21,13 @@ move.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .foreign_use import CONTEXTS, CONTEXTS_PART
 from .ledger import Ledger
 from .messages import Device, Measured, ReadDevice
-from .model import LEFT, Departures, Gpu, Holding, Model, Trial
+from .model import LEFT, Departures, Gpu, Holding, Model, Trial, Wait
 from .rules import MIB
 from .turn import Turn
 
@@ -252,6 +253,24 @@ class Readings:
         if gpu.read_at + pause <= self.turn.now:
             self.turn.ask(gpu)
         self.turn.look_at(max(gpu.read_at + pause, self.turn.now + self.model.rules.shortest_pause))
+
+    def allow(self, wait: Wait) -> bool:
+        """Whether the readings that a grant depends on are fresh; if not, ask for them."""
+        fresh = True
+        for gpu in wait.gpus.values():
+            if self._matters(wait, gpu):
+                fresh = self.is_fresh(gpu) and fresh
+        return fresh
+
+    def _matters(self, wait: Wait, gpu: Gpu) -> bool:
+        """Whether serving a wait takes more of a GPU than is known to be free without a fresh reading.
+
+        If the spare part is used after all and has no room, the restore fails and is tried again. After a process died
+        or hibernated, a reading is needed: the process may have held, or left, more than is known.
+        """
+        if wait.grow is None and not (gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf):
+            return wait.group.shares[gpu.uuid].exceeds_spare
+        return self.model.need(wait, gpu) > 0
 
     def is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
         """Whether the last reading may be decided on; if not, one is asked for."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .eviction_orders import EvictionOrders
 from .leases import Leases
-from .model import Model, Wait
+from .model import Model
 from .plan import Plan
 from .readings import Readings
 from .turn import Turn
@@ -22,13 +22,6 @@ class RoomMaker:
     readings: Readings
     orders: EvictionOrders
     leases: Leases
-
-    def read(self, wait: Wait) -> bool:
-        """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
-        fresh = True
-        for gpu in self.model.unread(wait):
-            fresh = self.readings.is_fresh(gpu) and fresh
-        return fresh
 
     def carry_out(self, plan: Plan) -> bool:
         """Take what can be had of it now; return whether anything was taken."""

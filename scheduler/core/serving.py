@@ -11,17 +11,17 @@ from .filling import Filling
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
 from .leases import Leases
-from .ledger import Ledger
 from .limits import Limits
-from .model import Gpu, Model, Wait, growth, staying
+from .messages import Grow
+from .model import Gpu, Group, Model, Wait, growth, staying
 from .plan import Plan
 from .planner import Planner
 from .pressure import Pressure
 from .queue import WaitQueue, place
 from .quotas import Quotas
+from .readings import Readings
 from .reasons import Sources
 from .room_maker import RoomMaker
-from .rooms import Rooms
 from .turn import Turn
 from .usage import GpuTime
 
@@ -32,54 +32,41 @@ class Admission:
 
     model: Model
     turn: Turn
-    ledger: Ledger
     limits: Limits
     queue: WaitQueue
-    rooms: Rooms
     leases: Leases
     growth: GrowthAdmission
     hibernation: HibernationManager
 
-    def admit(self, wait: Wait, continues: bool, filling: bool = False) -> None:
+    def admit(self, wait: Wait, continues: bool = False, filling: bool = False) -> None:
         """Grant a wait what it waits for."""
-        group = wait.group
         self.queue.dequeue(wait)
-        waited = max(0.0, self.turn.now - wait.since)
         if wait.logged:
-            group.totals.waits += 1
+            wait.group.totals.waits += 1
+        if wait.grow is None:
+            self.leases.serve(wait, continues, filling)
+        else:
+            self._admit_growth(wait.group, wait, wait.grow)
+
+    def _admit_growth(self, group: Group, wait: Wait, grow: Grow) -> None:
+        """Promise the memory that a wait is for, or wake the client that needs it."""
         self.turn.touch(group)
-        if wait.grow is not None:
-            client = self.model.clients[wait.grow.client]
-            if client.stage == "waiting":
-                group.place = wait
-                self.hibernation.wake_up(client)
-                return
-            holding = client.holdings[wait.grow.least.gpu]
-            more, fixed = growth(holding, wait.grow)
-            pinned = max(0, wait.grow.least.pinned - holding.pinned)
-            stays = staying(holding, wait.grow)
-            # Others were admitted since it asked.
-            unserved = self.limits.crowded_out(holding.share, fixed, pinned, stays)
-            if unserved is not None:
-                self.growth.refuse_growth(holding, wait.grow, "device", unserved[1])
-                return
-            mapped = more <= 0 or client.lease is not None
-            self.growth.promise(
-                holding, wait.grow, more, fixed, "resident" if mapped else "swapped"
-            )
+        client = self.model.clients[grow.client]
+        if client.stage == "waiting":
+            group.place = wait
+            self.hibernation.wake_up(client)
             return
-        if filling:
-            self.rooms.begin_filling(group, wait)
-        self.leases.begin_lease(group)
-        for share in group.shares.values():
-            if filling:
-                self.rooms.allot(share)
-            elif share.ceiling is not None:
-                self.ledger.distribute(share, share.unallotted)
-        if not continues:
-            self.leases.begin_turn(group, self.turn.now)
-        self.turn.log("grant", group, waited=waited)
-        self.leases.grant_waiting(group)
+        holding = client.holdings[grow.least.gpu]
+        more, fixed = growth(holding, grow)
+        pinned = max(0, grow.least.pinned - holding.pinned)
+        stays = staying(holding, grow)
+        # Others were admitted since it asked.
+        unserved = self.limits.crowded_out(holding.share, fixed, pinned, stays)
+        if unserved is not None:
+            self.growth.refuse_growth(holding, grow, "device", unserved[1])
+            return
+        mapped = more <= 0 or client.lease is not None
+        self.growth.promise(holding, grow, more, fixed, "resident" if mapped else "swapped")
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +102,7 @@ class Serving:
     turn: Turn
     times: GpuTime
     planner: Planner
+    readings: Readings
     room_maker: RoomMaker
     filling: Filling
     hibernation: HibernationManager
@@ -162,7 +150,7 @@ class Serving:
         # Last, so that it takes no room from one whose turn goes on.
         for wait, plan in served:
             if self.filling.may_fill(wait, plan):
-                self.admission.admit(wait, False, filling=True)
+                self.admission.admit(wait, filling=True)
                 return True
         return False
 
@@ -195,8 +183,8 @@ class Serving:
             continues = ahead is not None and self.planner.continues(wait, ahead)
             if (
                 not ahead or continues or self.planner.may_pass(wait, ahead)
-            ) and self.room_maker.read(wait):
-                self.admission.admit(wait, bool(ahead) and continues)
+            ) and self.readings.allow(wait):
+                self.admission.admit(wait, continues=bool(ahead) and continues)
                 return True
         elif not ahead:
             plan = self._plans[wait] = self.planner.plan(wait)

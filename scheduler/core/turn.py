@@ -98,6 +98,11 @@ class Turn:
             gpu.asked_at = self.now
             self.decisions.append(ReadDevice(gpu.uuid))
 
+    def record(self, kind: str, group: Group, **fields: Any) -> None:
+        """Mark a group that something happened to, and write a line of the history."""
+        self.touch(group)
+        self.log(kind, group, **fields)
+
     def log(self, kind: str, group: Group, **fields: Any) -> None:
         """Write a line of the history."""
         self.decisions.append(Log(kind, group.id, fields))

@@ -89,8 +89,7 @@ class UserCommands:
             # What ran before was before this cell.
             self.activity.count_time(group)
             self.classes.begin_cell(group, self.turn.now)
-            self.turn.log("cell", group, phase="begin", msg_id=event.msg_id)
-            self.turn.touch(group)
+            self.turn.record("cell", group, phase="begin", msg_id=event.msg_id)
             return
         if event.msg_id in group.ended_cells:
             return
@@ -128,8 +127,7 @@ class UserCommands:
             client.wants = False
             self.turn.decisions.append(CancelWaits(client.number))
         self.hibernation.cancel_wakes(group)
-        self.turn.log("cancel", group)
-        self.turn.touch(group)
+        self.turn.record("cancel", group)
 
     def on_release(self, event: Release) -> None:
         """A user ends a group's burst."""

@@ -301,6 +301,11 @@ class Share:
         return max(0, self.goal - self.resident)
 
     @property
+    def exceeds_spare(self) -> bool:
+        """Whether a lease would bring in more than the part of the promise that was never allocated."""
+        return self.need > self.spare
+
+    @property
     def has_room(self) -> bool:
         """Whether what a lease would bring in has room now."""
         need, owed = self.need, self.gpu.owed

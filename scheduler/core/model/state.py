@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -58,19 +57,6 @@ class Model:
         """Return the host memory that nothing lies in yet."""
         held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
         return max(0, self.host_budget - held)
-
-    def unread(self, wait: Wait) -> list[Gpu]:
-        """Return the GPUs on which serving this one takes more room than is known without a fresh reading."""
-        found = []
-        for gpu in wait.gpus.values():
-            # If the spare part is used after all and has no room, the restore fails and is tried again. A reading is
-            # needed after a process died or hibernated: it may have held, or left, more than is known.
-            unknown = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
-            known = wait.grow is None and not unknown
-            spare = wait.group.shares[gpu.uuid].spare if known else 0
-            if self.need(wait, gpu) > spare:
-                found.append(gpu)
-        return found
 
     def need(self, wait: Wait, gpu: Gpu) -> int:
         """Room that serving this one takes on a GPU."""
