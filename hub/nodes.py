@@ -18,12 +18,8 @@ from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
-from ..scheduler.protocol.client import (
-    UNKNOWN_GROUP,
-    AsyncControlClient,
-    ControlError,
-    SchedulerUnreachable,
-)
+from ..scheduler.protocol.async_client import AsyncControlClient
+from ..scheduler.protocol.client import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
 from ..scheduler.protocol.text import parse_json
 from .config import NODE, host_and_port
 from .words import QUIET

@@ -430,7 +430,7 @@ class GpuShareProvisioner(LocalProvisioner):
             return
         # Here and not above: the protocol's compiled part is missing in a checkout that was never built, and a kernel
         # must start there too.
-        from ..scheduler.protocol.client import AsyncControlClient
+        from ..scheduler.protocol.async_client import AsyncControlClient
 
         async with AsyncControlClient(path) as client:
             yield client.request

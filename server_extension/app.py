@@ -19,12 +19,8 @@ from traitlets import TraitError
 from ..kernel_provisioner import GpuShareProvisioner, ticket
 from ..scheduler.gpu.drivers import DriverError, find_driver, libraries
 from ..scheduler.node.entitlements import Shares, entitlement, parsed
-from ..scheduler.protocol.client import (
-    AsyncControlClient,
-    ControlError,
-    SchedulerUnreachable,
-    user_name,
-)
+from ..scheduler.protocol.async_client import AsyncControlClient
+from ..scheduler.protocol.client import ControlError, SchedulerUnreachable, user_name
 from ..scheduler.protocol.supervisor import SchedulerHost
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare

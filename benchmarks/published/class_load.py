@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from ...scheduler.core import messages as ev
 from ...scheduler.protocol import wire as protocol
-from ...scheduler.protocol.client import AsyncControlClient
+from ...scheduler.protocol.async_client import AsyncControlClient
 from ..harness.figures import Figure, median_and_p99
 from ..harness.machine import MIB, Machine, machine
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...scheduler.protocol.client import AsyncControlClient
+from ...scheduler.protocol.async_client import AsyncControlClient
 from ...scheduler.views.words.amounts import size
 from ...scheduler.views.words.reasons import reason_text
 from ..show.status import table

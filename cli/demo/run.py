@@ -27,7 +27,8 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from ...scheduler.node.arguments import complain
-from ...scheduler.protocol.client import AsyncControlClient, ControlError
+from ...scheduler.protocol.async_client import AsyncControlClient
+from ...scheduler.protocol.client import ControlError
 from .plan import Cell, DemoError, Plan
 from .report import Report, Timeline
 

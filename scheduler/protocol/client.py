@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Clients of the scheduler's control requests (``docs/reference/control.md``)."""
+"""A blocking client of the scheduler's control requests (``docs/reference/control.md``)."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -15,7 +14,7 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -86,7 +85,7 @@ def named(uid: int) -> str:
     return f"uid {uid}" if name == str(uid) else f"{name}, uid {uid}"
 
 
-def _attempt(connection: socket.socket, path: Path) -> bool:
+def attempt(connection: socket.socket, path: Path) -> bool:
     """Try to connect a socket that does not block; False: too many others are waiting to be accepted.
 
     Raises
@@ -101,12 +100,12 @@ def _attempt(connection: socket.socket, path: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise _unreachable(path, error) from None
+        raise unreachable(path, error) from None
     _check_peer(connection, path)
     return True
 
 
-def _pauses(deadline: float) -> Iterator[float]:
+def pauses_until(deadline: float) -> Iterator[float]:
     """Seconds to wait before each further attempt to connect, until a time on CLOCK_MONOTONIC.
 
     They are random, so that a crowd that was turned away together does not come back together.
@@ -117,7 +116,8 @@ def _pauses(deadline: float) -> Iterator[float]:
         pause = min(2 * pause, LAST_PAUSE)
 
 
-def _crowded(path: Path, timeout: float) -> SchedulerUnreachable:
+def crowded(path: Path, timeout: float) -> SchedulerUnreachable:
+    """Make the error for a scheduler that accepts no connection in time."""
     return SchedulerUnreachable(
         f"the scheduler at {path} could not accept this connection for {timeout:g} s, because too many others are "
         "waiting; try again later"
@@ -179,7 +179,8 @@ def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
     return lines[0]
 
 
-def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
+def unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
+    """Explain why a connection to the scheduler failed."""
     if isinstance(error, PermissionError):
         return SchedulerUnreachable(
             f"the scheduler's socket {path} is not open to you; set GPUSHARE_SOCKET to the path of your own, "
@@ -202,7 +203,14 @@ def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
     return SchedulerUnreachable(f"cannot reach the scheduler at {path}: {error.strerror or error}")
 
 
-def _request(op: str, params: dict[str, Any]) -> bytes:
+def encode_request(op: str, params: dict[str, Any]) -> bytes:
+    """Encode a control request as a frame.
+
+    Raises
+    ------
+    ControlError
+        If a parameter cannot be sent.
+    """
     request = {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
     try:
         # msgspec would write null in place of NaN, which may mean something else.
@@ -212,7 +220,14 @@ def _request(op: str, params: dict[str, Any]) -> bytes:
         raise ControlError(f"the request {op!r} cannot be sent: {error}") from None
 
 
-def _answer(frame: protocol.Frame) -> dict[str, Any]:
+def decode_answer(frame: protocol.Frame) -> dict[str, Any]:
+    """Decode a reply or an event from the scheduler.
+
+    Raises
+    ------
+    ControlError
+        If the scheduler refused the connection.
+    """
     if frame.type == protocol.REFUSED:
         raise ControlError(protocol.decode_refused(frame.body)[1])
     if frame.type not in (protocol.REPLY, protocol.EVENT):
@@ -220,7 +235,14 @@ def _answer(frame: protocol.Frame) -> dict[str, Any]:
     return protocol.decode_json(frame.body)
 
 
-def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+def checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply, or raise the refusal that it carries.
+
+    Raises
+    ------
+    ControlError
+        If the scheduler refused the request.
+    """
     if not reply.get("ok"):
         refusal = ControlError(str(reply.get("error", "the scheduler refused without a reason")))
         refusal.code = str(reply.get("code", ""))
@@ -281,11 +303,11 @@ class ControlClient:
         self._socket.close()
 
     def _connect(self) -> None:
-        pauses = _pauses(time.monotonic() + self._timeout)
-        while not _attempt(self._socket, self.path):
+        pauses = pauses_until(time.monotonic() + self._timeout)
+        while not attempt(self._socket, self.path):
             pause = next(pauses, None)
             if pause is None:
-                raise _crowded(self.path, self._timeout)
+                raise crowded(self.path, self._timeout)
             time.sleep(pause)
 
     def _log_in(self, token: str) -> None:
@@ -307,7 +329,7 @@ class ControlClient:
         SchedulerUnreachable
             If the connection ends or no answer comes in time.
         """
-        message = _request(op, params)
+        message = encode_request(op, params)
         try:
             self._socket.settimeout(self._timeout)
             self._socket.sendall(message)
@@ -315,7 +337,7 @@ class ControlClient:
             # A scheduler that refuses this user says so before it closes.
             with contextlib.suppress(SchedulerUnreachable, TimeoutError):
                 self._receive(self._timeout)
-            raise _unreachable(self.path, error) from None
+            raise unreachable(self.path, error) from None
         deadline = time.monotonic() + self._timeout
         try:
             while not self._replies:
@@ -326,7 +348,7 @@ class ControlClient:
             raise SchedulerUnreachable(
                 f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
             ) from None
-        return _checked(self._replies.popleft())
+        return checked(self._replies.popleft())
 
     def next_event(self, timeout: float) -> dict[str, Any] | None:
         """The next event after a ``subscribe``, or None if none comes within ``timeout`` seconds.
@@ -354,208 +376,14 @@ class ControlClient:
         except TimeoutError:
             raise
         except OSError as error:
-            raise _unreachable(self.path, error) from None
+            raise unreachable(self.path, error) from None
         if not data:
             raise SchedulerUnreachable(f"the scheduler at {self.path} ended the connection")
         try:
             for frame in self._reader.feed(data):
                 queue = self._events if frame.type == protocol.EVENT else self._replies
-                queue.append(_answer(frame))
+                queue.append(decode_answer(frame))
         except protocol.ProtocolError as error:
             raise SchedulerUnreachable(
                 f"what answers at {self.path} is no scheduler of this version: {error}"
             ) from None
-
-
-class AsyncControlClient:
-    """A connection to the scheduler from an event loop: ``async with``, or `connect` and `close`.
-
-    Parameters
-    ----------
-    path
-        The scheduler's socket; default: the user's.
-    timeout
-        Seconds to wait for an answer.
-    """
-
-    def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
-        self.path = path or socket_path()
-        self._timeout = timeout
-        self._pending: deque[asyncio.Future[dict[str, Any]]] = deque()
-        #: The last answer that was waited for in vain.
-        self._late: asyncio.Future[dict[str, Any]] | None = None
-        self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
-        self._lost: ControlError | None = SchedulerUnreachable("not connected to the scheduler")
-        self._writer: asyncio.StreamWriter | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    async def connect(self) -> AsyncControlClient:
-        """Connect, once, and say who this is, if the scheduler does not see it.
-
-        Raises
-        ------
-        SchedulerUnreachable
-            If no scheduler answers.
-        NotAdmitted
-            If it is not content with what was said.
-        """
-        ticket = read_ticket()
-        connection = await self._connected_socket()
-        reader, writer = await asyncio.open_unix_connection(sock=connection)
-        self._lost = None
-        self._writer = writer
-        self._task = asyncio.create_task(self._read(reader, writer))
-        if ticket is not None:
-            writer.write(protocol.ticket(ticket))
-        elif token := os.environ.get(HUB_TOKEN):
-            try:
-                await self._log_in(token)
-            except BaseException:
-                await self.close()
-                raise
-        return self
-
-    async def _connected_socket(self) -> socket.socket:
-        # asyncio's own connect() takes a socket that was turned away for one that is connected.
-        pauses = _pauses(time.monotonic() + self._timeout)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.setblocking(False)
-            while not _attempt(connection, self.path):
-                pause = next(pauses, None)
-                if pause is None:
-                    raise _crowded(self.path, self._timeout)
-                await asyncio.sleep(pause)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    async def _log_in(self, token: str) -> None:
-        if (await self.request("whoami"))["needs"] == "login":
-            try:
-                await self.request("login", token=token)
-            except SchedulerUnreachable:
-                raise
-            except ControlError as error:
-                raise NotAdmitted(str(error)) from None
-
-    async def __aenter__(self) -> AsyncControlClient:
-        return await self.connect()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    @property
-    def connected(self) -> bool:
-        """Whether requests can still be sent."""
-        return self._lost is None
-
-    @property
-    def late(self) -> bool:
-        """Whether an answer that was waited for in vain has not come yet: another's would come after it."""
-        return self._late is not None and not self._late.done()
-
-    async def wait_lost(self) -> None:
-        """Return when the connection has ended, for whatever reason."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
-
-    async def close(self) -> None:
-        """End the connection."""
-        if self._task is None or self._writer is None:
-            return
-        self._task.cancel()
-        await self.wait_lost()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
-
-    async def request(self, op: str, **params: Any) -> dict[str, Any]:
-        """Send one request and return the answer.
-
-        Raises
-        ------
-        ControlError
-            If the scheduler refuses it.
-        SchedulerUnreachable
-            If the connection has ended or no answer comes in time.
-        """
-        message = _request(op, params)
-        if self._lost is not None or self._writer is None:
-            raise SchedulerUnreachable(str(self._lost))
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_retrieve)
-        self._pending.append(answer)
-        self._writer.write(message)
-        try:
-            # Shielded: a reply that comes late must still find its place in the order.
-            reply = await asyncio.wait_for(asyncio.shield(answer), self._timeout)
-        except asyncio.TimeoutError:
-            self._late = answer
-            raise SchedulerUnreachable(
-                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
-            ) from None
-        return _checked(reply)
-
-    async def subscribe(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the scheduler's events from now on.
-
-        Raises
-        ------
-        SchedulerUnreachable
-            When the connection ends.
-        """
-        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._subscribers.add(queue)
-        try:
-            await self.request("subscribe")
-            while (event := await queue.get()) is not None:
-                yield event
-        finally:
-            self._subscribers.discard(queue)
-        raise SchedulerUnreachable(str(self._lost))
-
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = protocol.FrameReader(from_scheduler=True)
-        lost: ControlError = SchedulerUnreachable(
-            f"the scheduler at {self.path} ended the connection"
-        )
-        try:
-            while data := await reader.read(1 << 18):
-                for frame in frames.feed(data):
-                    answer = _answer(frame)
-                    if frame.type == protocol.EVENT:
-                        for queue in self._subscribers:
-                            queue.put_nowait(answer)
-                    elif self._pending:
-                        waiting = self._pending.popleft()
-                        if not waiting.done():
-                            waiting.set_result(answer)
-        except OSError as error:
-            lost = _unreachable(self.path, error)
-        except ControlError as error:
-            lost = error
-        except protocol.ProtocolError as error:
-            lost = SchedulerUnreachable(
-                f"what answers at {self.path} is no scheduler of this version: {error}"
-            )
-        finally:
-            self._lost = lost
-            writer.close()
-            while self._pending:
-                waiting = self._pending.popleft()
-                if not waiting.done():
-                    waiting.set_exception(lost)
-            for queue in self._subscribers:
-                queue.put_nowait(None)
-
-
-def _retrieve(answer: asyncio.Future[dict[str, Any]]) -> None:
-    """Look at an answer nobody waits for, so that asyncio does not complain about it."""
-    if not answer.cancelled():
-        answer.exception()

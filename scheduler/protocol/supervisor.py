@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .address import TAKEN, socket_path, too_long
-from .client import AsyncControlClient, ControlError, SchedulerUnreachable
+from .async_client import AsyncControlClient
+from .client import ControlError, SchedulerUnreachable
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,8 @@ from jupyter_gpushare.scheduler.protocol.address import (
     socket_path,
     too_long,
 )
-from jupyter_gpushare.scheduler.protocol.client import (
-    AsyncControlClient,
-    ControlClient,
-    SchedulerUnreachable,
-)
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient, SchedulerUnreachable
 from jupyter_gpushare.scheduler.protocol.supervisor import SchedulerHost
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")

@@ -19,8 +19,8 @@ from msgspec import structs
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.model import Wishes
 from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.scheduler.protocol.client import (
-    AsyncControlClient,
     ControlClient,
     ControlError,
     SchedulerUnreachable,

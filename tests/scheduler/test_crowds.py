@@ -20,11 +20,8 @@ import pytest
 from jupyter_gpushare.scheduler.gpu.drivers import libraries
 from jupyter_gpushare.scheduler.protocol import client as control
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from jupyter_gpushare.scheduler.protocol.client import (
-    AsyncControlClient,
-    ControlClient,
-    SchedulerUnreachable,
-)
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient, SchedulerUnreachable
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.scheduler import Scheduler, Start, until
 
@@ -123,7 +120,7 @@ async def test_neither_waits_longer_than_it_is_to(crowd: Crowd) -> None:
 def test_pauses_grow_and_end() -> None:
     begun = time.monotonic()
     pauses = []
-    for pause in control._pauses(begun + 0.5):
+    for pause in control.pauses_until(begun + 0.5):
         pauses.append(pause)
         time.sleep(pause)
     assert time.monotonic() - begun >= 0.5

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.protocol import client as control_module
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.scheduler.protocol.client import (
-    AsyncControlClient,
     ControlClient,
     ControlError,
     NotAdmitted,

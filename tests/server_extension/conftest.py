@@ -21,7 +21,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 
 #: Bound of every wait: long, because it is only reached where something is wrong.

@@ -18,7 +18,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_events import EventLogger
 from jupyter_server.serverapp import ServerApp
 
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import feed as feeds
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.feed import SCHEMA, SCHEMA_ID, Feed

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jupyter_server.serverapp import ServerApp
 
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import focus as module
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 

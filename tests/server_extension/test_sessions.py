@@ -16,7 +16,7 @@ from jupyter_server.gateway.gateway_client import GatewayClient
 from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import CONTENTS, GpuShareExtension
 from tests.server_extension.page import Page
 from tests.support.client import FakeClient

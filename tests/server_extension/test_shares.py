@@ -11,7 +11,8 @@ import pytest
 from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.node.entitlements import NONE, entitlement, parsed
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient, ControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.shares import merged
 

@@ -19,7 +19,7 @@ from jupyter_server.serverapp import ServerApp
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.gpu import drivers
 from jupyter_gpushare.scheduler.protocol import supervisor as host
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import app, dependencies
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.provisioning import PROVISIONER, default_provisioner

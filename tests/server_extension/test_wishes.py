@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import wishes as module
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.wishes import NONE, Wishes
