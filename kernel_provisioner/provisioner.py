@@ -101,7 +101,7 @@ class GpuShareProvisioner(LocalProvisioner):
         return value
 
     #: Whether the present process was started under the interposer, and if not, why: a code and its parameters
-    #: (docs/how-to/panel.md, ``unshared``). Neither where there is no driver.
+    #: (docs/contributing/lab-protocol.md, ``unshared``). Neither where there is no driver.
     _shared = False
     _unshared: tuple[str, dict[str, Any]] | None = None
     #: Whether somebody told the present process to end (or to interrupt what may be its start).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What pages have been told, and what has changed since (docs/how-to/panel.md, "Live by push").
+"""What pages have been told, and what has changed since (docs/contributing/lab-protocol.md, "Live by push").
 
 Sans-IO. A state is what `GET gpushare/api/status` answers, less what concerns the viewer alone.
 """

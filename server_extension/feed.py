@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Keeps numbered deltas for the pages that look, and announces each number (docs/how-to/panel.md, "Live by push").
+"""Keeps numbered deltas for the pages that look, and announces each number (lab-protocol.md, "Live by push").
 
 The event bus carries numbers only: its readers need the permission for `events`, not the one for `gpushare`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The REST API: the state of the GPUs, and what people may do about it (docs/how-to/panel.md)."""
+"""The REST API: the state of the GPUs, and what people may do about it (docs/contributing/lab-protocol.md)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ..kernel_provisioner import GpuShareProvisioner
 def unshared(
     kernels: MappingKernelManager, before: Collection[str], default: str | None
 ) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return code and parameters (docs/how-to/panel.md, ``unshared``) by kernel id.
+    """Return code and parameters (docs/contributing/lab-protocol.md, ``unshared``) by kernel id.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print JSON: spans as in docs/how-to/panel.md, and what is left out",
+        help="print JSON: spans as in docs/contributing/lab-protocol.md, and what is left out",
     )
 
 

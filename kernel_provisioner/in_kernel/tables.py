@@ -203,7 +203,7 @@ SPANS = {
 
 
 class History(Table):
-    """What the scheduler's timeline has of the last minutes (docs/how-to/panel.md)."""
+    """What the scheduler's timeline has of the last minutes (docs/contributing/lab-protocol.md)."""
 
     HEADINGS = ("", "at", "notebook", "what", "for", "memory")
     RIGHT = (4, 5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the groups did in the last minutes, for pictures (panel.md, "The timeline"), and what their cells took.
+"""What the groups did in the last minutes, for pictures (docs/contributing/lab-protocol.md), and what their cells took.
 
 Both are told how a group stands after each event that concerns it, and find out by themselves what that changes.
 """
@@ -79,7 +79,7 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
 
 
 class Span(TypedDict):
-    """A piece of the timeline: docs/how-to/panel.md."""
+    """A piece of the timeline: docs/contributing/lab-protocol.md."""
 
     id: int
     group: str
@@ -163,7 +163,7 @@ class Timeline:
         self._samples.append((self.version, time, to_json((time, gpu, percent))))
 
     def since(self, version: int, now: float, view: View | None = None) -> dict[str, Any]:
-        """Return what has changed since a version (0: all), as docs/how-to/panel.md describes it and a user may see it.
+        """Return what has changed since a version (0: all), as lab-protocol.md describes it and a user may see it.
 
         Parameters
         ----------

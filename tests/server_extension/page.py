@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a page does with the state and its deltas (docs/how-to/panel.md, "Live by push")."""
+"""What a page does with the state and its deltas (docs/contributing/lab-protocol.md, "Live by push")."""
 
 from __future__ import annotations
 

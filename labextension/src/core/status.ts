@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /**
  * What `GET gpushare/api/status` answers: the scheduler's status (docs/reference/control.md)
- * with what the server adds (docs/how-to/panel.md). Sizes are bytes, times and durations seconds.
+ * with what the server adds (docs/contributing/lab-protocol.md). Sizes are bytes, times and durations seconds.
  */
 export interface IStatus {
   /** Names the server process whose deltas continue this state. */
