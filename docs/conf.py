@@ -44,6 +44,7 @@ html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["tables.css"]
 
 

@@ -89,6 +89,15 @@ def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
     assert not broken
 
 
+def test_pages_lead_to_the_glossary(root: Path, pages: dict[Path, Page]) -> None:
+    written = {path.stem for path in (root / "docs").rglob("*.md")}
+    assert not [
+        path.name
+        for path, page in pages.items()
+        if path.stem in written and "glossary-link" not in page.anchors
+    ]
+
+
 def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
     assert any(page.loaded for page in pages.values())
     assert not [link for page in pages.values() for link in page.loaded if urlsplit(link).netloc]
