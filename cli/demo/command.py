@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare demo``: two notebooks that want more memory than the GPU has, in JupyterLab or by themselves."""
+"""``gpushare demo``: two notebooks that need more memory than the GPU has, in JupyterLab or unattended."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...kernel_provisioner.launch import Backend, parse_backend
+from ...scheduler.core.rules import default_reserve
 from ...scheduler.gpu.drivers import Driver, find_driver
 from ...scheduler.memory.budget import host_budget
 from ...scheduler.node.arguments import complain
 from ...scheduler.node.entitlements import parse_size
-from ...scheduler.views.words.amounts import size
 from .plan import DemoError, Plan
+from .sizing import choose_fraction, measure_speed
 
 DESCRIPTION = """\
-Two notebooks take three quarters of the GPU's memory each and run at once. Without --run they are opened in JupyterLab,
-for you to play with; with --run they run by themselves, every number is checked against the CPU, and the exit status
-says whether all was right. Without a GPU, the simulated driver is used.
+Share a GPU between two notebooks that do not fit into its memory together. Without --run, the notebooks open in
+JupyterLab. With --run, they run unattended: first one after the other, then at the same time. Every result is compared
+with the CPU's, and the exit status is 0 only if all checks pass. Without a GPU, a simulated one is used.
 """
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -33,28 +34,26 @@ NOTEBOOKS = ("heat.ipynb", "cat.ipynb")
 FOLDER = "gpushare-demo"
 #: In that folder; the user's own workspaces stay as they are.
 WORKSPACES = ".workspaces"
-FRACTION = 0.75
 INSTALL = 'pip install "jupyter-gpushare[demo]"'
 
-#: Of the simulated GPU: two cores of a laptop are to compute on all of it within a second.
-SIMULATED_MEMORY = "384MiB"
-#: What a context takes of a small simulated GPU, as a share.
+#: Size of the simulated GPU: two cores of a laptop compute on all of its memory well within a second.
+SIMULATED_MEMORY = "128MiB"
+#: A context takes one part in this many of a simulated GPU.
 SIMULATED_CONTEXT = 64
-#: What a context takes of a real one, at most: the driver, the kernels, local memory.
+#: Bytes that a context takes of a real GPU, at most: the driver, the CUDA kernels, local memory.
 CONTEXT = 800 << 20
-#: Share of the host's memory budget that the demo lets swapped data take at the worst moment: in a switch, what is
-#: moved out and what is yet to be moved in are there together.
-HOST_SHARE = 0.8
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``gpushare demo``."""
     parser = subparsers.add_parser(
         "demo",
-        help="two notebooks share a GPU, in JupyterLab or by themselves",
+        help="share a GPU between two notebooks, in JupyterLab or unattended",
         description=DESCRIPTION,
     )
-    parser.add_argument("--run", action="store_true", help="run them here and check all they find")
+    parser.add_argument(
+        "--run", action="store_true", help="run the notebooks unattended and check the results"
+    )
     parser.add_argument(
         "--backend",
         type=_backend,
@@ -65,48 +64,52 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--fraction",
         type=_fraction,
         metavar="F",
-        help="share of the GPU's memory that each notebook takes (default: 0.75, less where the host has too little "
-        "memory)",
+        help="share of the GPU's memory for each notebook (default: 0.75, or less, so that evicting memory takes less "
+        "time than the pauses between cells)",
     )
     parser.add_argument(
         "--port",
         type=_port,
         default=0,
         metavar="N",
-        help="of the Jupyter server (default: any that is free)",
+        help="port of the Jupyter server (default: a free one)",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="with --run: write what happened into FILE"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="with --run: write the results and all events to FILE",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the notebooks, or open them; the exit status."""
+    """Run the notebooks or open them, and return the exit status."""
     if arguments.json is not None:
         if not arguments.run:
-            return complain("--json goes with --run")
+            return complain("--json needs --run")
         if not arguments.json.absolute().parent.is_dir():
-            return complain(f"there is no folder {arguments.json.absolute().parent} for --json")
+            return complain(f"--json: the folder {arguments.json.absolute().parent} does not exist")
     try:
         _require("cuda.core", "cuda.bindings", "numpy", *(() if arguments.run else ("jupyterlab",)))
-        # One that runs by itself has its own simulated GPU; those that are opened share the user's scheduler.
+        # An unattended run has a simulated GPU of its own. Notebooks in JupyterLab share the user's scheduler.
         machine = f"demo-{os.getpid() if arguments.run else f'of-{os.getuid()}'}"
+        print("Measuring the GPU and starting Jupyter ...", flush=True)
         plan = make_plan(os.environ, arguments.backend, arguments.fraction, machine)
         if not arguments.run:
             _open(plan, arguments.port)
     except DemoError as error:
         return complain(str(error))
-    # Here and not above: it needs the protocol's compiled part, which a checkout that was never built lacks.
+    # Not at the top: this needs the compiled part of the protocol, which a checkout lacks until it is built.
     from .run import run_demo
 
     try:
         return run_demo(plan, EXAMPLES, NOTEBOOKS, port=arguments.port, report=arguments.json)
     finally:
-        # What the simulated machine leaves of itself, which nobody will use again.
+        # The shared memory of the simulated machine, which outlives its processes.
         Path(f"/dev/shm/gpushare-sim-{machine}").unlink(missing_ok=True)
 
 
-# --- What it runs on ----------------------------------------------------------------------------------------------
+# --- The GPU, and the notebooks' size -----------------------------------------------------------------------------
 
 
 def make_plan(
@@ -119,35 +122,36 @@ def make_plan(
     environ
         The user's environment.
     backend
-        Memory backend; None: the driver's best.
+        Memory backend; None: the best that the driver supports.
     fraction
-        Of the GPU's memory for each notebook; None: what is worth seeing and possible.
+        Share of the GPU's memory for each notebook; None: chosen by how fast memory moves.
     machine
-        Name of the simulated machine, where there is no GPU.
+        Name of the simulated machine, if there is no GPU.
 
     Raises
     ------
     DemoError
-        If there is no way; the message says what to do.
+        If the demo cannot run here; the message says what to do.
     """
     variables = dict(environ)
     driver = find_driver(variables)
     total, used = (0, 0) if driver is None or driver.simulated else _real_gpu(driver)
-    remark = ""
     if total == 0:
         variables["GPUSHARE_SIM"] = "1"
         driver = find_driver(variables)
-        fraction = FRACTION if fraction is None else fraction
-        _simulate(variables, machine)
+        total, context = _simulate(variables, machine)
     else:
         if backend == "managed":
-            raise DemoError("backend managed is for the simulated driver only so far; choose swap")
+            raise DemoError("backend managed works on the simulated driver only; choose swap")
         _require_compiler()
         variables["GPUSHARE_FORBID_MANAGED"] = "1"
-        backend = "swap"
-        if fraction is None:
-            fraction, remark = _possible_fraction(total, used, host_budget(None, 0))
+        backend, context = "swap", CONTEXT
     assert driver is not None
+    remark = ""
+    if fraction is None:
+        room = total - used - default_reserve(total) - 2 * context
+        speed = measure_speed(driver, variables, total)
+        fraction, remark = choose_fraction(total, room, host_budget(None, 0), speed)
     if backend is not None:
         variables["GPUSHARE_BACKEND"] = backend
     variables["GPUSHARE_DEMO_FRACTION"] = f"{fraction:.4f}"
@@ -155,7 +159,7 @@ def make_plan(
 
 
 def _real_gpu(driver: Driver) -> tuple[int, int]:
-    """Bytes of the first GPU, and of them those in use; zeros where there is none."""
+    """Return the bytes of the first GPU and how many are in use; zeros without a GPU."""
     from ...scheduler.gpu.devices import Devices
 
     devices = Devices(driver.nvml)
@@ -166,39 +170,19 @@ def _real_gpu(driver: Driver) -> tuple[int, int]:
     return (found[0].total, found[0].used) if found else (0, 0)
 
 
-def _simulate(variables: dict[str, str], machine: str) -> None:
-    """Describe the simulated GPU, where the user has not."""
+def _simulate(variables: dict[str, str], machine: str) -> tuple[int, int]:
+    """Describe the simulated GPU, unless the user did; return its bytes, and those of a context."""
     compiler = variables.get("GPUSHARE_SIM_CXX") or "g++"
     if shutil.which(compiler, path=variables.get("PATH")) is None:
         raise DemoError(
-            f"the simulated driver compiles kernels with {compiler}, which is not here; install it (Debian: apt-get "
-            "install g++)"
+            f"the simulated driver compiles CUDA kernels with {compiler}, which is not installed; install it (Debian: "
+            "apt-get install g++)"
         )
     variables.setdefault("GPUSHARE_SIM_MEMORY", SIMULATED_MEMORY)
     memory = parse_size(variables["GPUSHARE_SIM_MEMORY"])
     variables.setdefault("GPUSHARE_SIM_CONTEXT", str(memory // SIMULATED_CONTEXT))
     variables.setdefault("GPUSHARE_SIM_NAME", machine)
-
-
-def _possible_fraction(total: int, used: int, budget: int) -> tuple[float, str]:
-    """How much of a real GPU each notebook takes so that two do not fit together but the host can hold the rest."""
-    room = total - used - max(total // 100, 64 << 20) - 2 * CONTEXT
-    # Each moves out what does not fit beside the other, and for a moment both lie in the host's memory.
-    by_host = (room + HOST_SHARE * budget / 2) / (2 * total)
-    fraction = min(FRACTION, 0.95 * room / total, by_host)
-    if 2 * fraction * total < 1.1 * room:
-        raise DemoError(
-            f"two notebooks that do not fit together on the GPU ({size(max(0, room))} free of {size(total)}) need more "
-            f"host memory than there is to spare ({size(budget)}); choose with --fraction what to try"
-        )
-    if fraction == FRACTION:
-        return fraction, ""
-    why = (
-        "are free on the GPU"
-        if by_host > fraction
-        else f"are free and the host can spare {size(budget)}"
-    )
-    return fraction, f"less than {FRACTION:.0%} because {size(room)} {why}"
+    return memory, parse_size(variables["GPUSHARE_SIM_CONTEXT"])
 
 
 def _require(*modules: str) -> None:
@@ -232,20 +216,24 @@ def _open(plan: Plan, port: int) -> NoReturn:
     """Become JupyterLab, with both notebooks side by side."""
     folder = _copy(Path.cwd())
     gpu = "the simulated GPU" if plan.driver.simulated else "your GPU"
-    print(f"The notebooks are in {folder}; each takes {plan.fraction:.0%} of {gpu}.", flush=True)
+    print(
+        f"Opening JupyterLab with {' and '.join(NOTEBOOKS)} from {folder}. Each takes {plan.fraction:.0%} of "
+        f"{gpu}. Run both, and watch the GPU panel.",
+        flush=True,
+    )
     command = [
         *(sys.executable, "-m", "jupyterlab", str(folder)),
         "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
         f"--LabApp.workspaces_dir={folder / WORKSPACES}",
         *([f"--ServerApp.port={port}", "--ServerApp.port_retries=0"] if port else []),
-        # Jupyter does not run for root unless it is told to.
+        # By default, Jupyter refuses to run as root.
         *(["--allow-root"] if os.getuid() == 0 else []),
     ]
     os.execve(command[0], command, plan.environ)
 
 
 def _copy(where: Path) -> Path:
-    """Put the notebooks into a folder of the user's; what is there already stays."""
+    """Copy the notebooks into a folder of the user's, without replacing existing files."""
     folder = where / FOLDER
     try:
         _fill(folder)
@@ -264,8 +252,8 @@ def _fill(folder: Path) -> None:
 
 
 def _write_workspace(folder: Path) -> None:
-    """Lay both notebooks side by side: JupyterLab restores this as if it had been left so."""
-    # JupyterLab's own name for the workspace "default".
+    """Place both notebooks side by side, as a workspace that JupyterLab restores."""
+    # The name that JupyterLab gives to the workspace "default".
     path = folder / "default-37a8.jupyterlab-workspace"
     if path.exists():
         return
@@ -297,7 +285,7 @@ def _backend(text: str) -> Backend:
         raise argparse.ArgumentTypeError(str(error)) from None
     if backend == "plain":
         raise argparse.ArgumentTypeError(
-            "memory of backend plain stays where it is, so the notebooks could not share; choose auto, swap or managed"
+            "backend plain cannot evict memory, so the notebooks could not share the GPU; choose auto, swap or managed"
         )
     return backend
 
@@ -308,13 +296,11 @@ def _fraction(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.05 <= value <= 0.95:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no such share; write a number from 0.05 to 0.95"
-        )
+        raise argparse.ArgumentTypeError(f"invalid share {text!r}; use a number from 0.05 to 0.95")
     return value
 
 
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"invalid port {text!r}; use a number from 1 to 65535")
     return int(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``gpushare demo`` runs on, and the cells that it runs."""
+"""The machine that ``gpushare demo`` runs on, and the cells that it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...scheduler.gpu.drivers import Driver
 
 
 class DemoError(Exception):
-    """The demo cannot begin; the message is one sentence for the user."""
+    """The demo cannot start; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +18,24 @@ class Plan:
     """What the demo runs on."""
 
     driver: Driver
-    #: Of the GPU's memory, for each notebook.
+    #: Share of the GPU's memory that each notebook takes.
     fraction: float
-    #: Why the fraction is what it is, if it is not what one expects.
+    #: A sentence about how that was chosen, or an empty string.
     remark: str
     environ: dict[str, str]
-    #: What the notebooks check their results against.
+    #: What the notebooks compare their results with.
     against: str = "the CPU"
 
 
 @dataclass(slots=True)
 class Cell:
-    """A code cell, and what became of it."""
+    """A code cell and its result."""
 
     source: str
     title: str
-    #: Seconds for which a person thinks before running it.
+    #: Seconds that the user thinks before running the cell.
     pause: float
-    #: Whether it must find something right.
+    #: Whether the cell must verify a result.
     checks: bool
     done: asyncio.Future[None]
     printed: str = ""
@@ -44,5 +44,5 @@ class Cell:
 
     @property
     def found(self) -> list[str]:
-        """What it found to be right."""
+        """The results that the cell verified."""
         return [line[2:] for line in self.printed.splitlines() if line.startswith("✓ ")]

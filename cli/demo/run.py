@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare demo --run``: a real Jupyter server, two real notebooks, and a verdict.
+"""``gpushare demo --run``: a real Jupyter server that runs real notebooks, alone and together.
 
-The notebooks are run as a front end runs them: through sessions and the kernels' websocket channels.
+The demo runs notebooks as a front end does: through sessions and the Jupyter kernels' websocket channels.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ from ...scheduler.protocol.client import ControlError
 from .plan import Cell, DemoError, Plan
 from .report import Report, Timeline
 
-#: Seconds in which the server must answer, a kernel be ready, and a cell be done.
+#: Seconds within which the server must respond, a Jupyter kernel be ready, and a cell end.
 SERVER_START = 60.0
 KERNEL_START = 60.0
 LONGEST_CELL = 300.0
-#: Seconds that the server is given to end its kernels and itself.
+#: Seconds that the server has to end its Jupyter kernels and itself.
 SERVER_STOP = 20.0
-#: What the server is asked for that it knows, though not for certain at once.
+#: Seconds within which the server must report the GPU.
 PATIENCE = 20.0
 #: Lines of the server's log that are shown when the demo fails.
 LOG_LINES = 15
 
 
 class Failure(Exception):
-    """The demo did not come to its end; the message is one sentence."""
+    """The demo failed; the message is one sentence."""
 
 
 def run_demo(
     plan: Plan, examples: Path, names: Sequence[str], *, port: int, report: Path | None
 ) -> int:
-    """Run the notebooks, first one after the other, then at once.
+    """Run the notebooks, first one after the other, then at the same time.
 
     Parameters
     ----------
     plan
-        What to run on.
+        What the demo runs on.
     examples
-        Where the notebooks are.
+        Folder of the notebooks.
     names
         The notebooks.
     port
         Of the server; 0: any.
     report
-        File for what happened, as JSON.
+        File for the results, as JSON.
 
     Returns
     -------
     int
-        0 if all was right, else 1; 2 if it could not begin.
+        0 if all checks passed, else 1; 2 if the demo could not start.
     """
     try:
         found = asyncio.run(_interruptible(_run(plan, examples, names, port)))
@@ -88,7 +88,7 @@ def run_demo(
 
 
 async def _interruptible(work: Any) -> Report:
-    """Let SIGTERM end the work as Ctrl-C does, so that all that was started ends too."""
+    """End the work on SIGTERM as on Ctrl-C, with everything that it started."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task  # type: ignore[no-any-return]
@@ -119,6 +119,7 @@ async def _both_ways(server: Server, report: Report, root: Path, names: Sequence
     print(report.head(), flush=True)
     for name in names:
         notebook = Notebook(server, root / name)
+        print(report.label(notebook.name), end="", flush=True)
         async with notebook:
             report.alone[notebook.name] = await notebook.run(None)
         report.check(notebook.name, notebook.cells, "alone")
@@ -153,7 +154,7 @@ async def _both_ways(server: Server, report: Report, root: Path, names: Sequence
 
 
 async def _all(work: Any) -> list[float]:
-    """Gather; but when one fails, the others end before that is said."""
+    """Gather; if one task fails, end the others before raising its error."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))
@@ -172,12 +173,12 @@ class Server:
 
     url: str
     token: str
-    #: The scheduler's.
+    #: The scheduler's socket.
     socket: Path
 
     @property
     def headers(self) -> dict[str, str]:
-        """What authorises a request."""
+        """The headers that authorise a request."""
         return {"Authorization": f"token {self.token}"}
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
@@ -197,7 +198,7 @@ class Server:
         return json.loads(response.body) if response.body else None
 
     async def gpu(self) -> dict[str, Any]:
-        """The GPU that is shared, as the extension says; it may just be starting."""
+        """Return the GPU that is shared; the extension may still be starting."""
         deadline = time.monotonic() + PATIENCE
         while True:
             status = await self.request("GET", "gpushare/api/status")
@@ -213,7 +214,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def _server(plan: Plan, folder: Path, port: int) -> AsyncIterator[Server]:
-    """Run a Jupyter server that has nothing to do with the user's own."""
+    """Run a Jupyter server that is independent of the user's own."""
     chosen = _free_port(port)
     token = secrets.token_hex(24)
     scheduler = folder / "scheduler.sock"
@@ -225,7 +226,7 @@ async def _server(plan: Plan, folder: Path, port: int) -> AsyncIterator[Server]:
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "JUPYTER_TOKEN": token,
         "IPYTHONDIR": str(folder / "ipython"),
-        # What the server, its kernels and compilers leave behind goes with the folder.
+        # The folder's end removes what the server, its Jupyter kernels and compilers leave behind.
         "TMPDIR": str(folder),
     }
     command = [
@@ -236,7 +237,7 @@ async def _server(plan: Plan, folder: Path, port: int) -> AsyncIterator[Server]:
         f"--ServerApp.root_dir={folder / 'notebooks'}",
         "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
     ]
-    # Ctrl-C is ours to pass on: the server would ask whether it is meant.
+    # Ctrl-C must not reach the server, which would ask for confirmation.
     process = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", 'exec "$@" >server.log 2>&1', "sh", *command),
         cwd=folder,
@@ -259,7 +260,7 @@ def _free_port(port: int) -> int:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise DemoError(
-                f"port {port} cannot be used: {error.strerror}; choose another"
+                f"port {port} cannot be used: {error.strerror}; choose another one"
             ) from None
         return int(probe.getsockname()[1])
 
@@ -277,13 +278,13 @@ async def _until_it_answers(server: Server, process: asyncio.subprocess.Process)
                 ) from None
             if time.monotonic() > deadline:
                 raise Failure(
-                    f"the Jupyter server has not answered for {SERVER_START:g} s"
+                    f"the Jupyter server did not respond within {SERVER_START:g} s"
                 ) from None
         await asyncio.sleep(0.05)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the server, which ends its kernels and its scheduler."""
+    """End the server, which ends its Jupyter kernels and its scheduler."""
     if process.returncode is not None:
         return
     process.terminate()
@@ -305,14 +306,14 @@ def _tail(log: Path) -> list[str]:
 
 
 class Notebook:
-    """One notebook with its kernel; an async context manager.
+    """One notebook with its Jupyter kernel; an async context manager.
 
     Parameters
     ----------
     server
-        Where it runs.
+        The server that runs the notebook.
     path
-        The file.
+        The notebook's file.
     """
 
     def __init__(self, server: Server, path: Path) -> None:
@@ -324,7 +325,7 @@ class Notebook:
         self._content = json.loads(path.read_text(encoding="utf-8"))
         stated = self._content["metadata"]["gpushare_demo"]
         self._run_all = stated["run"] == "all"
-        #: Seconds after which somebody opens it while the others run.
+        #: Seconds after the others at which the notebook starts.
         self._later = stated.get("pause", 0.0)
         self._session = ""
         self._user_session = uuid.uuid4().hex
@@ -349,7 +350,7 @@ class Notebook:
                 HTTPRequest(f"{url}?session_id={self._user_session}", headers=self._server.headers)
             )
         except (HTTPClientError, OSError) as error:
-            raise Failure(f"{self._file}: no channel to its kernel: {error}") from None
+            raise Failure(f"{self._file}: cannot connect to its Jupyter kernel: {error}") from None
         self._reader = asyncio.create_task(self._read(self._channels))
         await self._until_ready()
         return self
@@ -361,17 +362,17 @@ class Notebook:
                 await self._reader
         if self._channels is not None:
             self._channels.close()
-        # If the server is what failed, it ends with its kernels anyway.
+        # If the server failed, its Jupyter kernels end with it.
         with contextlib.suppress(Failure):
             await self._server.request("DELETE", f"api/sessions/{self._session}")
 
     async def run(self, timeline: Timeline | None) -> float:
-        """Run the cells, by Run All or one by one with pauses; return the seconds it took.
+        """Run the cells, all in a row or one by one with pauses; return the seconds that took.
 
         Raises
         ------
         Failure
-            If a cell fails or does not end, or the kernel dies.
+            If a cell fails or does not end, or the Jupyter kernel dies.
         """
         self._timeline = timeline
         loop = asyncio.get_running_loop()
@@ -391,7 +392,7 @@ class Notebook:
             )
             self.cells.append(cell)
             if not self._run_all:
-                await asyncio.sleep(cell.pause)
+                await self._pause(cell.pause)
                 await self._execute(cell)
                 await self._until_done(cell)
             else:
@@ -401,13 +402,23 @@ class Notebook:
                 await self._until_done(cell)
         return time.monotonic() - began
 
+    async def _pause(self, seconds: float) -> None:
+        if not seconds:
+            return
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        if self._timeline is not None:
+            self._timeline.pause(self.kernel, began, time.monotonic())
+
     async def _until_ready(self) -> None:
         deadline = time.monotonic() + KERNEL_START
         while not self._ready.done():
             await self._send("kernel_info_request", {})
             await asyncio.wait([self._ready], timeout=0.5)
             if time.monotonic() > deadline:
-                raise Failure(f"{self._file}: its kernel has not answered for {KERNEL_START:g} s")
+                raise Failure(
+                    f"{self._file}: its Jupyter kernel did not respond within {KERNEL_START:g} s"
+                )
         self._ready.result()
 
     async def _execute(self, cell: Cell) -> None:
@@ -426,7 +437,7 @@ class Notebook:
             await asyncio.wait_for(asyncio.shield(cell.done), LONGEST_CELL)
         except asyncio.TimeoutError:
             raise Failure(
-                f"{self._file}: {cell.title!r} has not ended for {LONGEST_CELL:g} s"
+                f"{self._file}: {cell.title!r} did not end within {LONGEST_CELL:g} s"
             ) from None
         if cell.error:
             raise Failure(f"{self._file}: {cell.title!r} failed: {cell.error}")
@@ -457,7 +468,7 @@ class Notebook:
         try:
             while (data := await channels.read_message()) is not None:
                 self._handle(json.loads(data))
-            raise Failure(f"{self._file}: the channel to its kernel was closed")
+            raise Failure(f"{self._file}: the connection to its Jupyter kernel was closed")
         except Failure as failure:
             self._fail(failure)
 
@@ -465,13 +476,13 @@ class Notebook:
         for future in (self._ready, *(cell.done for cell in self.cells)):
             if not future.done():
                 future.set_exception(failure)
-                # Not all of them are waited for.
+                # Not every future is awaited.
                 future.exception()
 
     def _handle(self, message: dict[str, Any]) -> None:
         kind, content = message["msg_type"], message["content"]
         if kind == "status" and content["execution_state"] in ("restarting", "dead"):
-            raise Failure(f"{self._file}: its kernel died")
+            raise Failure(f"{self._file}: its Jupyter kernel died")
         if kind == "kernel_info_reply" and not self._ready.done():
             self._ready.set_result(None)
         cell = self._cells.get(message["parent_header"].get("msg_id", ""))
@@ -492,17 +503,19 @@ class Notebook:
         elif kind == "execute_reply":
             cell.state.add("replied")
             if content["status"] != "ok" and not cell.error:
-                cell.error = content.get("ename") or "it was not run, for one before it failed"
+                cell.error = content.get("ename") or "not run, because an earlier cell failed"
         elif kind == "status" and content["execution_state"] == "idle":
             cell.state.add("idle")
         if cell.state == {"replied", "idle"} and not cell.done.done():
             cell.done.set_result(None)
+            if self._timeline is None:
+                print(".", end="", flush=True)
 
     def _code_cells(self) -> int:
         return sum(cell["cell_type"] == "code" for cell in self._content["cells"])
 
 
 def _monotonic(date: str) -> float:
-    """When a message was made, on the clock that the scheduler uses; it may have been under way for a while."""
+    """Return when a message was created, on the scheduler's clock: delivery may have taken a while."""
     made = datetime.fromisoformat(date.replace("Z", "+00:00"))
     return time.monotonic() - max(0.0, time.time() - made.timestamp())
