@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `make test`, `make demo` and `make lab` do their own set-up: Debian packages, .venv, Node packages, C libraries.
+# `make test`, `make demo` and `make lab` include the set-up: Debian packages, .venv, Node packages, C libraries. Each step
+# of it prints one line; `make V=1 ...` shows everything.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -29,7 +30,7 @@ LABEXTENSION_SOURCES := $(shell find labextension hub/page -path '*/node_modules
 C_SOURCES = $(shell git ls-files 'csrc/*.[ch]' 'tests/*.[ch]' 2>/dev/null)
 
 .PHONY: help
-help: ## say what there is
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 ## Set-up
@@ -43,24 +44,25 @@ packages-acceptance:
 	@tools/setup-debian acceptance
 
 $(STAMPS)/venv: requirements/test.txt tools/setup-venv | packages
-	tools/setup-venv
+	@tools/setup-venv
 	@mkdir -p $(@D) && touch $@
 
 $(STAMPS)/node: labextension/package.json labextension/yarn.lock $(STAMPS)/venv
-	cd labextension && jlpm install --immutable
+	@tools/step "Installing the packages of the JupyterLab extension" env -C labextension jlpm install --immutable
 	@touch $@
 
 # JupyterHub's proxy, for its tests.
 $(STAMPS)/proxy: tests/hub/package.json tests/hub/yarn.lock $(STAMPS)/venv
-	cd tests/hub && jlpm install --immutable
+	@tools/step "Installing the JupyterHub proxy" env -C tests/hub jlpm install --immutable
 	@touch $@
 
 $(LABEXTENSION) $(HUB_PAGE) &: $(LABEXTENSION_SOURCES) $(STAMPS)/node
-	cd labextension && jlpm build:prod
+	@tools/step "Building the JupyterLab extension" env -C labextension jlpm build:prod
 	@touch $(LABEXTENSION) $(HUB_PAGE)
 
 $(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv
-	SKIP_JUPYTER_BUILDER=1 python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@SKIP_JUPYTER_BUILDER=1 tools/step "Installing jupyter-gpushare into .venv" \
+	    python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Environments of their own: the lowest version of every dependency that pyproject.toml declares, and the other software
@@ -78,17 +80,18 @@ $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(S
 
 .PHONY: libraries labextension setup
 libraries: $(STAMPS)/installed
-	@$(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
+	@$(MAKE) --question -C csrc PYTHON=$(VENV)/bin/python >/dev/null 2>&1 || \
+	    tools/step "Compiling the C libraries" $(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
 labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub's page
 setup: libraries ## install everything into .venv
 
 ## Use
 
 .PHONY: demo lab
-demo: setup ## two notebooks share a GPU; checks itself
-	gpushare demo --run
-lab: setup ## open the same in JupyterLab
-	gpushare demo
+demo: setup ## run two notebooks on one GPU, and check the results
+	@gpushare demo --run
+lab: setup ## open the demo's notebooks in JupyterLab
+	@gpushare demo
 
 ## Check
 
