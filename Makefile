@@ -80,8 +80,7 @@ $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(S
 
 .PHONY: libraries labextension setup
 libraries: $(STAMPS)/installed
-	@$(MAKE) --question -C csrc PYTHON=$(VENV)/bin/python >/dev/null 2>&1 || \
-	    tools/step "Compiling the C libraries" $(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
+	@tools/step "Compiling the C libraries" $(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
 labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub's page
 setup: libraries ## install everything into .venv
 
