@@ -609,7 +609,12 @@ def test_tgs_gives_all_while_production_is_idle() -> None:
 
 
 def test_the_policy_in_the_documentation_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = Path(__file__).parents[2].joinpath("docs", "explanation", "scheduling.md").read_text("utf-8")
+    text = (
+        Path(__file__)
+        .parents[2]
+        .joinpath("docs", "explanation", "scheduling.md")
+        .read_text("utf-8")
+    )
     (code,) = re.findall(r"```python\n(class .*?)```", text, re.DOTALL)
     space: dict[str, Any] = {}
     exec(code, space)
