@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from traitlets import HasTraits
+from traitlets import Bool, Dict, Enum, Float, HasTraits, Int, List, TraitType, Unicode, Union
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -32,7 +34,11 @@ release = version = __version__
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
+# Codes have anchors: [`code`]{#code}.
+myst_enable_extensions = ["attrs_inline"]
 nitpicky = True
+# The width of help texts.
+os.environ["COLUMNS"] = "100"
 highlight_language = "text"
 # Options and JSON are to be read as they are typed.
 smartquotes = False
@@ -48,47 +54,169 @@ templates_path = ["_templates"]
 html_css_files = ["tables.css"]
 
 
+#: An example of each setting, as it is written after ``=``. tests/docs checks that the code accepts each of them.
+EXAMPLES: dict[type[HasTraits], dict[str, str]] = {
+    GpuShare: {
+        "anti_thrash": '"on"',
+        "enabled": "False",
+        "hibernate_after": "1800",
+        "host": '"never"',
+        "host_memory": '"64GiB"',
+        "policy": '"fcfs"',
+        "quantum": "5",
+        "record": '"/tmp/gpushare.rec"',
+        "reserve": '"512MiB"',
+        "shares": '{"user:ada": {"request": 0.5}}',
+        "socket": '"/tmp/ada/scheduler.sock"',
+    },
+    GpuShareProvisioner: {
+        "backend": '"plain"',
+        "enabled": "False",
+        "in_kernel_part": "False",
+        "interrupt_timeout": "0.5",
+        "library_dir": '"/opt/gpushare/lib"',
+        "memory": '"20GiB"',
+        "oversubscribe": "True",
+    },
+    NodeScheduler: {
+        "allowed_groups": '["gpu-users"]',
+        "anti_thrash": '"on"',
+        "connections": "512",
+        "hibernate_after": "1800",
+        "host_memory": '"256GiB"',
+        "hub_api_url": '"http://127.0.0.1:8081/hub/api"',
+        "log_level": '"info"',
+        "policy": '"fcfs"',
+        "prepare_host_memory": "True",
+        "quantum": "5",
+        "record": '"/tmp/gpushare.rec"',
+        "reserve": '"512MiB"',
+        "revoke_deadline": "60",
+        "shared_uids": "[1000]",
+        "shares": '{"user:*": {"limit": 0.5, "gpus": 1}}',
+        "socket": '"/run/gpushare/scheduler.sock"',
+        "socket_group": '"root"',
+        "socket_mode": '"0666"',
+        "state_dir": '"/var/lib/gpushare"',
+        "ticket_lifetime": "86400",
+        "unidentified": "128",
+    },
+    GpuShareHub: {
+        "certfile": '"/etc/gpushare/hub.crt"',
+        "discover": '["gpushare-hub.jhub.svc:8990"]',
+        "history": "200",
+        "interval": "5",
+        "keyfile": '"/etc/gpushare/hub.key"',
+        "local": "False",
+        "node_name": '"gpu1"',
+        "nodes": '{"gpu2": "http://gpu2:8990/"}',
+        "open_metrics": "True",
+        "service_name": '"gpushare"',
+        "socket": '"/run/gpushare/scheduler.sock"',
+        "token_file": '"/etc/gpushare/token"',
+        "url": '"http://0.0.0.0:8990/services/gpushare/"',
+    },
+}
+
+#: What a setting's type is called.
+TYPES = {Bool: "boolean", Dict: "dictionary", Float: "number", Int: "integer", Unicode: "text"}
+
+
 class FromCode(SphinxDirective):
-    """A table of what the code says of itself: settings of a class, or commands."""
+    """Text that the code has: tables of settings or commands, and the help texts of commands."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """Make it."""
-        head, rows = TABLES[self.arguments[0]]
-        lines = [f"| {head} |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows())]
-        return self.parse_text_to_nodes("\n".join(lines))
+        text = "\n".join(MADE[self.arguments[0]]())
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
-def settings(configurable: type[HasTraits]) -> Iterator[tuple[str, str]]:
-    """Return the settings of a class's own, with their help."""
+def table(head: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Return the lines of a table."""
+    yield f"| {head} |"
+    yield "|---" * (head.count("|") + 1) + "|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def settings(configurable: type[HasTraits]) -> Iterator[str]:
+    """Return the table of a class's own settings."""
+    rows = []
     for name, trait in sorted(configurable.class_own_traits(config=True).items()):
-        yield name, re.sub(r"(?<!`)(\$\w+|\{'.*\})", r"`\1`", trait.help)
+        text, default = meaning(trait)
+        example = EXAMPLES[configurable][name]
+        rows.append((f"`{name}`", type_name(trait), default, f"`{example}`", text))
+    return table("name | type | default | example | meaning", rows)
 
 
-def magics() -> Iterator[tuple[str, str]]:
-    """Return what ``%gpushare`` understands."""
-    for verb, (_, text) in VERBS.items():
-        yield usage(verb).replace("|", r"\|"), text
+def meaning(trait: TraitType[Any, Any]) -> tuple[str, str]:
+    """Return the help of a setting without its last part, and that part: the default."""
+    text = re.sub(r"(?<!`)(\$\w+|\{'.*\})", r"`\1`", trait.help)
+    found = re.search(r" ?\(default: ([^()]*)\)", text)
+    if found is None:
+        return text, "none"
+    default = found[1]
+    if isinstance(trait, Bool):
+        default = {"yes": "`True`", "no": "`False`", "True": "`True`", "False": "`False`"}.get(
+            default, default
+        )
+    elif re.fullmatch(r"[\w./'-]+", default) and default not in ("none", "nothing"):
+        default = f"`{default}`"
+    return text[: found.start()] + text[found.end() :], default
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    """Return what ``gpushare`` understands."""
-    (known,) = (a for a in build_parser()._actions if a.dest == "command")
-    for action in known._get_subactions():
-        yield f"gpushare {action.dest}", str(action.help)
+def type_name(trait: TraitType[Any, Any]) -> str:
+    """Return what kind of value a setting takes."""
+    if isinstance(trait, Enum):
+        return ", ".join(f"`{value}`" for value in trait.values or ())
+    if isinstance(trait, Union):
+        return " or ".join(type_name(each) for each in trait.trait_types)
+    if isinstance(trait, List):
+        return f"list of {type_name(trait._trait)}s".replace("texts", "text")
+    return TYPES[type(trait)]
 
 
-TABLES: dict[str, tuple[str, Callable[[], Iterator[tuple[str, str]]]]] = {
-    "GpuShare": ("`c.GpuShare` | meaning", partial(settings, GpuShare)),
-    "GpuShareProvisioner": (
-        "`c.GpuShareProvisioner` | meaning",
-        partial(settings, GpuShareProvisioner),
-    ),
-    "NodeScheduler": ("`c.NodeScheduler` | meaning", partial(settings, NodeScheduler)),
-    "GpuShareHub": ("`c.GpuShareHub` | meaning", partial(settings, GpuShareHub)),
-    "magics": ("command | what it does", magics),
-    "commands": ("command | what it does", commands),
+def magics() -> Iterator[str]:
+    """Return the table of what ``%gpushare`` understands."""
+    rows = [(f"`{usage(verb)}`", text) for verb, (_, text) in VERBS.items()]
+    return table("command | what it does", rows)
+
+
+def commands() -> Iterator[str]:
+    """Return the table of all commands."""
+    rows = []
+    for name, (_, text) in parsers(build_parser()).items():
+        rows.append((f"[`gpushare {name}`](#gpushare-{name})", text))
+    return table("command | what it does", rows)
+
+
+def helps() -> Iterator[str]:
+    """Return a section for each command with the text of its ``--help``."""
+    for name, (parser, _) in parsers(build_parser()).items():
+        yield from (f"### `gpushare {name}`", "", "```text", parser.format_help().rstrip(), "```")
+        for inner, (part, _) in parsers(parser).items():
+            yield from (f"`gpushare {name} {inner}`:", "", "```text")
+            yield from (part.format_help().rstrip(), "```")
+        yield ""
+
+
+def parsers(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.ArgumentParser, str]]:
+    """Return the subcommands of a parser: of each its own parser and its line of help."""
+    return {
+        action.dest: (found.choices[action.dest], str(action.help))
+        for found in parser._actions
+        if isinstance(found, argparse._SubParsersAction)
+        for action in found._get_subactions()
+    }
+
+
+MADE: dict[str, Callable[[], Iterator[str]]] = {
+    **{each.__name__: partial(settings, each) for each in EXAMPLES},
+    "magics": magics,
+    "commands": commands,
+    "helps": helps,
 }
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a JupyterHub with containers on one machine needs (docs/how-to/admin/jupyterhub.md)."""
+"""Configuration for a JupyterHub whose users run in containers of one machine (docs/how-to/admin/jupyterhub-docker.md)."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A device plugin that offers shares of GPUs, and the manifests for it (docs/how-to/admin/kubernetes.md)."""
+"""A device plugin that offers slots of GPUs, and its manifests (docs/how-to/admin/kubernetes.md)."""

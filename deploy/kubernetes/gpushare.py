@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the scheduler of each node does (docs/how-to/admin/workstation.md has all settings)."""
+"""Settings of the scheduler of each node (docs/reference/settings.md lists all)."""
 
 c = get_config()  # type: ignore[name-defined] # noqa: F821
 
-# The pods that it serves have the folder, and nothing else does.
+# Only the pods that this scheduler serves mount the socket's folder.
 c.NodeScheduler.socket = "/run/gpushare/scheduler.sock"
 c.NodeScheduler.socket_mode = "0666"
-# Tickets of kernels outlive the scheduler's pod.
+# Tickets of kernels survive a restart of the scheduler's pod.
 c.NodeScheduler.state_dir = "/var/lib/gpushare/state"
 
-# All users' pods run as 1000: whose their servers are, the Hub says. Zero to JupyterHub's, in the namespace jhub.
+# All users' pods run as uid 1000, so the Hub identifies the users: Zero to JupyterHub in the namespace jhub.
 c.NodeScheduler.shared_uids = [1000]
 c.NodeScheduler.hub_api_url = "http://hub.jhub.svc:8081/hub/api"
 
-# Processes in other pods cannot be hibernated: nothing is tried.
+# Processes in other pods cannot be hibernated.
 c.NodeScheduler.hibernate_after = 0
 
-# docs/explanation/scheduling.md, "Policies".
+# docs/explanation/scheduling.md describes the policies.
 c.NodeScheduler.policy = "burst"
-# What users may have of the GPUs (docs/how-to/admin/administration.md).
+# Quotas of users and teams (docs/how-to/admin/quotas.md).
 c.NodeScheduler.shares = {}

@@ -28,75 +28,124 @@ class Definition(NamedTuple):
 _GPU = ("gpu",)
 
 METRICS: dict[str, Definition] = {
-    "gpushare_up": Definition("gauge", (), "1 if the scheduler answers"),
-    "gpushare_uptime_seconds": Definition("gauge", (), "since the scheduler started"),
+    "gpushare_up": Definition(
+        "gauge",
+        (),
+        "1 if the scheduler responds",
+    ),
+    "gpushare_uptime_seconds": Definition(
+        "gauge",
+        (),
+        "time since the scheduler started",
+    ),
     "gpushare_gpu_info": Definition(
-        "gauge", ("gpu", "index", "name"), "1: says which GPU has which number and name"
+        "gauge",
+        ("gpu", "index", "name"),
+        "always 1; its labels hold the GPU's index and name",
     ),
     "gpushare_gpu_memory_bytes": Definition(
         "gauge",
         ("gpu", "kind"),
-        "a GPU's memory by kind: resident, pinned, contexts, foreign (other programs), ghosts (of processes that "
-        "ended), free; together they are the total. reserve: the part of free that is never promised",
+        "memory of a GPU by kind: resident, pinned (unevictable), contexts, foreign (other programs), ghosts "
+        "(processes that have exited), free. Their sum is the total. reserve is the part of free that is never "
+        "promised",
     ),
     "gpushare_gpu_utilization_ratio": Definition(
-        "gauge", _GPU, "part of the time in which a kernel ran, as NVML says"
+        "gauge",
+        _GPU,
+        "fraction of the time in which a CUDA kernel ran, as reported by NVML",
     ),
-    "gpushare_gpu_draining": Definition("gauge", _GPU, "1 while an administrator empties it"),
-    "gpushare_gpu_leases": Definition("gauge", _GPU, "groups that hold a lease there"),
+    "gpushare_gpu_draining": Definition(
+        "gauge",
+        _GPU,
+        "1 while the GPU is being drained",
+    ),
+    "gpushare_gpu_leases": Definition(
+        "gauge",
+        _GPU,
+        "notebooks and programs that hold a lease on the GPU",
+    ),
     "gpushare_gpu_waiting": Definition(
-        "gauge", _GPU, "groups that wait for it and could be served"
+        "gauge",
+        _GPU,
+        "notebooks and programs that are waiting for the GPU and could be served",
     ),
     "gpushare_groups": Definition(
-        "gauge", ("class", "state"), "lease groups: kernels and programs"
+        "gauge",
+        ("class", "state"),
+        "notebooks and programs",
     ),
-    "gpushare_users": Definition("gauge", (), "users that have lease groups"),
+    "gpushare_users": Definition(
+        "gauge",
+        (),
+        "users with notebooks or programs",
+    ),
     "gpushare_user_memory_bytes": Definition(
-        "gauge", ("user", "kind"), "a user's memory on all GPUs: resident, swapped, pinned"
+        "gauge",
+        ("user", "kind"),
+        "a user's memory on all GPUs: resident, swapped (in host memory), pinned (unevictable)",
     ),
     "gpushare_user_gpu_seconds_total": Definition(
         "counter",
         ("user",),
-        "GPU time that a user's kernels were busy for since the scheduler started",
+        "GPU time that a user's notebooks have used",
     ),
     "gpushare_host_memory_bytes": Definition(
-        "gauge", ("kind",), "host memory for swapped data: budget, swapped, promised"
+        "gauge",
+        ("kind",),
+        "host memory for evicted data: budget, swapped (in use), promised",
     ),
     "gpushare_wait_seconds": Definition(
-        "histogram", ("class",), "how long leases were waited for, of each that was granted"
+        "histogram",
+        ("class",),
+        "waiting time of each granted lease",
     ),
     "gpushare_moved_bytes_total": Definition(
-        "counter", ("gpu", "direction"), "memory that was moved in and out"
+        "counter",
+        ("gpu", "direction"),
+        "memory that was restored (in) and evicted (out)",
     ),
-    "gpushare_revocations_total": Definition("counter", (), "leases that were taken back"),
+    "gpushare_revocations_total": Definition(
+        "counter",
+        (),
+        "revoked leases",
+    ),
     "gpushare_stuck_total": Definition(
-        "counter", (), "processes that did not answer a revocation in time"
+        "counter",
+        (),
+        "processes that did not respond to a revocation in time",
     ),
     "gpushare_hibernations_total": Definition(
         "counter",
         ("kind",),
-        "kernels that hibernated (hibernate), woke (wake), or could not (hibernate_failed, wake_failed)",
+        "hibernations (hibernate, hibernate_failed) and wakes (wake, wake_failed)",
     ),
     "gpushare_out_of_memory_avoided_total": Definition(
         "counter",
         (),
-        "allocations that were granted though all kernels' memory did not fit together; one for each kernel until all "
-        "fits again",
+        "allocations that succeeded although the notebooks' combined memory exceeded the GPU; counted once per "
+        "notebook until everything fits again",
     ),
     "gpushare_out_of_memory_given_total": Definition(
         "counter",
         ("reason",),
-        "allocations that were refused: device (more than the GPU has), cap (a limit), host (nothing to back it)",
+        "refused allocations: device (more than the GPU has), cap (a limit), host (not enough host memory)",
     ),
     "gpushare_underreported_total": Definition(
-        "counter", (), "processes that were found to hold more than they state"
+        "counter",
+        (),
+        "processes found to use more memory than they report",
     ),
     "gpushare_outside_processes": Definition(
-        "gauge", _GPU, "processes on the GPU that are no clients"
+        "gauge",
+        _GPU,
+        "processes on the GPU that do not share",
     ),
     "gpushare_connections": Definition("gauge", ("kind",), "connections: client, control"),
     "gpushare_event_loop_lag_seconds": Definition(
-        "gauge", (), "longest delay of the scheduler's timer in the last minute"
+        "gauge",
+        (),
+        "longest delay of the scheduler's event loop in the last minute",
     ),
 }
 

@@ -58,7 +58,7 @@ class MachineHub(Hub):
                 "PAMAuthenticator": {"allowed_users": [*PASSWORDS]},
                 "Spawner": {
                     "args": [],
-                    # As docs/how-to/admin/jupyterhub.md says for users of the machine.
+                    # As docs/how-to/admin/jupyterhub-systemd.md says for users of the machine.
                     "environment": {"GPUSHARE_SOCKET": SOCKET, **environment},
                 },
             },
@@ -125,7 +125,7 @@ def machine(root: Path) -> Iterator[Machine]:
             pytest.skip(str(error))
         machine.add_users(PASSWORDS)
         (install,) = documented(
-            root / "docs" / "how-to" / "admin" / "workstation.md", "As a service of systemd"
+            root / "docs" / "how-to" / "admin" / "workstation.md", "Install the service"
         )
         pip, _, rest = install.partition("\n")
         assert f"{INSTALLED}/bin/pip install" in pip
@@ -300,7 +300,7 @@ def test_users_are_told_nothing_about_each_other(
 def page(service: Machine, hub: MachineHub, root: Path) -> Machine:
     """Return the machine with the service of the Hub's page, as docs/how-to/admin/hub-page.md installs it."""
     install, _ = documented(
-        root / "docs" / "how-to" / "admin" / "hub-page.md", "As a service of systemd"
+        root / "docs" / "how-to" / "admin" / "hub-page.md", "Run it with systemd"
     )
     for old, new in (
         ("JUPYTERHUB_API_TOKEN=…", f"JUPYTERHUB_API_TOKEN={HUB_TOKEN}"),
@@ -339,9 +339,11 @@ def suppressing(probe: Callable[[], Any]) -> Callable[[], Any]:
 
 def test_what_was_installed_is_removed(page: Machine, root: Path) -> None:
     _, remove_page = documented(
-        root / "docs" / "how-to" / "admin" / "hub-page.md", "As a service of systemd"
+        root / "docs" / "how-to" / "admin" / "hub-page.md", "Run it with systemd"
     )
-    (remove,) = documented(root / "docs" / "how-to" / "admin" / "jupyterhub.md", "Remove it")
+    (remove,) = documented(
+        root / "docs" / "how-to" / "admin" / "jupyterhub-systemd.md", "Remove it"
+    )
     shell(page, remove_page)
     page.run("systemctl", "disable", "--now", "gpushare.socket", "gpushare.service")
     commands = remove.splitlines()

@@ -3,23 +3,32 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from traitlets.config import Config, Configurable
 
+from jupyter_gpushare.cli.main import COMMANDS
 from jupyter_gpushare.hub.config import GpuShareHub
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner
+from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import VERBS, usage
 from jupyter_gpushare.kernel_provisioner.launch import SHARES
 from jupyter_gpushare.scheduler.node.config import NodeScheduler
 from jupyter_gpushare.scheduler.views.words.reasons import REASONS
 from jupyter_gpushare.server_extension.config import GpuShare
+
+#: The classes whose settings the documentation lists.
+CONFIGURABLES = (GpuShare, GpuShareProvisioner, NodeScheduler, GpuShareHub)
 
 #: Where programs say what troubleshooting quotes.
 SOURCES = (
@@ -112,16 +121,30 @@ def test_links_into_the_documentation_lead_somewhere(root: Path, name: str) -> N
 
 def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) -> None:
     text = {path.stem: path.read_text() for path in pages}
-    for configurable, page in (
-        (GpuShare, "install"),
-        (GpuShareProvisioner, "install"),
-        (NodeScheduler, "workstation"),
-        (GpuShareHub, "hub-page"),
-    ):
+    for configurable in CONFIGURABLES:
         for name in configurable.class_own_traits(config=True):
-            assert f">{name}<" in text[page]
-    assert "who uses the GPU, who waits, and why" in text["commands"]
-    assert "say what was found, what is active, and why not" in text["commands"]
+            assert f">{name}<" in text["settings"]
+    # Words of code are marked one by one.
+    magic = text["magic"].replace('</span> <span class="pre">', " ")
+    for verb, (_, meaning) in VERBS.items():
+        assert f">{escape(usage(verb))}<" in magic
+        assert escape(meaning, quote=False) in magic
+    for command in COMMANDS:
+        assert f'id="gpushare-{command}"' in text["commands"]
+        assert f"usage: gpushare {command} " in text["commands"]
+
+
+@pytest.mark.parametrize("configurable", CONFIGURABLES)
+def test_the_code_accepts_each_example_of_a_setting(
+    root: Path, configurable: type[Configurable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # conf.py sets the width of help texts.
+    monkeypatch.setenv("COLUMNS", "80")
+    examples = runpy.run_path(str(root / "docs" / "conf.py"))["EXAMPLES"][configurable]
+    assert examples.keys() == configurable.class_own_traits(config=True).keys()
+    for name, example in examples.items():
+        config = Config({configurable.__name__: {name: ast.literal_eval(example)}})
+        assert getattr(configurable(config=config), name) not in (None, "", [], {})
 
 
 def test_modules_that_are_named_exist(root: Path) -> None:
@@ -139,8 +162,8 @@ def test_modules_that_are_named_exist(root: Path) -> None:
 
 
 def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
-    section = (root / "docs" / "how-to" / "install.md").read_text().split("## Kernelspecs")[1]
-    keys = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.M)
+    text = (root / "docs" / "reference" / "kernelspec.md").read_text()
+    keys = re.findall(r"^\| `(\w+)` \|", text, re.M)
     assert sorted(keys) == sorted(["enabled", "backend", "oversubscribe", *SHARES])
 
 
