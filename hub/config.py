@@ -36,66 +36,64 @@ class GpuShareHub(LoggingConfigurable):
     """The Hub service, for instance ``c.GpuShareHub.nodes = {"gpu2": "http://gpu2:8990/"}``."""
 
     service_name = Unicode(
-        help="What JupyterHub calls this service (default: $JUPYTERHUB_SERVICE_NAME, else gpushare).",
+        help="Name of this service in JupyterHub's configuration (default: $JUPYTERHUB_SERVICE_NAME, else gpushare).",
     ).tag(config=True)
 
     url = Unicode(
-        help="Address to listen at; its path is where the page lies behind the Hub's proxy. Another machine reaches "
-        "it only if this is not 127.0.0.1 (default: $JUPYTERHUB_SERVICE_URL and $JUPYTERHUB_SERVICE_PREFIX, else "
+        help="Address to listen on. Its path is the page's path behind the Hub's proxy. Other machines can "
+        "connect only if it is not 127.0.0.1 (default: $JUPYTERHUB_SERVICE_URL and $JUPYTERHUB_SERVICE_PREFIX, else "
         f"http://127.0.0.1:{PORT}/services/NAME/).",
     ).tag(config=True)
 
-    certfile = Unicode(help="File with the certificate to serve https with (default: none).").tag(
-        config=True
-    )
+    certfile = Unicode(help="File with the certificate for https (default: none).").tag(config=True)
 
     keyfile = Unicode(help="File with the certificate's key (default: none).").tag(config=True)
 
     local = Bool(
         True,
-        help="Whether a node scheduler of this machine is part of it (default: yes). No: only other nodes are shown.",
+        help="Whether to show the node scheduler of this machine. No: show other nodes only (default: yes).",
     ).tag(config=True)
 
     socket = Unicode(
         help="Path of the node scheduler's socket (default: $GPUSHARE_SOCKET, else gpushare/scheduler.sock in the "
-        "runtime folder of the user that this runs as).",
+        "runtime folder of the user that runs the service).",
     ).tag(config=True)
 
     node_name = Unicode(
-        help="What this node is called on the page and in addresses (default: $GPUSHARE_NODE_NAME, else the "
-        "host's name).",
+        help="Name of this node on the page and in addresses (default: $GPUSHARE_NODE_NAME, else the host's name).",
     ).tag(config=True)
 
     nodes = Dict(
-        help="Other nodes, by name: the addresses of their services, such as {'gpu2': 'http://gpu2:8990/'}; without a "
-        "path, this service's own (default: none).",
+        help="Addresses of the services of other nodes, by name. An address without a path gets this service's path "
+        "(default: none).",
     ).tag(config=True)
 
     discover = List(
         Unicode(),
-        help="HOST:PORT of which every address is a node's service, such as a headless Kubernetes Service; asked "
-        "again every 30 s. Whoever answers there is trusted with the token (default: none).",
+        help="List of HOST:PORT. Every address of the host is a node's service, as with a headless Kubernetes "
+        "Service. Looked up again every 30 s. Every program that responds there receives the token (default: "
+        "none).",
     ).tag(config=True)
 
     token_file = Unicode(
-        help="File with the token that other nodes are asked with; it needs the scope custom:gpushare:read, and "
-        "custom:gpushare:admin to act there (default: none, and this service's own token, $JUPYTERHUB_API_TOKEN).",
+        help="File with the token for requests to other nodes. It needs the scope custom:gpushare:read, and "
+        "custom:gpushare:admin for actions (default: this service's own token, $JUPYTERHUB_API_TOKEN).",
     ).tag(config=True)
 
     interval = Float(
         2.0,
-        help="Seconds between two looks at the nodes while somebody looks at the page (default: 2).",
+        help="Seconds between two requests to the nodes while the page is open (default: 2).",
     ).tag(config=True)
 
     history = Int(
         100,
-        help="So many of the last events of each node are shown (default: 100).",
+        help="Number of the latest events that are shown for each node (default: 100).",
     ).tag(config=True)
 
     open_metrics = Bool(
         False,
-        help="Whether /metrics is open to whoever reaches it, with the names of users in it (default: no; it takes a "
-        "token with the scope read:metrics or custom:gpushare:read).",
+        help="Whether /metrics, which contains user names, needs no token. No: it needs a token with the scope "
+        "read:metrics or custom:gpushare:read (default: no).",
     ).tag(config=True)
 
     @default("service_name")

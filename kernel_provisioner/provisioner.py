@@ -51,43 +51,42 @@ class GpuShareProvisioner(LocalProvisioner):
 
     enabled = Bool(
         True,
-        help="Whether kernels start under the interposer, unless their kernelspec says so itself (default: yes).",
+        help="Whether kernels share the GPU, unless their kernelspec sets it (default: yes).",
     ).tag(config=True)
 
     backend = Enum(
         BACKENDS,
         None,
         allow_none=True,
-        help="Memory backend of the kernels: auto, swap, managed or plain (default: what GPUSHARE_BACKEND says, else "
-        "auto).",
+        help="Memory backend of the kernels (default: $GPUSHARE_BACKEND, else auto).",
     ).tag(config=True)
 
     memory = Unicode(
         "",
-        help="Most device memory of one kernel, such as 20GiB (default: what GPUSHARE_MEMORY says, else no cap).",
+        help="Most device memory of one kernel, over all GPUs (default: $GPUSHARE_MEMORY, else no limit).",
     ).tag(config=True)
 
     oversubscribe = Bool(
         None,
         allow_none=True,
-        help="Whether one kernel may hold more than the GPU has, as managed memory, which is slower where it does not "
-        "fit (default: what GPUSHARE_OVERSUBSCRIBE says, else no).",
+        help="Whether one kernel may allocate more than the GPU has, as managed memory. Data that does not fit is "
+        "used in host memory, which is slower (default: $GPUSHARE_OVERSUBSCRIBE, else no).",
     ).tag(config=True)
 
     in_kernel_part = Bool(
         True,
-        help="Whether IPython kernels load the part that gives the GPU up at the end of a cell, offers %gpushare and "
-        "turns a cancelled wait into KeyboardInterrupt (default: yes).",
+        help="Whether IPython kernels load the part that releases the GPU at the end of a cell, provides %gpushare, "
+        "and turns a cancelled wait into KeyboardInterrupt (default: yes).",
     ).tag(config=True)
 
     library_dir = Unicode(
         "",
-        help="Folder with the interposer's libraries (default: where they were installed).",
+        help="Folder with the interposer's libraries (default: the installed ones).",
     ).tag(config=True)
 
     interrupt_timeout = Float(
         CONTROL_TIMEOUT,
-        help="Longest time in seconds that an interrupt waits for the scheduler's answer (default: 0.2).",
+        help="Seconds that an interrupt waits at most for the scheduler's response (default: 0.2).",
     ).tag(config=True)
 
     @validate("memory")

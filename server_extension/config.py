@@ -35,65 +35,66 @@ class GpuShare(LoggingConfigurable):
     host = Enum(
         ("auto", "always", "never"),
         "auto",
-        help="Whether this server starts a scheduler where none runs: always, never, or auto: unless the socket lies "
-        "in a folder that is not the user's own, as that of a node's scheduler does (default: auto).",
+        help="Whether this server starts a scheduler if none is running. always: yes; never: no; auto: only if the "
+        "user owns the socket's folder, so not where a node scheduler runs (default: auto).",
     ).tag(config=True)
 
     quantum = Union(
         [Float(), Unicode()],
         default_value=DEFAULTS.quantum,
-        help="Seconds for which a notebook that uses the GPU may keep others waiting, or 'auto': ten times what moving "
-        "its memory takes, at least 1 s and at most 30 s (default: auto). For a scheduler that this server starts.",
+        help="Time slice: seconds that a notebook may keep other notebooks waiting, or 'auto': ten times the time "
+        "that evicting its memory takes, at least 1 s and at most 30 s (default: auto). For a scheduler that "
+        "this server starts.",
     ).tag(config=True)
 
     anti_thrash = Enum(
         ANTI_THRASH,
         DEFAULTS.anti_thrash,
-        help="auto: notebooks take turns only where their memory does not fit together; on: always; off: never where "
-        "the memory can be paged (default: auto). For a scheduler that this server starts.",
+        help="When notebooks take turns. auto: only if their memory does not fit together; on: always; off: never, "
+        "if the driver can page the memory (default: auto). For a scheduler that this server starts.",
     ).tag(config=True)
 
     reserve = Union(
         [Int(), Unicode()],
         default_value="",
-        help="Bytes of each GPU that stay free, for instance '512MiB' (default: by the GPU's size). For a scheduler "
-        "that this server starts.",
+        help="Bytes of each GPU that stay free (default: by the GPU's size). For a scheduler that this server "
+        "starts.",
     ).tag(config=True)
 
     host_memory = Union(
         [Int(), Unicode()],
         default_value="",
-        help="Bytes of host memory that swapped data may take, for instance '64GiB' (default: what the machine has to "
-        "spare). For a scheduler that this server starts.",
+        help="Bytes of host memory for evicted data (default: what the machine can spare). For a scheduler that this "
+        "server starts.",
     ).tag(config=True)
 
     policy = Unicode(
         DEFAULTS.policy,
-        help="Who comes first. burst: short and interactive work, by shares and measured time between users; fcfs: "
-        "first come, first served, one at a time; tgs: the rate of opportunistic work adapts to what the other can "
-        "bear; gemini: by the estimate of each burst; priority: the highest priority alone; or one that another "
-        "package registered (default: burst). For a scheduler that this server starts.",
+        help="Policy that orders waiting notebooks. burst: short and interactive work first, with fair GPU time "
+        "between users; fcfs: first come, first served, one at a time; tgs: background work adapts its rate to "
+        "other work; gemini: by the estimated length of each burst; priority: only the highest priority runs; "
+        "or a policy of another package (default: burst). For a scheduler that this server starts.",
     ).tag(config=True)
 
     shares = Dict(
-        help="What users, and teams of users, are entitled to, for instance {'user:ada': {'request': 0.5}, "
-        "'team:course': {'members': ['ben', 'cy'], 'limit': 0.5, 'memory': '40GiB'}}. request (guaranteed) and limit "
-        "(never more): fractions of one GPU's time over 10 s; weight: of what is spare, 1 for everybody else; memory: "
-        "bytes on each GPU in all; gpus: most GPUs on which their kernels may have the lease at once; host: bytes over "
-        "all GPUs. 'user:*' is each user of whom nothing else is stated (default: nothing, and no limits). What "
-        "another server of the same scheduler states later, replaces it.",
+        help="Shares and quotas of users and teams, such as {'user:ada': {'request': 0.5}, 'team:course': "
+        "{'members': ['ben', 'cy'], 'limit': 0.5, 'memory': '40GiB'}}. request: guaranteed fraction of a GPU's "
+        "time over 10 s; limit: largest fraction; weight: for spare time, 1 by default; memory: bytes on each "
+        "GPU; gpus: most GPUs with leases at the same time; host: bytes over all GPUs. 'user:*' applies to "
+        "users without an entry (default: no limits). If several servers use one scheduler, the last one to "
+        "start sets the shares.",
     ).tag(config=True)
 
     hibernate_after = Float(
         DEFAULTS.hibernate_after,
         allow_none=True,
-        help="Seconds for which a notebook must have been idle before it is hibernated: then nothing of it is on the "
-        "GPU, and its next cell wakes it. 0 or None: none is hibernated, neither for those who lack room nor by order "
-        "(default: 600). For a scheduler that this server starts.",
+        help="Seconds of idleness after which a notebook is hibernated: it leaves the GPU completely, and its next "
+        "cell wakes it. 0 or None disables hibernation completely, including on request or under memory "
+        "pressure (default: 600). For a scheduler that this server starts.",
     ).tag(config=True)
 
     record = Unicode(
-        help="File to which the scheduler writes all that it takes in, for `gpushare replay` (default: none). For a "
+        help="File to which the scheduler records its input events, for `gpushare replay` (default: none). For a "
         "scheduler that this server starts.",
     ).tag(config=True)
 

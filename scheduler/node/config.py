@@ -55,15 +55,16 @@ class NodeScheduler(Configurable):
 
     socket = Unicode(
         SOCKET,
-        help="Path of the socket; its folder is made if it is missing, and nobody but the scheduler's user and root "
-        "may write to it. Where systemd passes a socket, it is that one (default: /run/gpushare/scheduler.sock).",
+        help="Path of the socket. Its folder is created if it does not exist, and only root and the scheduler's user "
+        "may be able to write to it. If systemd passes a socket, that one is used (default: "
+        "/run/gpushare/scheduler.sock).",
     ).tag(config=True)
 
     socket_mode = Enum(
         ("0660", "0666"),
         "0660",
-        help="Who may connect: '0660': members of socket_group; '0666': everybody on the machine and in containers "
-        "that the socket is mounted into. Where systemd passes the socket, its unit says so (default: '0660').",
+        help="Which users may connect. '0660': members of socket_group; '0666': every user of the machine, and of "
+        "containers that mount the socket. If systemd passes a socket, its unit sets this (default: 0660).",
     ).tag(config=True)
 
     socket_group = Unicode(
@@ -71,117 +72,118 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     state_dir = Unicode(
-        help="Folder for what outlives the scheduler, such as the digests of tickets; it is made if it is missing "
-        "(default: $STATE_DIRECTORY, which systemd sets, else /var/lib/gpushare).",
+        help="Folder for data that survives a restart, such as the digests of tickets. It is created if it does not "
+        "exist (default: $STATE_DIRECTORY, which systemd sets, else /var/lib/gpushare).",
     ).tag(config=True)
 
     shared_uids = List(
         Int(min=0),
-        help="Uids that several people have, as in containers that all run as 1000: processes with such a uid have to "
-        "show a ticket, or to log in with a token of the Hub (default: none).",
+        help="Uids that several users share, for example in containers that all run as 1000. Processes with such a "
+        "uid have to present a ticket, or log in with a token of the Hub (default: none).",
     ).tag(config=True)
 
     allowed_groups = List(
         Unicode(),
-        help="Groups of the system: who is known by uid has to be in one of them (default: none, everybody may come).",
+        help="System groups whose members may use the GPUs; applies to users identified by uid (default: none, all "
+        "users are allowed).",
     ).tag(config=True)
 
     hub_api_url = Unicode(
-        help="Address of the JupyterHub's API, such as 'http://127.0.0.1:8081/hub/api': it is asked whose the tokens "
-        "are by which Jupyter servers log in. It is all that the scheduler uses a network for (default: none).",
+        help="Address of the JupyterHub API. The scheduler asks it which user a token belongs to, and uses the "
+        "network for nothing else (default: none).",
     ).tag(config=True)
 
     shares = Dict(
-        help="What users, and teams of users, are entitled to, for instance {'user:*': {'limit': 0.5, 'gpus': 1}, "
-        "'team:course': {'request': 0.5, 'memory': '40GiB'}}. request (guaranteed) and limit (never more): fractions "
-        "of one GPU's time over 10 s; weight: of what is spare, 1 for everybody else; memory: bytes on each GPU in "
-        "all; gpus: how many GPUs may be used at once; host: bytes of memory on all GPUs in all, since it may have to "
-        "lie in the host's. 'user:*' is each user who has no entry. A team is who its members name, or the group of "
-        "that name of the system or the Hub. Read anew on SIGHUP (default: nothing, and no limits).",
+        help="Shares and quotas of users and teams, such as {'user:*': {'limit': 0.5, 'gpus': 1}, 'team:course': "
+        "{'request': 0.5, 'memory': '40GiB'}}. request: guaranteed fraction of a GPU's time over 10 s; limit: "
+        "largest fraction; weight: for spare time, 1 by default; memory: bytes on each GPU; gpus: most GPUs "
+        "with leases at the same time; host: bytes over all GPUs. 'user:*' applies to users without an entry. A "
+        "team consists of its members, and of the system's or the Hub's group of that name. Read again on "
+        "SIGHUP (default: no limits).",
     ).tag(config=True)
 
     policy = Unicode(
         DEFAULTS.policy,
-        help="Who comes first: burst, fcfs, tgs, gemini, priority, or one that another package registered (default: "
-        "burst).",
+        help="Policy that orders waiting notebooks: burst, fcfs, tgs, gemini, priority, or a policy of another "
+        "package (default: burst).",
     ).tag(config=True)
 
     quantum = Union(
         [Float(), Unicode()],
         default_value=DEFAULTS.quantum,
-        help="Seconds for which who uses a GPU may keep others waiting, or 'auto': ten times what moving its memory "
-        "takes, at least 1 s and at most 30 s (default: auto).",
+        help="Time slice: seconds that a notebook may keep other notebooks waiting, or 'auto': ten times the time "
+        "that evicting its memory takes, at least 1 s and at most 30 s (default: auto).",
     ).tag(config=True)
 
     anti_thrash = Enum(
         ANTI_THRASH,
         DEFAULTS.anti_thrash,
-        help="auto: take turns only where the memory does not fit together; on: always; off: never where the memory "
-        "can be paged (default: auto).",
+        help="When notebooks take turns. auto: only if their memory does not fit together; on: always; off: never, "
+        "if the driver can page the memory (default: auto).",
     ).tag(config=True)
 
     hibernate_after = Float(
         DEFAULTS.hibernate_after,
         min=0.0,
-        help="Seconds of idleness after which a kernel gives its CUDA context back too, until its next cell; 0: none "
-        "does (default: 600).",
+        help="Seconds of idleness after which a notebook is hibernated: it leaves the GPU completely, and its next "
+        "cell wakes it. 0: never (default: 600).",
     ).tag(config=True)
 
     reserve = Union(
         [Int(), Unicode()],
         default_value="",
-        help="Bytes of each GPU that stay free, for instance '512MiB' (default: by the GPU's size).",
+        help="Bytes of each GPU that stay free (default: by the GPU's size).",
     ).tag(config=True)
 
     host_memory = Union(
         [Int(), Unicode()],
         default_value="",
-        help="Bytes of host memory that swapped data of all users may take, for instance '64GiB' (default: what the "
-        "machine has to spare).",
+        help="Bytes of host memory for evicted data of all users (default: what the machine can spare).",
     ).tag(config=True)
 
     prepare_host_memory = Bool(
-        help="Whether swapped data goes only to pages of host memory that the scheduler has made: they count as the "
-        "scheduler's then, and not as those of the container that swaps, whose limit of memory could end the kernel. "
-        "Moving out may have to wait for them (default: False).",
+        help="Whether evicted data uses only host pages that the scheduler has prepared. These count as the "
+        "scheduler's memory and not as the container's, whose memory limit could end the kernel. Evictions may "
+        "have to wait for them (default: no).",
     ).tag(config=True)
 
     revoke_deadline = Float(
         DEFAULTS.revoke_deadline,
         min=1.0,
-        help="Seconds, beside ten times what moves of memory take, after which a process that was told to give the GPU "
-        "up, and has not answered, is waited for no longer: the others are served around it (default: 30).",
+        help="Seconds, in addition to ten times the time that moving the memory takes, after which the scheduler no "
+        "longer waits for a process that does not respond to a revocation. Other notebooks are then served "
+        "around it (default: 30).",
     ).tag(config=True)
 
     connections = Int(
         256,
         min=1,
-        help="Connections that one user may have at once: each process that uses CUDA has one, and each Jupyter server "
-        "two (default: 256).",
+        help="Most connections of one user. Each process that uses CUDA has one, and each Jupyter server two "
+        "(default: 256).",
     ).tag(config=True)
 
     unidentified = Int(
         64,
         min=1,
-        help="Connections, of all users together, that have not shown a ticket or logged in yet, where their uid does "
-        "not say whose they are (default: 64).",
+        help="Most connections, of all users together, whose uid does not identify a user and that have not "
+        "presented a ticket or logged in yet (default: 64).",
     ).tag(config=True)
 
     ticket_lifetime = Float(
         7 * 86400.0,
         min=1.0,
-        help="Seconds after which a ticket expires that no process has shown; Jupyter servers renew those of their "
-        "kernels (default: 604800, a week).",
+        help="Seconds after which a ticket expires that no process has used. Jupyter servers renew the tickets of "
+        "their kernels (default: 604800).",
     ).tag(config=True)
 
     record = Unicode(
-        help="File to which all that the scheduler takes in is written, for `gpushare replay` (default: none).",
+        help="File to which the scheduler records its input events, for `gpushare replay` (default: none).",
     ).tag(config=True)
 
     log_level = Enum(
         ("debug", "info", "warning", "error"),
         "warning",
-        help="What goes to standard error, which systemd keeps (default: warning).",
+        help="Least level of messages on standard error, which systemd keeps (default: warning).",
     ).tag(config=True)
 
     @default("state_dir")
