@@ -26,6 +26,7 @@ from jupyter_gpushare.hub.config import GpuShareHub  # noqa: E402
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner  # noqa: E402
 from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import VERBS, usage  # noqa: E402
 from jupyter_gpushare.scheduler.node.config import NodeScheduler  # noqa: E402
+from jupyter_gpushare.scheduler.views.words.reasons import REASONS  # noqa: E402
 from jupyter_gpushare.server_extension.config import GpuShare  # noqa: E402
 
 project = "jupyter-gpushare"
@@ -34,7 +35,7 @@ release = version = __version__
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
-# Codes have anchors: [`code`]{#code}.
+# Codes have anchors: [`a_code`]{#a-code}.
 myst_enable_extensions = ["attrs_inline"]
 nitpicky = True
 # The width of help texts.
@@ -212,11 +213,29 @@ def parsers(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.Argumen
     }
 
 
+def reasons() -> Iterator[str]:
+    """Return the table of the sentences for the codes of reasons, with values such as a scheduler gives."""
+    values = dict.fromkeys(("holder", "ahead"), "train") | dict.fromkeys(
+        ("holder_name", "ahead_name"), "train.ipynb"
+    )
+    times = dict.fromkeys(("yields_in", "until_in", "for", "kernel_for", "estimate"), 9.0)
+    sizes = {"need": 3 << 30, "lack": 1 << 30, "arrived": 1 << 30, "footprint": 3 << 30}
+    sizes |= {"foreign": 4 << 30, "fixed": 2 << 30, "ghosts": 1 << 30}
+    others = {"victims": ["plots.ipynb"], "whose": "user:ada", "gpus": 1, "own": 1, "kernel": None}
+    given = {**values, **times, **sizes, **others, "clients": 2, "attempts": 2, "error": None}
+    rows = [
+        (f"[`{code}`](#{code.replace('_', '-')})", sentence(given))
+        for code, sentence in REASONS.items()
+    ]
+    return table("code | sentence", rows)
+
+
 MADE: dict[str, Callable[[], Iterator[str]]] = {
     **{each.__name__: partial(settings, each) for each in EXAMPLES},
     "magics": magics,
     "commands": commands,
     "helps": helps,
+    "reasons": reasons,
 }
 
 

@@ -30,7 +30,7 @@ from jupyter_gpushare.server_extension.config import GpuShare
 #: The classes whose settings the documentation lists.
 CONFIGURABLES = (GpuShare, GpuShareProvisioner, NodeScheduler, GpuShareHub)
 
-#: Where programs say what troubleshooting quotes.
+#: The sources of the messages that the page of messages quotes.
 SOURCES = (
     "cli/**/*.py",
     "csrc/interposer/*/*.c",
@@ -167,14 +167,14 @@ def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
     assert sorted(keys) == sorted(["enabled", "backend", "oversubscribe", *SHARES])
 
 
-def test_troubleshooting_has_every_code(root: Path) -> None:
-    text = (root / "docs" / "reference" / "messages.md").read_text()
+def test_each_code_has_an_anchor(root: Path, pages: dict[Path, Page]) -> None:
+    (page,) = (page for path, page in pages.items() if path.stem == "messages")
     words = (root / "labextension" / "src" / "words" / "availability.ts").read_text()
     codes = {*REASONS, *re.findall(r"case '(\w+)':", words)} - {"ok"}
-    assert not sorted(code for code in codes if f"`{code}`" not in text)
+    assert not sorted(code for code in codes if code.replace("_", "-") not in page.anchors)
 
 
-def test_troubleshooting_quotes_what_is_said(root: Path) -> None:
+def test_quoted_messages_are_those_of_the_code(root: Path) -> None:
     said = "\n".join(
         path.read_text(encoding="utf-8") for glob in SOURCES for path in sorted(root.glob(glob))
     )
