@@ -15,7 +15,7 @@ CHECKPOINTS = 570
 #: The driver branch of a CUDA version, where NVML is not there to be asked (CUDA's release notes, table 3).
 BRANCHES = ((13010, 590), (13000, 580), (12080, 570))
 
-#: Driver branches on which all of our tests passed (h200.md), waking on another GPU included. Another branch is
+#: Driver branches on which all of our tests passed (benchmarks.md), waking on another GPU included. Another branch is
 #: used where `checked_drivers` has its version, but not to wake on another GPU, which the check does not try.
 TESTED = frozenset({580})
 #: What others reported of a branch; said before the check is run there.

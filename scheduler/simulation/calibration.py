@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the simulated machine costs: every figure with its source, all in this file.
 
-Sources: "H200" is h200.md; "assumed" was not measured, and is said to be so in simulate.md.
+Sources: "H200" is docs/explanation/benchmarks.md; "assumed" was not measured, and is said to be so in simulate.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Calibration:
     host_memory: int = 1024 * GIB
     #: H200, section 7 of the design: an idle torch process keeps about 700 MiB of context.
     context: int = 700 << 20
-    #: H200, "How fast memory moves": 54.7 GB/s out and back.
+    #: H200, "Moving memory": 54.7 GB/s out and back.
     one_way: float = 54.7e9
     #: H200: a switch of two, both directions at once: 84 GB/s in all, so half of it each way.
     both_ways: float = 42.0e9
