@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """
-Every kind of memory, as ``docs/explanation/memory.md`` lists them: each row is a program that runs twice.
+Every kind of memory, as ``docs/contributing/memory-kinds.md`` lists them: each row is a program that runs twice.
 
 Once alone on the simulated driver, once sharing it, with everything taken off the GPU at each ``step()``. A program
 asserts what it reads and what it is answered, so that it must be the same both times. ``step(pinned=n)`` also says how

@@ -25,7 +25,7 @@ GPUSHARE_EXPORT void gpushare_cell_begin(const char *msg_id);
 GPUSHARE_EXPORT void gpushare_cell_end(const char *msg_id);
 
 /*
- * 1: memory that is allocated from now on may be more than the GPU has (managed-memory.md); 0: no longer. Returns 0, or
+ * 1: memory that is allocated from now on may be more than the GPU has (memory.md); 0: no longer. Returns 0, or
  * -1 where that is not possible: *why, if not NULL, is the reason then, in one sentence that stays. Before the first
  * cuInit it is only noted, and a process that cannot do it says so then.
  */
