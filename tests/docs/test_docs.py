@@ -113,10 +113,19 @@ def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_links_into_the_documentation_lead_somewhere(root: Path, name: str) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (root / name).read_text())
+def test_links_into_the_documentation_lead_somewhere(
+    root: Path, pages: dict[Path, Page], name: str
+) -> None:
+    built = {str(path).split("/html/")[1]: page for path, page in pages.items()}
+    links = re.findall(r"\]\(([^)#:]+)(?:#([^)]*))?\)", (root / name).read_text())
     assert links
-    assert not [link for link in links if not (root / link).exists()]
+    assert not [link for link, _ in links if not (root / link).exists()]
+    assert not [
+        f"{link}#{anchor}"
+        for link, anchor in links
+        if anchor
+        and anchor not in built[link.removeprefix("docs/").replace(".md", ".html")].anchors
+    ]
 
 
 def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) -> None:
