@@ -80,7 +80,7 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
         choose(page, page.row("Idle", name), "Hibernate Now")
         row = page.row("Idle", name)
         expect(row.get_by_text("Hibernated", exact=True)).to_be_visible()
-        expect(row).to_contain_text(re.compile(r"frees [\d.]+\sMiB · about .* to wake"))
+        expect(row).to_contain_text(re.compile(r"freed [\d.]+\sMiB of GPU memory · wakes in about"))
     # What the driver leaves of two contexts.
     assert lab.status()["gpus"][0]["contexts"] == 2 * 4 << 20
     expect(page.chip).to_have_text("GPU: hibernated")
@@ -100,7 +100,7 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
         run(page, 1)
         row = page.row("Waiting", "plots.ipynb")
         expect(row.get_by_text("Waking…", exact=True)).to_be_visible()
-        expect(row).to_contain_text("it was hibernated, and is being woken")
+        expect(row).to_contain_text("waking up from hibernation")
         expect(page.chip).to_have_text("GPU: waking")
         expect(page.status_item).to_contain_text("waking")
         expect(page.strip).to_contain_text("waking")
@@ -134,14 +134,14 @@ def test_who_is_at_work_hibernates_once_that_is_over(notebooks: LabPage, lab: La
     choose(page, row, "Hibernate When Idle")
     ordered = row.get_by_text("hibernates when idle")
     ordered.focus()
-    why = "Somebody ordered that it hibernates as soon as it is idle."
+    why = "Will hibernate as soon as it is idle."
     expect(ordered).to_have_attribute("data-explanation", why)
     assert overflowing(page.panel) == []
     for theme in THEMES if SCREENSHOTS else ():
         page.set_theme(theme)
         page.picture(f"hibernates when idle {theme}")
     page.set_theme("JupyterLab Light")
-    choose(page, row, "Do Not Hibernate")
+    choose(page, row, "Cancel Hibernation")
     expect(row).not_to_contain_text("hibernates when idle")
     choose(page, row, "Hibernate When Idle")
     (lab.notebooks / "stop").touch()
@@ -166,15 +166,15 @@ def test_what_cannot_be_hibernated_says_why(notebooks: LabPage) -> None:
         "group => window.jupyterapp.commands.caption('gpushare:hibernate', { group })",
         page.kernel_of("train.ipynb"),
     )
-    assert caption == "It cannot be hibernated now: it is kept on the GPU."
-    choose(page, row, "No Longer Keep")
+    assert caption == "Cannot hibernate now: it is kept on the GPU."
+    choose(page, row, "Stop Keeping")
 
 
 def test_idle_notebooks_hibernate_after_the_time_that_people_set(
     notebooks: LabPage, lab: Lab
 ) -> None:
     page = notebooks
-    mode = page.panel.get_by_role("button", name="How notebooks share")
+    mode = page.panel.get_by_role("button", name="How notebooks share the GPU")
 
     def ask(minutes: str) -> None:
         mode.click()

@@ -143,7 +143,7 @@ def test_one_runs_and_the_other_waits_and_everything_says_why(
     strip = cell(page, 1).locator(".jp-GpuShare-strip")
     expect(strip).to_contain_text("1st")
     expect(strip).to_contain_text("train")
-    for action in ("Open", "Make background"):
+    for action in ("Open", "Let others go first"):
         expect(strip.get_by_role("button", name=action)).to_be_visible()
     text = "plots waits for the GPU: 1st in the queue. train has it"
     expect(page.notification).to_contain_text(text)
@@ -186,7 +186,7 @@ def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab)
     page.page.get_by_role("menuitem", name="Show GPU Sharing").click()
     expect(page.row("Running", "train.ipynb")).to_be_visible()
     expect(page.row("Waiting", "plots.ipynb")).to_be_visible()
-    expect(page.row("Waiting", "evaluate.ipynb")).to_contain_text("this one")
+    expect(page.row("Waiting", "evaluate.ipynb")).to_contain_text("This notebook")
     parts = ("#jupyter-gpushare-panel", ".jp-GpuShare-chip", ".jp-GpuShare-strip")
     assert page.violations(*parts) == []
     for part in (page.panel, page.chip, page.strip):
@@ -244,18 +244,18 @@ def test_what_runs_long_is_in_the_background_by_itself(contention: None, page: L
     row.hover()
     row.get_by_role("button", name="More actions").click()
     menu = page.page.get_by_role("menu")
-    menu.get_by_role("menuitem", name="Let It Be Decided Automatically").click()
+    menu.get_by_role("menuitem", name="Set Priority Automatically").click()
     # It is in the background: what it is not can be asked for.
     row.hover()
     expect(row.get_by_role("button", name="Make interactive")).to_be_visible()
     row.get_by_role("button", name="More actions").click()
     # There is nothing to leave to itself any more.
     expect(menu.get_by_role("menuitem", name="Automatically")).to_have_count(0)
-    menu.get_by_role("menuitem", name="Make Background").click()
-    label = row.get_by_text("background", exact=True)
-    expect(label).to_have_attribute("title", "background, as somebody asked")
+    menu.get_by_role("menuitem", name="Let Others Go First").click()
+    label = row.get_by_text("low priority", exact=True)
+    expect(label).to_have_attribute("title", "low priority (set manually)")
     page.execute("docmanager:open", {"path": "train.ipynb"})
-    expect(page.chip).to_contain_text("GPU: running, background")
+    expect(page.chip).to_contain_text("GPU: running, low priority")
 
 
 def test_the_one_that_gave_way_ends_as_if_alone(contention: None, page: LabPage, lab: Lab) -> None:

@@ -43,7 +43,7 @@ def contend(crowd: Crowd, page: LabPage) -> None:
 
 
 def test_it_says_that_nobody_is_there(page: LabPage) -> None:
-    expect(page.panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
+    expect(page.panel.get_by_role("heading", name="No notebook is using the GPU yet")).to_be_visible()
     expect(page.panel).to_contain_text("of 8\u00a0GiB in use")
 
 
@@ -56,9 +56,9 @@ def test_it_shows_by_push_who_runs_and_who_waits_and_why(
 
     waiter = crowd.waiting("plots.ipynb", 0.75, group=page.kernel_of("plots.ipynb"))
     waiting = page.row("Waiting", "plots.ipynb")
-    expect(waiting).to_contain_text("needs 6\u00a0GiB")
+    expect(waiting).to_contain_text("more; train has the GPU")
     expect(waiting).to_contain_text("train")
-    expect(waiting).to_contain_text("this one")
+    expect(waiting).to_contain_text("This notebook")
     expect(waiting.get_by_role("img", name="position 1")).to_be_visible()
     expect(page.panel.get_by_role("status")).to_contain_text("plots")
     expect(page.status_item).to_contain_text("1st")
@@ -86,10 +86,10 @@ def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: La
             "() => [document.activeElement.title, document.activeElement.textContent].join(' ')"
         )
         reached.append(label)
-        if "Make background" in label:
+        if "Let others go first" in label:
             break
         page.page.keyboard.press("Tab")
-    assert "Make background" in reached[-1], reached
+    assert "Let others go first" in reached[-1], reached
     # What has the focus can be seen.
     expect(page.page.locator("*:focus")).to_be_in_viewport()
     page.page.keyboard.press("Enter")
@@ -114,7 +114,7 @@ def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     crowd.waiting("first.ipynb", 0.5)
     expect(page.row("Waiting", "first.ipynb")).to_be_visible()
     crowd.waiting("second.ipynb", 0.5)
-    rule = re.compile(r"^first comes first: it has waited for longer$", re.MULTILINE)
+    rule = re.compile(r"^first is ahead: it has been waiting longer$", re.MULTILINE)
     reason = page.row("Waiting", "second.ipynb").locator(".jp-GpuShare-reason")
     reason.hover()
     expect(reason).to_have_attribute("title", rule)
@@ -127,7 +127,7 @@ def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     expect(reason).to_be_focused()
     expect(reason).to_have_attribute("title", rule)
     shown = "element => getComputedStyle(element, '::after').content"
-    assert "first comes first" in reason.evaluate(shown)
+    assert "first is ahead" in reason.evaluate(shown)
     assert overflowing(page.panel) == []
     page.picture("panel-why", page.panel)
 
@@ -256,7 +256,7 @@ def test_a_lost_connection_recovers(crowd: Crowd, page: LabPage) -> None:
         page.close_sockets()
         page.ask()
         expect(
-            page.panel.get_by_role("heading", name="The Jupyter server does not answer")
+            page.panel.get_by_role("heading", name="The Jupyter server is not responding")
         ).to_be_visible()
         # What was known stays.
         expect(page.row("Idle", "before.ipynb")).to_be_visible()
@@ -302,20 +302,20 @@ EMPTY = {
 @pytest.mark.parametrize(
     ("answer", "heading", "remedy"),
     [
-        ({"status": 404}, "The server part is not running", "jupyter server extension enable"),
-        ({"status": 403}, "You may not see the GPU", "administrator"),
-        ({"status": 503}, "The Jupyter server does not answer", "keeps trying"),
+        ({"status": 404}, "The server extension is not running", "jupyter server extension enable"),
+        ({"status": 403}, "You have no permission to see the GPU", "administrator"),
+        ({"status": 503}, "The Jupyter server is not responding", "Reconnecting"),
         ({"status": 500, "json": {"message": "Oh."}}, "The GPU is not shared", "Oh."),
-        ({"code": "starting"}, "Starting", "being started"),
+        ({"code": "starting"}, "Starting", "is starting"),
         ({"code": "not_started", "error": "E"}, "GPU sharing did not start", "gpushare doctor"),
         ({"code": "no_driver"}, "No NVIDIA driver was found", "GPUSHARE_SIM=1"),
-        ({"code": "not_installed", "error": "E"}, "The driver cannot be used", "E"),
-        ({"code": "disabled"}, "GPU sharing is switched off", "c.GpuShare.enabled"),
-        ({"code": "bad_configuration", "error": "E"}, "The configuration has a mistake", "E"),
+        ({"code": "not_installed", "error": "E"}, "The NVIDIA driver is not usable", "E"),
+        ({"code": "disabled"}, "GPU sharing is turned off", "c.GpuShare.enabled"),
+        ({"code": "bad_configuration", "error": "E"}, "Invalid configuration", "E"),
         ({"code": "remote_kernels", "url": "U"}, "Kernels run on another machine", "U"),
         (
             {"code": "scheduler_unreachable", "socket": "S", "error": "E"},
-            "The scheduler does not answer",
+            "The scheduler is not responding",
             "gpushare doctor",
         ),
         (
@@ -343,7 +343,7 @@ def test_it_explains_why_there_is_nothing(
     assert overflowing(page.panel) == []
     page.page.unroute(STATUS)
     page.ask()
-    expect(page.panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
+    expect(page.panel.get_by_role("heading", name="No notebook is using the GPU yet")).to_be_visible()
 
 
 def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:

@@ -144,7 +144,7 @@ export function makeSleep(changes: Partial<ISleep> = {}): ISleep {
   };
 }
 
-/** A group that is hibernated: nothing of it is on the GPU. */
+/** A group that is hibernated: it uses no GPU memory. */
 export function makeHibernated(
   id: string,
   changes: Partial<IGroup> = {}

@@ -72,7 +72,8 @@ export const ACTIONS: readonly IActionRow[] = [
       args['isPalette']
         ? trans.__('Show the Panel')
         : trans.__('Show GPU Sharing'),
-    caption: ({ trans }) => trans.__('Show who runs and who waits on the GPU'),
+    caption: ({ trans }) =>
+      trans.__('Show which notebooks are running or waiting'),
     ranks: { palette: 0, chip: 0 }
   },
   {
@@ -89,7 +90,7 @@ export const ACTIONS: readonly IActionRow[] = [
   {
     command: CommandIds.release,
     scope: 'notebook',
-    label: ({ trans }) => trans.__('Release the GPU for Others'),
+    label: ({ trans }) => trans.__('Release the GPU'),
     short: ({ trans }) => trans.__('Release'),
     caption: ({ group, status, trans }) => {
       const waiting = (status?.groups ?? []).filter(
@@ -104,7 +105,7 @@ export const ACTIONS: readonly IActionRow[] = [
             )
           : trans.__('No other notebook is waiting now.');
       return trans.__(
-        '%1 This notebook keeps its memory on the GPU until others need the room. It queues again when it has more work.',
+        '%1 This notebook keeps its memory on the GPU until others need the space. It queues again when it has more work.',
         others
       );
     },
@@ -115,10 +116,10 @@ export const ACTIONS: readonly IActionRow[] = [
   {
     command: CommandIds.offload,
     scope: 'notebook',
-    label: ({ trans }) => trans.__('Move Its Memory to the Host'),
+    label: ({ trans }) => trans.__('Evict Its Memory'),
     caption: ({ trans }) =>
       trans.__(
-        'Let others have their turn now, and free its memory on the GPU. The data is kept in host memory, and comes back when it is needed.'
+        'Release the GPU, and free the memory there. The data is kept in host memory, and is restored when it is needed.'
       ),
     isEnabled: ({ group }) =>
       group?.gpus.some(({ resident }) => resident > 0) ?? false,
@@ -135,9 +136,9 @@ export const ACTIONS: readonly IActionRow[] = [
       const { trans } = about;
       const why = awakeBecause(about);
       return why
-        ? trans.__('It cannot be hibernated now: %1.', why)
+        ? trans.__('Cannot hibernate now: %1.', why)
         : trans.__(
-            'Take it off the GPU altogether, the CUDA context too. Nothing is lost: its next cell wakes it.'
+            'Free all its GPU memory, the CUDA context too. Nothing is lost: its next cell wakes it.'
           );
     },
     isEnabled: about => awakeBecause(about) === '',
@@ -149,13 +150,13 @@ export const ACTIONS: readonly IActionRow[] = [
     command: CommandIds.wake,
     scope: 'notebook',
     label: ({ group, trans }) =>
-      isOrdered(group) ? trans.__('Do Not Hibernate') : trans.__('Wake'),
+      isOrdered(group) ? trans.__('Cancel Hibernation') : trans.__('Wake'),
     caption: ({ group, trans }) =>
       isOrdered(group)
-        ? trans.__('Take back that it hibernates as soon as it is idle.')
+        ? trans.__('Cancel the pending hibernation.')
         : group?.hibernation?.state === 'waking'
-          ? trans.__('It is being woken.')
-          : trans.__('Bring it back to the GPU, before its next cell does.'),
+          ? trans.__('It is waking up.')
+          : trans.__('Wake it now, not with its next cell.'),
     isEnabled: ({ group }) => group?.hibernation?.state !== 'waking',
     isVisible: ({ group }) => isAsleep(group),
     ranks: { palette: 8, row: 33, chip: 8 }
@@ -168,22 +169,22 @@ export const ACTIONS: readonly IActionRow[] = [
     })),
     label: ({ group, args, trans }) =>
       ({
-        background: trans.__('Make Background'),
+        background: trans.__('Let Others Go First'),
         interactive: trans.__('Make Interactive'),
-        auto: trans.__('Let It Be Decided Automatically')
+        auto: trans.__('Set Priority Automatically')
       })[priorityOf(group, args)],
     short: ({ group, args, trans }) =>
       priorityOf(group, args) === 'background'
-        ? trans.__('Make background')
+        ? trans.__('Let others go first')
         : trans.__('Make interactive'),
     caption: ({ group, args, trans }) =>
       ({
         background: trans.__(
-          'Let interactive notebooks go first. It still gets its turn.'
+          'Low priority: interactive notebooks go first. It still gets its turn.'
         ),
-        interactive: trans.__('Let it come before those in the background.'),
+        interactive: trans.__('Let it go ahead of low priority.'),
         auto: trans.__(
-          'Interactive when a cell begins, background when the cell runs long.'
+          'Interactive when a cell begins, low priority when the cell runs long.'
         )
       })[priorityOf(group, args)],
     isEnabled: ({ group, args }) =>
@@ -201,12 +202,12 @@ export const ACTIONS: readonly IActionRow[] = [
     scope: 'notebook',
     label: ({ group, trans }) =>
       group?.wishes.keep
-        ? trans.__('No Longer Keep on the GPU')
+        ? trans.__('Stop Keeping on the GPU')
         : trans.__('Keep on the GPU'),
     caption: ({ group, trans }) =>
       group?.wishes.keep
         ? trans.__(
-            'Let its memory leave the GPU when others need the room and it is idle.'
+            'Let its memory be evicted when others need the space and it is idle.'
           )
         : trans.__(
             'Leave its memory on the GPU while it is idle, until others have waited for it for some minutes.'
@@ -220,9 +221,9 @@ export const ACTIONS: readonly IActionRow[] = [
       group?.wishes.frozen ? trans.__('Unfreeze') : trans.__('Freeze'),
     caption: ({ group, trans }) =>
       group?.wishes.frozen
-        ? trans.__('Let it use the GPU again; it takes its place in the queue.')
+        ? trans.__('Let it use the GPU again; it returns to the queue.')
         : trans.__(
-            'Take the GPU from it until it is unfrozen. Its cell stands still, and its memory may leave; nothing is lost.'
+            'Take the GPU from it until it is unfrozen. Its cell pauses, and its memory can be evicted; nothing is lost.'
           ),
     ranks: { palette: 4, row: 30, chip: 4 }
   },
@@ -232,7 +233,7 @@ export const ACTIONS: readonly IActionRow[] = [
     label: ({ trans }) => trans.__('Limit Its Memory…'),
     caption: ({ trans }) =>
       trans.__(
-        'Set how much memory it may have on each GPU. What it has beyond that stays; more is refused as if the GPU were full.'
+        'Set how much memory it may have on each GPU. What it has stays; more is refused as if the GPU were full.'
       ),
     parameters: trans => ({
       memory: {
@@ -275,11 +276,9 @@ export const ACTIONS: readonly IActionRow[] = [
   {
     command: CommandIds.setQuantum,
     scope: 'settings',
-    label: ({ trans }) => trans.__('Set the Quantum…'),
+    label: ({ trans }) => trans.__('Set the Time Slice…'),
     caption: ({ trans }) =>
-      trans.__(
-        'Set for how long a notebook may run while others wait for its room.'
-      ),
+      trans.__('Set how long a notebook may keep running while others wait.'),
     parameters: () => ({
       quantum: {
         oneOf: [
@@ -299,7 +298,7 @@ export const ACTIONS: readonly IActionRow[] = [
       return (
         unableText(about) ||
         trans.__(
-          'Take notebooks off the GPU altogether when they have been idle for some time. Their next cell wakes them.'
+          'Free all GPU memory of notebooks that have been idle for some time. Their next cell wakes them.'
         )
       );
     },
@@ -317,9 +316,7 @@ export const ACTIONS: readonly IActionRow[] = [
       const { trans } = about;
       return (
         unableText(about) ||
-        trans.__(
-          'Set for how long a notebook is idle before it is taken off the GPU.'
-        )
+        trans.__('Set how long a notebook is idle before it hibernates.')
       );
     },
     isEnabled: about => !unableText(about),
@@ -338,7 +335,7 @@ export const ACTIONS: readonly IActionRow[] = [
     scope: 'settings',
     label: ({ trans }) => trans.__('Choose the Policy…'),
     caption: ({ trans }) =>
-      trans.__('Choose the rules by which notebooks come before each other.'),
+      trans.__('Choose how the scheduler orders waiting notebooks.'),
     parameters: () => ({ policy: { type: 'string' } }),
     ranks: { palette: 11, mode: 11 }
   }

@@ -128,18 +128,3 @@ function formatTwo(
   const whole = `${Math.floor(count / sizeOfLarger)}${SPACE}${larger}`;
   return rest ? `${whole}${SPACE}${rest}${SPACE}${smaller}` : whole;
 }
-
-/** Two durations, whose unit is named once where it is the same: `2–9 s`, `50 s – 2 min`. */
-export function formatInterval(low: number, high: number): string {
-  const [first, second] = [formatDuration(low), formatDuration(high)];
-  if (first === second) {
-    return second;
-  }
-  const [number = '', unit, ...rest] = first.split(SPACE);
-  const parts = second.split(SPACE);
-  // Nothing has every unit.
-  const same = parts[1] === unit || Number(number) === 0;
-  return rest.length === 0 && parts.length === 2 && same
-    ? `${Number(number)}–${second}`
-    : `${first} – ${second}`;
-}

@@ -57,7 +57,7 @@ export function Chip(
       text = gpuText(stateName(group, trans), trans);
     }
     if (background && mark !== 'frozen') {
-      text = trans.__('%1, background', text);
+      text = trans.__('%1, low priority', text);
     }
   }
   return (

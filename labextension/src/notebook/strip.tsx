@@ -17,12 +17,7 @@ import { nameIn } from '../words/mentions';
 import { reasonText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import { waitText } from '../words/short';
-import {
-  cellText,
-  goToText,
-  intervalSentence,
-  waitedFor
-} from '../words/states';
+import { boundText, cellText, goToText, waitedFor } from '../words/states';
 import type { IPartOptions } from './chip';
 
 /** What a strip says. */
@@ -99,7 +94,7 @@ export function waitingStrip(
     text: trans.__('%1: %2', place, name || reason),
     title: [
       name ? reason : '',
-      group.estimate ? intervalSentence(group.estimate, trans, elapsed) : ''
+      group.estimate ? boundText(group.estimate, trans, elapsed) : ''
     ]
       .filter(line => line)
       .join('\n'),

@@ -8,7 +8,7 @@ interface IBoundaryProps {
   children: React.ReactNode;
 }
 
-/** Says what went wrong where React would leave an empty panel. */
+/** Shows what went wrong where React would leave an empty panel. */
 export class Boundary extends React.Component<
   IBoundaryProps,
   { error: Error | null }
@@ -27,10 +27,10 @@ export class Boundary extends React.Component<
     }
     return (
       <div className="jp-GpuShare-explanation" role="alert">
-        <h3>{trans.__('The panel could not be drawn')}</h3>
+        <h3>{trans.__('The panel could not be displayed')}</h3>
         <p>
           {trans.__(
-            'This is a fault of jupyter-gpushare; notebooks share the GPU all the same. It says: %1',
+            'This is a bug in jupyter-gpushare. GPU sharing itself still works. Details: %1',
             error.message
           )}
         </p>

@@ -99,10 +99,10 @@ function GpuBlock(props: IGpuProps): JSX.Element {
           <small
             className="jp-GpuShare-draining"
             title={trans.__(
-              'An administrator wants it empty: no notebook gets it until that is over.'
+              'An administrator is draining this GPU. No notebook can use it until that ends.'
             )}
           >
-            {trans.__('being emptied')}
+            {trans.__('draining')}
           </small>
         )}
         {props.children}
@@ -207,8 +207,8 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
     <span
       className="jp-GpuShare-utilisation"
       title={trans._n(
-        'The time in which a kernel ran on it, now and in the last minute',
-        'The time in which a kernel ran on it, now and in the last %1 minutes',
+        'Time in which a CUDA kernel was running, now and in the last minute',
+        'Time in which a CUDA kernel was running, now and in the last %1 minutes',
         seconds / 60
       )}
     >
@@ -251,11 +251,13 @@ function ModeChoice(props: IModeProps): JSX.Element {
   const title = [
     settings.anti_thrash === 'auto'
       ? trans.__(
-          'Notebooks take turns where their memory does not fit together.'
+          'Notebooks run side by side if their memory fits, and take turns if it does not.'
         )
       : settings.anti_thrash === 'on'
         ? trans.__('One notebook at a time uses a GPU.')
-        : trans.__('Notebooks with managed memory never wait for each other.'),
+        : trans.__(
+            'Notebooks with managed memory run side by side, even if their memory does not fit.'
+          ),
     trans.__('Policy: %1', settings.policy),
     idlenessText(settings, hibernation, trans)
   ]
@@ -278,7 +280,7 @@ function ModeChoice(props: IModeProps): JSX.Element {
       className="jp-GpuShare-mode"
       aria-haspopup="menu"
       aria-expanded="false"
-      aria-label={trans.__('How notebooks share: %1', text)}
+      aria-label={trans.__('How notebooks share the GPU: %1', text)}
       title={title}
       onClick={event => openMenu(commands, event.currentTarget, 'mode')}
     >

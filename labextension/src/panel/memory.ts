@@ -6,7 +6,7 @@ import type { IGpu, IHost } from '../core/status';
 import { isolate, shortName } from '../words/mentions';
 import type { IWording } from '../words/short';
 
-/** What belongs to no notebook, or to many small ones. */
+/** The kinds of memory that a bar shows. */
 export type Part =
   | 'contexts'
   | 'foreign'
@@ -31,7 +31,7 @@ export interface ISegment {
 export interface IGpuView {
   /** What is on the GPU. */
   segments: ISegment[];
-  /** What was moved to the host's memory, as parts of what the host may hold. */
+  /** What was evicted to host memory, as parts of what the host may hold. */
   host: ISegment[];
   /** The parts of the bar that belong to no notebook. */
   legend: { part: Part; text: string }[];
@@ -57,7 +57,7 @@ export function makeGpu(
   const labels: Partial<Record<Part, string>> = {
     contexts: trans.__('CUDA contexts'),
     foreign: isResidue(gpu, groups)
-      ? trans.__('left by hibernated notebooks')
+      ? trans.__('left over from hibernated notebooks')
       : trans.__('other programs'),
     ghosts: trans.__('being freed'),
     free: trans.__('free')
@@ -98,7 +98,7 @@ export function makeGpu(
       for (const part of parts.filter(part => share[part] > 0)) {
         const { id, name, colour } = share;
         const label =
-          part === 'pinned' ? trans.__('%1, cannot move', name) : name;
+          part === 'pinned' ? trans.__('%1, unevictable', name) : name;
         result.push(segment(id, part, share[part], whole, label, colour));
       }
     }
@@ -125,7 +125,7 @@ export function makeGpu(
   if (pinned > 0) {
     legend.unshift({
       part: 'pinned',
-      text: trans.__('cannot move %1', size(pinned))
+      text: trans.__('unevictable %1', size(pinned))
     });
   }
   if (gpu.free > 0) {
@@ -160,13 +160,13 @@ function hostText(
   );
   if (swapped > 0 && ready > 0) {
     return trans.__(
-      '%1 in host memory, %2 more ready',
+      '%1 in host memory, %2 more prepared',
       size(swapped),
       size(ready)
     );
   }
   if (ready > 0) {
-    return trans.__('%1 of host memory ready', size(ready));
+    return trans.__('%1 of host memory prepared', size(ready));
   }
   return swapped > 0 ? trans.__('%1 in host memory', size(swapped)) : '';
 }

@@ -11,15 +11,15 @@ import type { IGroup, ISettings } from '../core/status';
 import { isWaiting, memoryOf } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
+import { thisNotebook } from '../words/availability';
 import { detailText } from '../words/details';
 import { printable } from '../words/names';
 import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import {
   classText,
-  intervalSentence,
   sleepTitle,
-  waitedText,
+  waitTitle,
   whereText,
   wishesText
 } from '../words/states';
@@ -95,7 +95,7 @@ function GroupRow(props: IRowProps): JSX.Element {
           <Name text={name} end={5} />
         </span>
         {current && (
-          <span className="jp-GpuShare-current">{trans.__('this one')}</span>
+          <span className="jp-GpuShare-current">{thisNotebook(trans)}</span>
         )}
       </div>
       <div
@@ -108,7 +108,6 @@ function GroupRow(props: IRowProps): JSX.Element {
         {formatBytes(memoryOf(group).total, wording.units)}
       </div>
       <div className="jp-GpuShare-detail">
-        {waiting && <Waited group={group} context={context} />}
         <Detail group={group} context={context} />
         <Sleep group={group} wording={wording} />
         <Wishes group={group} background={background} wording={wording} />
@@ -168,13 +167,18 @@ function Detail({ group, context }: IGroupProps): JSX.Element {
       text={now => detailText(group, wording, now, gpus)}
     />
   );
-  // The row has one time; who points at the reason is told the others, as of when the scheduler said them.
-  const full = isWaiting(group) ? whyText(group, wording) : '';
+  // A row has one time; its tooltip has the others.
+  const full = isWaiting(group)
+    ? [
+        waitTitle(group, wording.trans, clock.now),
+        whyText(group, wording, clock.now - group.at)
+      ]
+    : [];
   return canExplain(group) ? (
     <span
       className="jp-GpuShare-reason"
       tabIndex={0}
-      title={[full, explanation].filter(Boolean).join('\n') || undefined}
+      title={[...full, explanation].filter(Boolean).join('\n') || undefined}
       data-explanation={explanation || undefined}
       {...pointing}
     >
@@ -182,21 +186,6 @@ function Detail({ group, context }: IGroupProps): JSX.Element {
     </span>
   ) : (
     text
-  );
-}
-
-/** For how long it has waited, and how much longer it will: one line. */
-function Waited({ group, context }: IGroupProps): JSX.Element {
-  const { clock, wording } = context;
-  const { trans } = wording;
-  const { estimate } = group;
-  return (
-    <div
-      className="jp-GpuShare-waited"
-      title={estimate ? intervalSentence(estimate, trans) : undefined}
-    >
-      <Counting clock={clock} text={now => waitedText(group, trans, now)} />
-    </div>
   );
 }
 
@@ -251,7 +240,7 @@ function Wishes(props: ISleepProps & { background: boolean }): JSX.Element {
             className="jp-GpuShare-wish"
             title={classText(group, trans) ?? undefined}
           >
-            {trans.__('background')}
+            {trans.__('low priority')}
           </span>
         </>
       )}

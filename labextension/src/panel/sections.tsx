@@ -25,7 +25,7 @@ interface IListProps<T> {
   id: string;
   label: string;
   items: readonly T[];
-  /** Those that are shown until somebody wants to see all. */
+  /** The items that are shown until the user asks for all. */
   few: readonly T[];
   draw: (item: T) => JSX.Element;
   trans: ITranslation;
@@ -104,7 +104,7 @@ interface IOtherProgramsProps {
   wording: IWording;
 }
 
-/** What is on the GPUs without us. */
+/** GPU memory of programs that gpushare does not manage. */
 export function OtherPrograms(props: IOtherProgramsProps): JSX.Element | null {
   const { status, shares, wording } = props;
   const { trans, units } = wording;
@@ -125,22 +125,22 @@ export function OtherPrograms(props: IOtherProgramsProps): JSX.Element | null {
           <li key={gpu.uuid} className="jp-GpuShare-row">
             <span className="jp-GpuShare-key" data-part="foreign" />
             <div className="jp-GpuShare-name">
-              <span>{trans.__('outside the sharing')}</span>
+              <span>{trans.__('not managed by gpushare')}</span>
             </div>
             <div className="jp-GpuShare-figure">
               {formatBytes(gpu.foreign, units)}
             </div>
             <div className="jp-GpuShare-detail">
               {status.gpus.length > 1
-                ? trans.__('on GPU %1; cannot be moved', gpu.index)
-                : trans.__('cannot be moved')}
+                ? trans.__('on GPU %1; cannot be evicted', gpu.index)
+                : trans.__('cannot be evicted')}
             </div>
           </li>
         ))}
       </ul>
       <p className="jp-GpuShare-detail">
         {trans.__(
-          'Kernels that papermill, nbconvert, VS Code or jupyter console start can share the GPU, too. Make a kernelspec for them with: gpushare kernelspec add shared'
+          'Kernels started by papermill, nbconvert, VS Code or jupyter console can share the GPU too. Create a kernelspec for them with: gpushare kernelspec add shared'
         )}
       </p>
     </section>
@@ -152,7 +152,7 @@ interface INotSharingProps {
   trans: ITranslation;
 }
 
-/** Kernels of this server that use the GPU without taking turns, and what to do about it. */
+/** Kernels of this server that use the GPU without taking turns, and how to change that. */
 export function NotSharing({ unshared, trans }: INotSharingProps): JSX.Element {
   const short = shortestNames(
     new Set(

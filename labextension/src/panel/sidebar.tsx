@@ -72,7 +72,7 @@ export class GpuSharePanel extends ReactWidget {
       <div className="jp-GpuShare-placeholder" role="alert">
         <p>
           {trans.__(
-            'The panel could not be loaded. If it does not help to try again, reload the page.'
+            'The panel failed to load. Try again; if that does not help, reload the page.'
           )}
         </p>
         <button

@@ -65,7 +65,7 @@ export class Requests {
         signal: AbortSignal.timeout(PATIENCE)
       });
     } catch {
-      throw new Error(this._trans.__('The Jupyter server does not answer.'));
+      throw new Error(this._trans.__('The Jupyter server is not responding.'));
     }
     if (!response.ok) {
       throw new Error(await messageOf(response));

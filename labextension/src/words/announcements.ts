@@ -15,16 +15,16 @@ export function announce(
     return trans.__('%1 is hibernated', name);
   }
   if (group.state === 'waking') {
-    return trans.__('%1 is being woken', name);
+    return trans.__('%1 is waking up', name);
   }
   if (group.state === 'waiting') {
     return trans.__(
-      '%1 waits for the GPU, position %2',
+      '%1 is waiting for the GPU, position %2',
       name,
       group.position ?? 1
     );
   }
   return isRunning(group)
     ? hasGpuText(name, trans)
-    : trans.__('%1 does not use the GPU', name);
+    : trans.__('%1 is not using the GPU', name);
 }

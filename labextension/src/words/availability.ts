@@ -3,7 +3,7 @@ import type { ICode, IStatus, IUnshared } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { text } from './params';
 
-/** Why there is nothing to see, or not all. */
+/** Why the panel shows nothing, or only a part. */
 export function explain(
   status: IStatus,
   trans: ITranslation
@@ -20,28 +20,28 @@ export function explain(
     : null;
 }
 
-/** What is shown when all is well and nobody is there. */
+/** The text while no notebook uses the GPU. */
 export function nobodyText(trans: ITranslation): IExplanation {
   return {
-    title: trans.__('Nobody uses the GPU yet'),
+    title: trans.__('No notebook is using the GPU yet'),
     text: trans.__(
-      'Run a cell that uses CUDA: its notebook will appear here, and others will wait their turn when memory is short.'
+      'Run a cell that uses CUDA, and its notebook appears here. When memory is short, notebooks take turns.'
     )
   };
 }
 
-/** What is shown when the driver has no GPU. */
+/** The text if the driver reports no GPU. */
 export function noGpuText(trans: ITranslation): IExplanation {
   return {
     title: trans.__('No GPU was found'),
     text: trans.__(
-      'The NVIDIA driver is installed, but it shows no GPU. To see what is wrong, run:'
+      'The NVIDIA driver is installed but reports no GPU. To find out why, run:'
     ),
     command: 'gpushare doctor'
   };
 }
 
-/** A statement, and what to do about it. */
+/** What is wrong, and what to do about it. */
 export interface IExplanation {
   title: string;
   text: string;
@@ -49,9 +49,9 @@ export interface IExplanation {
   command?: string;
 }
 
-/** What a newer server says. */
+/** A code that only a newer version knows. */
 function codeText(code: string, trans: ITranslation): string {
-  return trans.__('The server says: %1', code);
+  return trans.__('The server reported: %1', code);
 }
 
 /** Why a kernel of this server does not share the GPU, and what to do about it. */
@@ -60,13 +60,13 @@ export function unsharedText(
   { code, params }: Pick<IUnshared, 'code' | 'params'>,
   trans: ITranslation
 ): IExplanation {
-  const title = trans.__('%1 does not share the GPU', name);
+  const title = trans.__('%1 is not sharing the GPU', name);
   switch (code) {
     case 'other_provisioner':
       return {
         title,
         text: trans.__(
-          'Its kernel is started by the provisioner "%1", which its kernel specification names. Choose a kernel that does not.',
+          'Its kernelspec starts it with the provisioner "%1". Choose another kernel.',
           text(params, 'provisioner')
         )
       };
@@ -74,21 +74,21 @@ export function unsharedText(
       return {
         title,
         text: trans.__(
-          'Its kernel was told not to: by "gpushare": {"enabled": false} in the kernelspec\'s metadata, by GpuShareProvisioner.enabled = False, or by GPUSHARE_DISABLE=1. Remove that, and restart the kernel.'
+          'Sharing is turned off for this kernel: by "gpushare": {"enabled": false} in the kernelspec, by GpuShareProvisioner.enabled = False, or by GPUSHARE_DISABLE=1. Remove the setting and restart the kernel.'
         )
       };
     case 'started_without_interposer':
       return {
         title,
         text: trans.__(
-          'Its kernel did not start with GPU sharing, so it was started without. Restart the kernel to try again; what the server logs says why it failed.'
+          'This kernel failed to start with GPU sharing and was started without it. Restart the kernel to try again; the Jupyter server log has the reason.'
         )
       };
     case 'started_before':
       return {
         title,
         text: trans.__(
-          'Its kernel was there before GPU sharing was. Restart the kernel.'
+          'This kernel was started before GPU sharing was enabled. Restart the kernel.'
         )
       };
     default:
@@ -96,7 +96,7 @@ export function unsharedText(
   }
 }
 
-/** Why nothing is shared, or is shared only in part; null if all is well. */
+/** Why the GPU is not shared, or only in part; null if it is. */
 export function availabilityText(
   { code, params }: ICode,
   trans: ITranslation
@@ -108,26 +108,26 @@ export function availabilityText(
       return {
         title: trans.__('No NVIDIA driver was found'),
         text: trans.__(
-          'There is no GPU to share on this server. Install the NVIDIA driver and start Jupyter again, or try a simulated GPU:'
+          'This server has no GPU to share. Install the NVIDIA driver and restart Jupyter, or try a simulated GPU:'
         ),
         command: 'GPUSHARE_SIM=1 jupyter lab'
       };
     case 'not_installed':
       return {
-        title: trans.__('The driver cannot be used'),
+        title: trans.__('The NVIDIA driver is not usable'),
         text: text(params, 'error')
       };
     case 'bad_configuration':
       return {
-        title: trans.__('The configuration has a mistake'),
+        title: trans.__('Invalid configuration'),
         text: trans.__(
-          '%1. Correct it and start Jupyter again.',
+          '%1. Fix the configuration and restart Jupyter.',
           text(params, 'error')
         )
       };
     case 'disabled':
       return {
-        title: trans.__('GPU sharing is switched off'),
+        title: trans.__('GPU sharing is turned off'),
         text: trans.__(
           'Notebooks use the GPU without taking turns. To share it, remove this line from the configuration of the Jupyter server:'
         ),
@@ -136,24 +136,24 @@ export function availabilityText(
     case 'starting':
       return {
         title: trans.__('Starting'),
-        text: trans.__('The scheduler is being started.')
+        text: trans.__('The scheduler is starting.')
       };
     case 'not_started':
       return {
         title: trans.__('GPU sharing did not start'),
         text: trans.__(
-          '%1. Correct this and start Jupyter again. To check the installation, run:',
+          '%1. Fix this and restart Jupyter. To check the installation, run:',
           text(params, 'error')
         ),
         command: 'gpushare doctor'
       };
     case 'scheduler_unreachable':
       return {
-        title: trans.__('The scheduler does not answer'),
+        title: trans.__('The scheduler is not responding'),
         text: trans.__(
-          '%1. Notebooks go on without taking turns; the server keeps trying. To see what is wrong, run:',
+          '%1. Notebooks keep running without taking turns, and the server keeps trying to connect. To find out why, run:',
           text(params, 'error') ||
-            trans.__('Nobody answers at %1', text(params, 'socket'))
+            trans.__('No scheduler is listening at %1', text(params, 'socket'))
         ),
         command: 'gpushare doctor'
       };
@@ -169,7 +169,7 @@ export function availabilityText(
       return {
         title: trans.__('Kernels of this server do not share the GPU'),
         text: trans.__(
-          'They are started by the provisioner "%1", which was chosen in the configuration. To share the GPU, choose this one:',
+          'The configuration starts them with the provisioner "%1". To share the GPU, set:',
           text(params, 'provisioner')
         ),
         command:
@@ -177,30 +177,30 @@ export function availabilityText(
       };
     case 'server_extension_missing':
       return {
-        title: trans.__('The server part is not running'),
+        title: trans.__('The server extension is not running'),
         text: trans.__(
-          'Install jupyter-gpushare in the environment of the Jupyter server, enable it, and start the server again:'
+          'Install jupyter-gpushare in the environment of the Jupyter server, enable it, and restart the server:'
         ),
         command: 'jupyter server extension enable jupyter_gpushare'
       };
     case 'forbidden':
       return {
-        title: trans.__('You may not see the GPU'),
+        title: trans.__('You have no permission to see the GPU'),
         text: trans.__(
-          'This server does not let you read its state. Ask its administrator for the permission to read "gpushare".'
+          'Ask the administrator of this server for the permission to read "gpushare".'
         )
       };
     case 'other_version':
       return {
-        title: trans.__('The page and the server do not fit'),
+        title: trans.__('Version mismatch'),
         text: trans.__(
-          'They are of different versions. Reload the page; if that does not help, start the Jupyter server again.'
+          'The page and the server have different versions. Reload the page; if that does not help, restart the Jupyter server.'
         )
       };
     case 'server_unreachable':
       return {
-        title: trans.__('The Jupyter server does not answer'),
-        text: trans.__('What you see here may be old; the panel keeps trying.')
+        title: trans.__('The Jupyter server is not responding'),
+        text: trans.__('This information may be out of date. Reconnecting…')
       };
     default:
       return {
@@ -210,7 +210,7 @@ export function availabilityText(
   }
 }
 
-/** The notebook in front. */
+/** The active notebook. */
 export function thisNotebook(trans: ITranslation): string {
   return trans.__('This notebook');
 }

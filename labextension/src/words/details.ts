@@ -9,14 +9,15 @@ import {
 import { availabilityText, thisNotebook, unsharedText } from './availability';
 import { whyText } from './reasons';
 import type { IWording } from './short';
-import { waitText } from './short';
+import { leftText, waitText } from './short';
 import {
+  boundText,
   classText,
-  intervalSentence,
   memoryText,
   sleepText,
   sleepTitle,
   stateText,
+  turnText,
   whereText,
   wishesText
 } from './states';
@@ -35,9 +36,14 @@ export function detailText(
   const { trans } = wording;
   const parts: string[] = [];
   if (isWaiting(group) || (group.state === 'moving' && group.reason !== null)) {
-    parts.push(whyText(group, wording, null));
+    // One time in a row: how much longer it takes, or else what the reason says.
+    const left = isWaiting(group) ? leftText(group, trans, now) : null;
+    parts.push(
+      ...(left === null ? [] : [left]),
+      whyText(group, wording, left === null ? now - group.at : null)
+    );
   } else {
-    parts.push(stateText(group, trans, now));
+    parts.push(turnText(group, trans, now) ?? stateText(group, trans, now));
     if (group.state === 'hibernated' && group.hibernation) {
       parts.push(sleepText(group.hibernation, wording));
     } else if (!isRunning(group)) {
@@ -61,7 +67,7 @@ export function detailText(
   return parts.join(' · ');
 }
 
-/** What the status bar tells who points at it; '' where its text says it all. */
+/** The tooltip of the status bar item; '' if its text says it all. */
 export function statusTitle(
   status: IStatus,
   kernelId: string | null,
@@ -91,7 +97,7 @@ export function statusTitle(
 }
 
 /**
- * How a group stands: a line for each thing to know.
+ * The state of a group, one line for each fact.
  *
  * @param background - Whether it makes a difference that it is in the background.
  */
@@ -114,7 +120,7 @@ export function detailsOf(
       whyText(group, wording, elapsed)
     );
     if (group.estimate) {
-      lines.splice(1, 0, intervalSentence(group.estimate, trans, elapsed));
+      lines.splice(1, 0, boundText(group.estimate, trans, elapsed));
     }
   } else {
     lines.unshift(stateText(group, trans, now));

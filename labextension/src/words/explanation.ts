@@ -88,30 +88,27 @@ function ruleText(before: IBefore, wording: IWording): string {
   switch (code) {
     case 'came':
     case 'number':
-      return trans.__('%1 comes first: it has waited for longer', other);
+      return trans.__('%1 is ahead: it has been waiting longer', other);
     case 'made_way':
-      return trans.__('%1 comes first: this one has made way for it', other);
+      return trans.__('%1 is ahead: it preempted this notebook', other);
     case 'background':
     case 'class':
       return trans.__(
-        '%1 comes first: it is interactive, this one is in the background',
+        '%1 is ahead: it is interactive, and this notebook has low priority',
         other
       );
     case 'focus':
-      return trans.__(
-        '%1 comes first: it is the notebook that somebody works in',
-        other
-      );
+      return trans.__("%1 is ahead: it is open in its user's browser", other);
     case 'length':
       return trans.__(
-        '%1 comes first: it is expected to need %2, moving included, this one %3',
+        '%1 is ahead: it is expected to need %2 (including moving its memory), this notebook %3',
         other,
         seconds('theirs'),
         seconds('own')
       );
     case 'user_share':
       return trans.__(
-        '%1 comes first: %2 has had %3 of the GPU lately, %4 has had %5',
+        '%1 is ahead: %2 has used %3 of the GPU lately, %4 has used %5',
         other,
         ownerName(params['their_whose'], trans),
         formatPercent(number(params, 'their_used')),
@@ -120,33 +117,36 @@ function ruleText(before: IBefore, wording: IWording): string {
       );
     case 'turn':
       return trans.__(
-        '%1 comes first: it is the turn of %2',
+        "%1 is ahead: it is %2's turn",
         other,
         ownerName(params['their_whose'], trans)
       );
     case 'share':
       return trans.__(
-        '%1 comes first: it has had less of what it is entitled to',
+        '%1 is ahead: it has used less of its entitlement',
         other
       );
     case 'request':
       return trans.__(
-        '%1 comes first: it has had less than its request',
+        '%1 is ahead: it has had less than its guaranteed GPU time',
         other
       );
     case 'use':
-      return trans.__('%1 comes first: it has used the GPU less', other);
+      return trans.__('%1 is ahead: it has used the GPU less', other);
     case 'weight':
-      return trans.__('%1 comes first: its weight is greater', other);
+      return trans.__('%1 is ahead: its weight is greater', other);
     case 'retry':
-      return trans.__('%1 comes first: it is back at its place', other);
+      return trans.__(
+        '%1 is ahead: it has returned to its place in the queue',
+        other
+      );
     case 'growth':
       return trans.__(
-        '%1 comes first: it is in the middle of an allocation',
+        '%1 is ahead: it is in the middle of an allocation',
         other
       );
     default:
-      return trans.__('%1 comes first, by the rule "%2"', other, code);
+      return trans.__('%1 is ahead because of the rule "%2"', other, code);
   }
 }
 
@@ -159,19 +159,22 @@ function nextText(
   const { trans } = wording;
   const first = before[0];
   if (!first) {
-    return code === 'room' ? trans.__('Nobody comes before it.') : '';
+    return code === 'room' ? trans.__('No notebook is ahead of it.') : '';
   }
   const name = nameOf(first, wording);
   switch (code) {
     case 'interactive':
-      return trans.__('As interactive, it would come before %1.', name);
+      return trans.__('If it were interactive, it would go ahead of %1.', name);
     case 'focus':
       return trans.__(
-        'It comes before %1 while somebody works in it instead.',
+        'If it were open in the browser instead of %1, it would go ahead.',
         name
       );
     case 'use':
-      return trans.__('It comes before %1 when that has had more.', name);
+      return trans.__(
+        'It will go ahead of %1 once %1 has used the GPU more.',
+        name
+      );
     default:
       return '';
   }
@@ -187,15 +190,13 @@ function paceText({ code, params }: ICode, { trans }: IWording): string {
   switch (code) {
     case 'paused':
       return others
-        ? trans.__('It pauses for the work of %1.', others)
-        : trans.__('It pauses until others have had their share.');
+        ? trans.__('Paused while %1 is running.', others)
+        : trans.__('Paused until other notebooks have used their entitlement.');
     case 'bounded':
-      return others
-        ? trans.__('It goes in small steps, for somebody works in %1.', others)
-        : '';
+      return others ? trans.__('Throttled, because %1 is in use.', others) : '';
     case 'share':
       return trans.__(
-        'It has at most %1 of the time.',
+        'Limited to %1 of GPU time.',
         formatPercent(number(params, 'share'))
       );
     default:

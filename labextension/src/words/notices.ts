@@ -5,7 +5,7 @@ import { formatBytes } from '../core/format';
 import type { ICode } from '../core/status';
 import { text } from './params';
 
-/** Something that people should know about a group. */
+/** A notice about a group or about the machine. */
 export function noticeText(
   name: string,
   { code, params }: ICode,
@@ -14,28 +14,34 @@ export function noticeText(
   switch (code) {
     case 'started_without_interposer':
       return trans.__(
-        '%1 uses the GPU without taking turns: its kernel did not start with GPU sharing. Restart the kernel to try again.',
+        '%1 uses the GPU without taking turns, because its kernel failed to start with GPU sharing. Restart the kernel to try again.',
         name
       );
     case 'policy_failed':
       return trans.__(
-        'The policy "%1" failed, and "%2" took over: %3',
+        'The policy "%1" failed and was replaced by "%2": %3',
         text(params, 'policy'),
         text(params, 'instead'),
         text(params, 'error')
       );
     case 'stuck':
       return trans.__(
-        '%1 was told to give the GPU up and does not answer. Others are served around it; interrupt or restart it.',
+        '%1 was asked to release the GPU and has not responded. Other notebooks continue without it. Interrupt or restart it.',
         name
       );
     case 'hibernation_stuck':
       return params['step'] === 'restore'
-        ? trans.__('Waking %1 does not end; it goes on by itself.', name)
-        : trans.__('Hibernating %1 does not end; it goes on by itself.', name);
+        ? trans.__(
+            'Waking %1 is taking longer than expected. It will continue in the background.',
+            name
+          )
+        : trans.__(
+            'Hibernating %1 is taking longer than expected. It will continue in the background.',
+            name
+          );
     case 'host_full':
       return trans.__(
-        'Host memory is full: swapped data takes %1 of %2. Memory of other notebooks cannot leave the GPU, so notebooks wait longer and allocations can fail. Shut down notebooks that you no longer need.',
+        'Host memory is full: evicted data takes %1 of %2. No more GPU memory can be evicted, so waits are longer and allocations can fail. Shut down notebooks that you no longer need.',
         formatBytes(Number(params['swapped']) || 0, 'binary'),
         formatBytes(Number(params['budget']) || 0, 'binary')
       );
@@ -43,8 +49,8 @@ export function noticeText(
       return trans.__('Maintenance: %1', text(params, 'text'));
     case 'underreported':
       return trans.__(
-        'A process of %1 holds %2 of GPU memory that it does not state',
-        // Others are not told whose it is.
+        'A process owned by %1 is using %2 of GPU memory that gpushare cannot account for',
+        // Other users are not told who owns it.
         text(params, 'user') || trans.__('another user'),
         formatBytes(Number(params['bytes']) || 0, 'binary')
       );

@@ -36,8 +36,8 @@ export function hasGpuText(name: string, trans: ITranslation): string {
   return trans.__('%1 has the GPU', name);
 }
 
-/** "x yields within 3 s", or "x has the GPU" where nobody can say when, or no time is wanted. */
-function yields(
+/** "x's turn ends within 3 s", or "x has the GPU" where the time is unknown or not wanted. */
+function turnEnds(
   params: Params,
   key: string,
   wording: IWording,
@@ -50,8 +50,8 @@ function yields(
     return hasGpuText(name, trans);
   }
   return left - elapsed >= 0.5
-    ? trans.__('%1 yields within %2', name, formatDuration(left - elapsed))
-    : trans.__('%1 is about to yield', name);
+    ? trans.__("%1's turn ends within %2", name, formatDuration(left - elapsed))
+    : trans.__("%1's turn is about to end", name);
 }
 
 /**
@@ -74,37 +74,32 @@ export function reasonText(
   switch (code) {
     case 'needs_memory':
       return trans.__(
-        'needs %1, lacks %2: %3',
-        size('need'),
+        'needs %1 more; %2',
         size('lack'),
-        yields(params, 'yields_in', wording, elapsed)
+        turnEnds(params, 'yields_in', wording, elapsed)
       );
     case 'serialised':
       return trans.__(
-        'one notebook at a time: %1',
-        yields(params, 'yields_in', wording, elapsed)
+        'one notebook at a time; %1',
+        turnEnds(params, 'yields_in', wording, elapsed)
       );
     case 'making_room': {
       const names = victims(params);
       return names
-        ? trans.__(
-            'making room: moving %1 of %2 to host memory',
-            size('lack'),
-            names
-          )
-        : trans.__('making room for %1', size('lack'));
+        ? trans.__('making room by evicting %1 of %2', size('lack'), names)
+        : trans.__('making room by evicting %1', size('lack'));
     }
     case 'filling': {
       const names = victims(params);
       return names
         ? trans.__(
-            'its memory is arriving while that of %1 leaves: %2 of %3',
+            'restoring its memory while evicting %1: %2 of %3',
             names,
             size('arrived'),
             size('footprint')
           )
         : trans.__(
-            'its memory is arriving: %1 of %2',
+            'restoring its memory: %1 of %2',
             size('arrived'),
             size('footprint')
           );
@@ -115,142 +110,153 @@ export function reasonText(
         const name = groupName(params, 'holder', wording);
         return timed
           ? trans.__(
-              'the kernel `%1` of %2 has been running for %3',
+              'the CUDA kernel `%1` of %2 has been running for %3',
               kernel,
               name,
               formatDuration(number(params, 'kernel_for') + passed)
             )
-          : trans.__('the kernel `%1` of %2 is still running', kernel, name);
+          : trans.__(
+              'the CUDA kernel `%1` of %2 is still running',
+              kernel,
+              name
+            );
       }
       return timed
         ? trans.__(
-            '%1 is finishing its last GPU work (for %2)',
+            'waiting for %1 to finish its queued GPU work (%2 so far)',
             groupName(params, 'holder', wording),
             formatDuration(number(params, 'for') + passed)
           )
         : trans.__(
-            '%1 is finishing its last GPU work',
+            'waiting for %1 to finish its queued GPU work',
             groupName(params, 'holder', wording)
           );
     case 'stuck':
       if (typeof params['kernel'] === 'string') {
         return trans.__(
-          '%1 does not give the GPU up: its kernel `%2` has been running for %3; interrupt or restart it',
+          '%1 has not released the GPU: its CUDA kernel `%2` has been running for %3. Interrupt or restart it.',
           groupName(params, 'holder', wording),
           shorten(params['kernel'], LONGEST_NAME),
           formatDuration(number(params, 'kernel_for') + passed)
         );
       }
       return trans.__(
-        '%1 has not answered for %2: it was stopped, or its GPU work does not end; interrupt or restart it',
+        '%1 has not responded for %2. It may be stopped, or its GPU work may be stuck. Interrupt or restart it.',
         groupName(params, 'holder', wording),
         formatDuration(number(params, 'for') + passed)
       );
     case 'behind':
-      return trans.__('after %1', groupName(params, 'ahead', wording));
-    case 'residency':
       return trans.__(
-        'its memory has only just arrived: %1',
-        yields(params, 'until_in', wording, elapsed)
+        '%1 is ahead in the queue',
+        groupName(params, 'ahead', wording)
       );
+    case 'residency':
+      return timed && number(params, 'until_in') - passed >= 0.5
+        ? trans.__(
+            "%1's memory was just restored; it can be evicted in %2",
+            groupName(params, 'holder', wording),
+            left()
+          )
+        : trans.__(
+            "%1's memory was just restored",
+            groupName(params, 'holder', wording)
+          );
     case 'foreign_use':
       return trans.__(
-        'lacks %1: programs outside the sharing hold %2',
+        'needs %1 more; programs not managed by gpushare hold %2',
         size('lack'),
         size('foreign')
       );
     case 'crowded':
       return trans.__(
-        'lacks %1: others hold %2 that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory',
+        'needs %1 more; other notebooks hold %2 of unevictable memory (CUDA contexts, shared memory). Shut one of them down or restart it.',
         size('lack'),
         size('fixed')
       );
     case 'waking':
-      return trans.__('it was hibernated, and is being woken');
+      return trans.__('waking up from hibernation');
     case 'dying':
       return trans.__(
-        'lacks %1: memory of a process that ended is being freed',
+        'needs %1 more; waiting for the driver to free the memory of a process that has exited',
         size('lack')
       );
     case 'returning':
       return trans._n(
-        'lacks %2 until %1 process of the previous scheduler has connected again',
-        'lacks %2 until %1 processes of the previous scheduler have connected again',
+        'needs %2 more; the scheduler has restarted, and %1 process has yet to reconnect',
+        'needs %2 more; the scheduler has restarted, and %1 processes have yet to reconnect',
         number(params, 'clients'),
         size('lack')
       );
     case 'host_memory':
       return trans.__(
-        'lacks %1: the host has too little free memory at the moment',
+        'needs %1 more; the host has too little free memory at the moment',
         size('lack')
       );
     case 'restore_failed': {
       const attempts = number(params, 'attempts');
       if (typeof params['error'] !== 'number') {
         return trans._n(
-          'its memory could not be moved back to the GPU in %1 attempt; trying again, nothing is lost',
-          'its memory could not be moved back to the GPU in %1 attempts; trying again, nothing is lost',
+          'restoring its memory failed once; trying again. No data is lost.',
+          'restoring its memory failed %1 times; trying again. No data is lost.',
           attempts
         );
       }
       return trans._n(
-        'its memory could not be moved back to the GPU in %1 attempt (CUDA error %2); trying again, nothing is lost',
-        'its memory could not be moved back to the GPU in %1 attempts (CUDA error %2); trying again, nothing is lost',
+        'restoring its memory failed once (CUDA error %2); trying again. No data is lost.',
+        'restoring its memory failed %1 times (CUDA error %2); trying again. No data is lost.',
         attempts,
         String(params['error'])
       );
     }
     case 'frozen':
-      return trans.__('frozen until somebody unfreezes it');
+      return trans.__('frozen; unfreeze it to continue');
     case 'on_hold':
-      return trans.__(
-        'an administrator took the GPU from it, and has to let it go on'
-      );
+      return trans.__('on hold; only an administrator can resume it');
     case 'quota_gpus':
       return quotaText(params, wording, elapsed);
     case 'gpu_draining':
       return trans.__(
-        'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
+        'an administrator is draining its GPU; wait, or restart the kernel to get another GPU'
       );
     case 'kept':
       return timed
         ? trans.__(
-            'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
+            'needs %1 more; %2 keeps its memory on the GPU, for at most %3 more',
             size('lack'),
             groupName(params, 'holder', wording),
             left()
           )
         : trans.__(
-            'lacks %1: the memory of %2 is kept on the GPU',
+            'needs %1 more; %2 keeps its memory on the GPU',
             size('lack'),
             groupName(params, 'holder', wording)
           );
     case 'exclusive':
       return timed
         ? trans.__(
-            '%1 has the GPU for a whole cell, for at most %2 more',
+            '%1 has the GPU to itself for one cell, for at most %2 more',
             groupName(params, 'holder', wording),
             left()
           )
         : trans.__(
-            '%1 has the GPU for a whole cell',
+            '%1 has the GPU to itself for one cell',
             groupName(params, 'holder', wording)
           );
     case 'limited':
       return timed
         ? trans.__(
-            '%1 had its share of the GPU; more in %2',
+            '%1 has reached its GPU time limit; more in %2',
             ownerName(params['whose'], trans),
             left()
           )
         : trans.__(
-            '%1 had its share of the GPU',
+            '%1 has reached its GPU time limit',
             ownerName(params['whose'], trans)
           );
     case 'thrashing':
       return trans.__(
-        'side by side both were slowed by paging, so they take turns: %1',
-        yields(params, 'yields_in', wording, elapsed)
+        'paging slowed both down when they ran side by side, so they take turns; %1',
+        turnEnds(params, 'yields_in', wording, elapsed)
       );
     default:
       return trans.__('waiting for the GPU');
@@ -267,7 +273,7 @@ export function whyText(
   return reasonText(reason ?? waking, wording, elapsed);
 }
 
-/** How many GPUs its user or team may use, and what has to happen. */
+/** How many GPUs its user or team may use, and what it is waiting for. */
 function quotaText(
   params: Params,
   wording: IWording,
@@ -283,25 +289,25 @@ function quotaText(
   );
   if (number(params, 'own') > most) {
     return trans.__(
-      '%1, and it uses %2 by itself: restart it on fewer',
+      '%1, and this notebook alone uses %2; restart it on fewer GPUs',
       quota,
       number(params, 'own')
     );
   }
   return typeof params['holder_name'] === 'string'
-    ? trans.__('%1: %2', quota, yields(params, 'yields_in', wording, elapsed))
-    : trans.__('%1: others of the same come first', quota);
+    ? trans.__('%1; %2', quota, turnEnds(params, 'yields_in', wording, elapsed))
+    : trans.__('%1; other notebooks of the same user or team are ahead', quota);
 }
 
-/** Whose share it is: `user:ada`, `team:course`, or the notebook's own. */
+/** Whose limit or entitlement it is: `user:ada`, `team:course`, or the notebook's own. */
 export function ownerName(whose: unknown, trans: ITranslation): string {
   const [, kind, name = ''] =
     /^(user|team):(.*)$/.exec(typeof whose === 'string' ? whose : '') ?? [];
   switch (kind) {
     case 'user':
-      return trans.__('the user %1', isolate(shorten(name, LONGEST_NAME)));
+      return trans.__('user %1', isolate(shorten(name, LONGEST_NAME)));
     case 'team':
-      return trans.__('the team %1', isolate(shorten(name, LONGEST_NAME)));
+      return trans.__('team %1', isolate(shorten(name, LONGEST_NAME)));
     default:
       return trans.__('it');
   }

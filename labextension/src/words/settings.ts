@@ -5,7 +5,7 @@ import { formatDuration } from '../core/format';
 import type { IHibernation, ISettings } from '../core/status';
 import { cannotText } from './refusals';
 
-/** The policy that is not worth a word. */
+/** The default policy, which is not mentioned. */
 const USUAL = 'burst';
 
 /** How the GPU is shared, in a word or two. */
@@ -44,7 +44,7 @@ export function idlenessText(
       return trans.__('Idle notebooks do not hibernate.');
     default:
       return trans.__(
-        'Notebooks hibernate when they have been idle for %1.',
+        'Notebooks hibernate after being idle for %1.',
         formatDuration(hibernate_after)
       );
   }

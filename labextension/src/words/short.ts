@@ -32,7 +32,7 @@ export function placeText(
 }
 
 /**
- * How long one that waits has to wait still: `about 4 s`.
+ * How much longer a group has to wait: `about 4 s`.
  *
  * @param elapsed - Seconds since the scheduler said so.
  */
@@ -50,17 +50,17 @@ export function estimateText(
     : trans.__('any moment');
 }
 
-/** What all this is called. */
+/** The title of the panel. */
 export function titleText(trans: ITranslation): string {
   return trans.__('GPU sharing');
 }
 
-/** What is shown until there is something to show. */
+/** The text while data is loading. */
 export function loadingText(trans: ITranslation): string {
   return trans.__('Loading…');
 }
 
-/** How a notebook stands with the GPU, where nothing around says that it is about the GPU. */
+/** A state, where the context does not say that it is about the GPU. */
 export function gpuText(text: string, trans: ITranslation): string {
   return trans.__('GPU: %1', text);
 }
@@ -75,7 +75,7 @@ export function frozenText(trans: ITranslation): string {
   return trans.__('frozen');
 }
 
-/** What a group does, in a word or two. */
+/** The state of a group, in a word or two. */
 export function stateName(
   { state }: Pick<IGroup, 'state'>,
   trans: ITranslation
@@ -84,11 +84,11 @@ export function stateName(
     case 'running':
       return trans.__('running');
     case 'yielding':
-      return trans.__('yielding');
+      return trans.__('finishing');
     case 'waiting':
       return trans.__('waiting');
     case 'moving':
-      return trans.__('moving in');
+      return trans.__('restoring');
     case 'hibernated':
       return trans.__('hibernated');
     case 'waking':
@@ -103,7 +103,7 @@ export function stateName(
   }
 }
 
-/** Whether it works, in a word or two. */
+/** Whether GPU sharing works, in a word or two. */
 export function linkText(
   { code }: ICode,
   trans: ITranslation
@@ -120,7 +120,7 @@ export function linkText(
   }
 }
 
-/** How long a group waits, or wakes, as of the time when the scheduler said so; null where nobody can say. */
+/** How long a group still has to wait, or to wake up, as of the scheduler's message; null if unknown. */
 export function estimateOf({ estimate, reason }: IGroup): IEstimate | null {
   if (estimate) {
     return estimate;
@@ -131,7 +131,7 @@ export function estimateOf({ estimate, reason }: IGroup): IEstimate | null {
     : null;
 }
 
-/** How much longer one waits, or wakes: `about 4 s`; null where nobody can say. */
+/** How much longer a group has to wait, or to wake up: `about 4 s`; null if unknown. */
 export function leftText(
   group: IGroup,
   trans: ITranslation,

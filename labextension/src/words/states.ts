@@ -3,7 +3,6 @@ import {
   formatBytes,
   formatDuration,
   formatExactly,
-  formatInterval,
   formatPercent
 } from '../core/format';
 import type {
@@ -18,7 +17,7 @@ import { memoryOf } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { refusalText } from './refusals';
 import type { IWording } from './short';
-import { estimateOf, estimateText, frozenText, stateName } from './short';
+import { frozenText, stateName } from './short';
 
 /** What a kind is called. */
 export function kindText(kind: Kind, trans: ITranslation): string {
@@ -26,8 +25,8 @@ export function kindText(kind: Kind, trans: ITranslation): string {
     burst: stateName({ state: 'running' }, trans),
     wait: stateName({ state: 'waiting' }, trans),
     hibernated: stateName({ state: 'hibernated' }, trans),
-    in: trans.__('memory arriving'),
-    out: trans.__('memory leaving')
+    in: trans.__('restoring memory'),
+    out: trans.__('evicting memory')
   }[kind];
 }
 
@@ -37,61 +36,46 @@ export function whereText(group: IGroup, wording: IWording): string {
   return memoryText(resident, swapped, wording);
 }
 
-/** The interval in which most such waits end: `2–9 s`. */
-function intervalText(estimate: IEstimate, elapsed = 0): string {
-  return formatInterval(
-    Math.max(0, estimate.low - elapsed),
-    Math.max(0, estimate.high - elapsed)
-  );
-}
-
-/** Within which time most such waits end. */
-export function intervalSentence(
+/** The time within which most such waits end; '' once that time has passed. */
+export function boundText(
   estimate: IEstimate,
   trans: ITranslation,
   elapsed = 0
 ): string {
-  return trans.__(
-    'Nine of ten such waits end in %1.',
-    intervalText(estimate, elapsed)
-  );
+  const left = estimate.high - elapsed;
+  return left >= 0.5
+    ? trans.__('90% of waits like this end within %1.', formatDuration(left))
+    : '';
 }
 
-/** A length of waiting. */
+/** How long a wait took. */
 export function waitedFor(duration: string, trans: ITranslation): string {
   return trans.__('waited %1', duration);
 }
 
-/** How long something lasts that is not over. */
+/** How long something has lasted that is still going on. */
 export function soFarText(seconds: number, trans: ITranslation): string {
   return trans.__('%1 so far', formatExactly(seconds));
 }
 
-/** What leads to a notebook that is named. */
+/** The label of a button that shows a notebook. */
 export function goToText(name: string, trans: ITranslation): string {
   return trans.__('Go to %1', name);
 }
 
-/**
- * For how long a group has waited, and how much longer it will: one phrase.
- *
- * `waited 10 s, about 9 s more`
- */
-export function waitedText(
+/** How long a group has been waiting, and how long such waits take: more than its row says. */
+export function waitTitle(
   group: IGroup,
   trans: ITranslation,
   now: number
 ): string {
-  const waited = formatDuration(now - group.since);
-  const elapsed = Math.max(0, now - group.at);
-  const estimate = estimateOf(group);
-  if (estimate === null) {
-    return waitedFor(waited, trans);
-  }
-  const left = estimate.seconds - elapsed;
-  return left >= 0.5
-    ? trans.__('waited %1, about %2 more', waited, formatDuration(left))
-    : trans.__('waited %1, %2', waited, estimateText(estimate, trans, elapsed));
+  const { estimate, since, at } = group;
+  return [
+    trans.__('Waiting for %1.', formatDuration(now - since)),
+    estimate ? boundText(estimate, trans, now - at) : ''
+  ]
+    .filter(line => line)
+    .join('\n');
 }
 
 /** How a cell fared: `waited 2.1 s, ran 0.8 s`. */
@@ -106,6 +90,21 @@ export function cellText(
   );
 }
 
+/** When a running group has to give way: `turn ends within 3 s`; null if it need not. */
+export function turnText(
+  { state, yields_in, at }: IGroup,
+  trans: ITranslation,
+  now: number
+): string | null {
+  if (state !== 'running' || yields_in === null) {
+    return null;
+  }
+  const left = yields_in - (now - at);
+  return left >= 0.5
+    ? trans.__('turn ends within %1', formatDuration(left))
+    : trans.__('turn is about to end');
+}
+
 /** What a group that does not wait is doing, in a few words. */
 export function stateText(
   group: IGroup,
@@ -116,43 +115,40 @@ export function stateText(
   switch (group.state) {
     case 'running': {
       const state = group.cell
-        ? trans.__('cell for %1', since)
+        ? trans.__('cell running for %1', since)
         : trans.__('running for %1', since);
-      if (group.yields_in === null) {
-        return state;
-      }
-      const left = group.yields_in - (now - group.at);
-      return left >= 0.5
-        ? trans.__('%1 · yields within %2', state, formatDuration(left))
-        : trans.__('%1 · about to yield', state);
+      const turn = turnText(group, trans, now);
+      return turn === null ? state : [state, turn].join(' · ');
     }
     case 'held':
       return group.cell
-        ? trans.__('cell for %1 · idle lease', since)
+        ? trans.__('cell running for %1 · idle lease', since)
         : trans.__('idle lease for %1', since);
     case 'yielding':
-      return trans.__('finishing its last GPU work');
+      return trans.__('finishing its queued GPU work');
     case 'moving':
-      return trans.__('moving its memory to the GPU');
+      return trans.__('restoring its memory to the GPU');
+    case 'hibernated':
+      return trans.__('hibernated for %1', since);
     default:
       return group.cell
-        ? trans.__('cell for %1, not using the GPU', since)
-        : trans.__('for %1', since);
+        ? trans.__('cell running for %1, not using the GPU', since)
+        : trans.__('idle for %1', since);
   }
 }
 
-/** What a group that is hibernated gives back, and how long it takes to wake it. */
+/** How much GPU memory hibernating a group has freed, and how long waking it takes. */
 export function sleepText(
   { frees, estimate }: ISleep,
   { trans, units }: Pick<IWording, 'trans' | 'units'>
 ): string {
-  const freed = trans.__('frees %1', formatBytes(frees, units));
+  const freed = trans.__('freed %1 of GPU memory', formatBytes(frees, units));
   return estimate === null
     ? freed
-    : trans.__('%1 · about %2 to wake', freed, formatExactly(estimate));
+    : trans.__('%1 · wakes in about %2', freed, formatExactly(estimate));
 }
 
-/** What it means that a group is hibernated, or how far it is; why it was left alone; '' where there is nothing to say. */
+/** What hibernation means, how far it has got, or why it was refused; '' if there is nothing to say. */
 export function sleepTitle(
   { state, wishes, hibernation }: IGroup,
   trans: ITranslation
@@ -160,26 +156,24 @@ export function sleepTitle(
   if (state === 'hibernated') {
     return typeof hibernation?.estimate === 'number'
       ? trans.__(
-          'Hibernated: nothing of it is on the GPU; its next cell takes about %1 to wake it.',
+          'Hibernated: it uses no GPU memory. Its next cell wakes it in about %1.',
           formatExactly(hibernation.estimate)
         )
-      : trans.__(
-          'Hibernated: nothing of it is on the GPU; its next cell wakes it.'
-        );
+      : trans.__('Hibernated: it uses no GPU memory. Its next cell wakes it.');
   }
   switch (hibernation?.state) {
     case 'ordered':
       return hibernation.code === null
-        ? trans.__('Somebody ordered that it hibernates as soon as it is idle.')
+        ? trans.__('Will hibernate as soon as it is idle.')
         : trans.__(
-            'It is to hibernate, and cannot yet: %1.',
+            'Cannot hibernate yet: %1.',
             refusalText(hibernation, trans)
           );
     case 'parking':
     case 'hibernating':
-      return trans.__('It is being hibernated.');
+      return trans.__('Hibernating.');
     case 'refused':
-      // What people asked for, they know; and what has nothing there matters to nobody.
+      // Users know what they asked for, and a refusal does not matter where nothing is on the GPU.
       return wishes.keep || ['off', 'nothing'].includes(hibernation.code ?? '')
         ? ''
         : trans.__('Not hibernated: %1.', refusalText(hibernation, trans));
@@ -188,31 +182,27 @@ export function sleepTitle(
   }
 }
 
-/**
- * Why a group counts as what it does; null where that is the usual.
- *
- * What is asked is what people see of it; what it does is what it is by itself.
- */
+/** Why a group has its class; null for the default. */
 export function classText(group: IGroup, trans: ITranslation): string | null {
   const asked = group.wishes.priority !== 'auto';
   if (group.class === 'interactive') {
-    return asked ? trans.__('interactive, as somebody asked') : null;
+    return asked ? trans.__('interactive (set manually)') : null;
   }
   if (asked) {
-    return trans.__('background, as somebody asked');
+    return trans.__('low priority (set manually)');
   }
   const cell = group.cell ?? group.last_cell;
   return cell
     ? trans.__(
-        'background: its cell has had %1 of GPU time; the next cell is interactive again',
+        'low priority: its cell has used %1 of GPU time; the next cell is interactive again',
         formatDuration(cell.ran)
       )
     : trans.__(
-        'background: it has used the GPU for long; after a pause it is interactive again'
+        'low priority: it has been using the GPU for a long time; it becomes interactive again after a pause'
       );
 }
 
-/** What people asked for a group, other than the usual. */
+/** What users have set for a group, other than the defaults. */
 export function wishesText(
   wishes: IWishes,
   { trans, units }: Pick<IWording, 'trans' | 'units'>
@@ -231,13 +221,17 @@ export function wishesText(
     texts.push(trans.__('kept on the GPU'));
   }
   if (wishes.memory > 0) {
-    texts.push(trans.__('at most %1', formatBytes(wishes.memory, units)));
+    texts.push(
+      trans.__('at most %1 of memory', formatBytes(wishes.memory, units))
+    );
   }
   if (wishes.request > 0) {
-    texts.push(trans.__('request %1', formatPercent(wishes.request)));
+    texts.push(
+      trans.__('at least %1 of GPU time', formatPercent(wishes.request))
+    );
   }
   if (wishes.limit > 0) {
-    texts.push(trans.__('limit %1', formatPercent(wishes.limit)));
+    texts.push(trans.__('at most %1 of GPU time', formatPercent(wishes.limit)));
   }
   if (wishes.weight !== 1) {
     texts.push(trans.__('weight %1', wishes.weight));
@@ -252,22 +246,22 @@ export function memoryText(
   { trans, units }: Pick<IWording, 'trans' | 'units'>
 ): string {
   if (resident + swapped === 0) {
-    return trans.__('no memory');
+    return trans.__('no GPU memory');
   }
   if (swapped === 0) {
-    return trans.__('all resident');
+    return trans.__('all on the GPU');
   }
   if (resident === 0) {
     return trans.__('all in host memory');
   }
   return trans.__(
-    '%1 resident, %2 in host memory',
+    '%1 on the GPU, %2 in host memory',
     formatBytes(resident, units),
     formatBytes(swapped, units)
   );
 }
 
-/** Those that are not named. */
+/** The notebooks that a list does not name. */
 export function othersText(count: number, trans: ITranslation): string {
   return trans._n('and %1 other', 'and %1 others', count);
 }

@@ -19,7 +19,7 @@ import {
 } from './short';
 
 /**
- * What to say of the notebook in front, or of the GPUs if it has not used them.
+ * The state of the active notebook, or of the GPUs if it has not used them.
  *
  * @param memory - Whether to say how much memory there is on the GPU.
  */
@@ -39,7 +39,7 @@ export function statusText(
     return unsharedName(trans);
   }
   const resident = (bytes: number): string =>
-    trans.__('%1 resident', formatBytes(bytes, units));
+    trans.__('%1 on the GPU', formatBytes(bytes, units));
   const parts: string[] = [];
   if (group) {
     const bytes = memoryOf(group).resident;

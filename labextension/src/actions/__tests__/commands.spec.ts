@@ -150,7 +150,7 @@ describe('commands', () => {
     expect(commands.label(keep)).toBe('Keep on the GPU');
     const caption = commands.caption(keep);
     change('a', { wishes: makeWishes({ keep: true, frozen: true }) });
-    expect(commands.label(keep)).toBe('No Longer Keep on the GPU');
+    expect(commands.label(keep)).toBe('Stop Keeping on the GPU');
     expect(commands.caption(keep)).not.toBe(caption);
     expect(commands.label(CommandIds.toggleFrozen)).toBe('Unfreeze');
     for (const { command, args } of PALETTE) {
@@ -197,7 +197,7 @@ describe('commands', () => {
       hibernation: makeSleep({ state: 'waking' })
     });
     expect(commands.isEnabled(wake)).toBe(false);
-    expect(commands.caption(wake)).toBe('It is being woken.');
+    expect(commands.caption(wake)).toBe('It is waking up.');
     change('a', {
       state: 'idle',
       hibernation: makeSleep({ state: 'parking' })
@@ -216,10 +216,8 @@ describe('commands', () => {
       hibernation: makeSleep({ state: 'ordered' })
     });
     expect(commands.isVisible(hibernate)).toBe(false);
-    expect(commands.label(wake)).toBe('Do Not Hibernate');
-    expect(commands.caption(wake)).toBe(
-      'Take back that it hibernates as soon as it is idle.'
-    );
+    expect(commands.label(wake)).toBe('Cancel Hibernation');
+    expect(commands.caption(wake)).toBe('Cancel the pending hibernation.');
     await commands.execute(wake);
     expect(model.acts).toEqual([
       { op: 'hibernate', group: 'a' },
@@ -245,7 +243,7 @@ describe('commands', () => {
     expect(commands.isVisible(CommandIds.hibernate)).toBe(true);
     expect(commands.isEnabled(CommandIds.hibernate)).toBe(false);
     expect(commands.caption(CommandIds.hibernate)).toBe(
-      `It cannot be hibernated now: ${why}.`
+      `Cannot hibernate now: ${why}.`
     );
   });
 
@@ -319,7 +317,7 @@ describe('commands', () => {
 
   it('offer the class that it has not, whoever gave it', () => {
     const { setPriority } = CommandIds;
-    expect(commands.label(setPriority)).toBe('Make Background');
+    expect(commands.label(setPriority)).toBe('Let Others Go First');
     change('a', { class: 'background' });
     expect(commands.label(setPriority)).toBe('Make Interactive');
     expect(commands.isEnabled(setPriority)).toBe(true);
@@ -359,11 +357,11 @@ describe('commands', () => {
   });
 
   it("show the server's sentence when it refuses", async () => {
-    model.refusal = 'The scheduler does not answer.';
+    model.refusal = 'The scheduler is not responding.';
     await commands.execute(CommandIds.toggleKeep);
     expect(Notification.manager.notifications[0]).toMatchObject({
       type: 'error',
-      message: 'The scheduler does not answer.'
+      message: 'The scheduler is not responding.'
     });
   });
 

@@ -45,13 +45,13 @@ describe('The chip', () => {
       'GPU: idle lease',
       { state: 'held', cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 } }
     ],
-    ['GPU: moving in', { state: 'moving' }],
+    ['GPU: restoring', { state: 'moving' }],
     ['GPU: frozen', { wishes: makeWishes({ frozen: true }) }]
   ])('says %s', async (expected, changes) => {
     await open('plots');
     await tell(makeGroup('plots', changes), holder());
     expect(plain(chip()?.textContent ?? '')).toBe(expected);
-    expect(chip()?.title).toContain('5 GiB resident'.replace(' ', '\u00a0'));
+    expect(chip()?.title).toContain('5 GiB on the GPU'.replace(' ', '\u00a0'));
   });
 
   it('says the place in the queue, and why and how long when pointed at', async () => {
@@ -60,9 +60,9 @@ describe('The chip', () => {
     expect(plain(chip()?.textContent ?? '')).toBe('GPU: waiting, 2nd');
     expect(plain(chip()?.title ?? '').split('\n')).toEqual([
       '2nd, about 4 s',
-      'Nine of ten such waits end in 2–9 s.',
-      'needs 60 GiB, lacks 15 GiB: train yields within 3 s',
-      '5 GiB resident, 2 GiB in host memory'
+      '90% of waits like this end within 9 s.',
+      "needs 15 GiB more; train's turn ends within 3 s",
+      '5 GiB on the GPU, 2 GiB in host memory'
     ]);
   });
 
@@ -73,13 +73,13 @@ describe('The chip', () => {
       makeGroup('plots', { state: 'running', cell, class: 'background' }),
       makeWaiting('eda', 1)
     );
-    expect(chip()?.textContent).toBe('GPU: running, background');
+    expect(chip()?.textContent).toBe('GPU: running, low priority');
     expect(
       plain(chip()?.title ?? '')
         .split('\n')
         .pop()
     ).toBe(
-      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+      'low priority: its cell has used 12 s of GPU time; the next cell is interactive again'
     );
   });
 
@@ -88,7 +88,7 @@ describe('The chip', () => {
     ['idle', 'GPU: idle', { state: 'idle' }],
     [
       'alone as somebody asked',
-      'GPU: running, background',
+      'GPU: running, low priority',
       { state: 'running', wishes: makeWishes({ priority: 'background' }) }
     ]
   ])(
@@ -100,8 +100,8 @@ describe('The chip', () => {
         makeGroup('eda')
       );
       expect(chip()?.textContent).toBe(expected);
-      expect(chip()?.title.includes('background')).toBe(
-        expected.includes('background')
+      expect(chip()?.title.includes('low priority')).toBe(
+        expected.includes('low priority')
       );
     }
   );
@@ -119,7 +119,7 @@ describe('The chip', () => {
     const chip = (): HTMLElement =>
       within(panel.toolbar.node).getByRole('button');
     expect(chip().textContent).toBe('GPU: hibernated');
-    expect(chip().title).toContain('nothing of it is on the GPU');
+    expect(chip().title).toContain('it uses no GPU memory');
     expect(chip().dataset['mark']).toBe('hibernated');
     await tell(makeWaking('plots'));
     expect(chip().textContent).toBe('GPU: waking');
@@ -135,7 +135,7 @@ describe('The chip', () => {
       await settle(() => fireEvent.mouseEnter(part as HTMLElement));
       await waitFor(() =>
         expect(part?.title.split('\n').pop()).toBe(
-          'train comes first: it has waited for longer'
+          'train is ahead: it has been waiting longer'
         )
       );
       await settle(() => fireEvent.mouseLeave(part as HTMLElement));
@@ -177,14 +177,14 @@ describe('The chip', () => {
     const items = screen.getAllByRole('menuitem');
     expect(items.map(item => item.textContent)).toEqual([
       'Show GPU Sharing',
-      'Release the GPU for Others',
-      'Make Background',
+      'Release the GPU',
+      'Let Others Go First',
       'Make Interactive',
-      'Let It Be Decided Automatically',
+      'Set Priority Automatically',
       'Keep on the GPU',
       'Freeze',
       'Limit Its Memory…',
-      'Move Its Memory to the Host',
+      'Evict Its Memory',
       'Hibernate Now',
       'Wake'
     ]);

@@ -69,7 +69,7 @@ describe('The notification', () => {
     await tell(makeWaking('plots'));
     await pass(10);
     expect(toasts()).toEqual([
-      'plots is still waking: it was hibernated, and is being woken.'
+      'plots is still waking: waking up from hibernation.'
     ]);
   });
 

@@ -36,7 +36,7 @@ describe('The strip', () => {
     expect(text(strip())).toBe('2nd, about 4 s: train');
     expect(panel.cell(0).node.contains(strip())).toBe(true);
     expect(announced()).toBe('This cell waits for the GPU. train has it.');
-    for (const name of ['Open', 'Make background']) {
+    for (const name of ['Open', 'Let others go first']) {
       fireEvent.click(
         within(strip() as HTMLElement).getByRole('button', { name })
       );
@@ -78,13 +78,13 @@ describe('The strip', () => {
     await open('plots');
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
     await tell(makeWaiting('plots', 1, { reason, estimate: null }));
-    expect(text(strip())).toBe('1st: making room for 1 GiB');
+    expect(text(strip())).toBe('1st: making room by evicting 1 GiB');
   });
 
   it('keeps the focus when what one has done is offered no longer', async () => {
     await open('plots');
     await tell(makeWaiting('plots', 1), holder());
-    const button = screen.getByRole('button', { name: 'Make background' });
+    const button = screen.getByRole('button', { name: 'Let others go first' });
     button.focus();
     await tell(makeWaiting('plots', 1), holder({ class: 'background' }));
     expect(button.isConnected).toBe(false);
@@ -119,7 +119,7 @@ describe('The strip', () => {
     expect(announced()).toBe('This cell waits until its notebook is awake.');
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
     await tell({ ...waking, reason });
-    expect(text(strip())).toBe('waking: making room for 1 GiB');
+    expect(text(strip())).toBe('waking: making room by evicting 1 GiB');
     await tell(makeGroup('plots', { state: 'running', cell: CELL }));
     expect(text(strip())).toBe('waited 2.1 s, running');
   });

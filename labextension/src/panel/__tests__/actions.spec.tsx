@@ -28,7 +28,7 @@ describe('actions', () => {
     ['Open', CommandIds.goTo, { group: 'train' }],
     ['Release', CommandIds.release, { group: 'train' }],
     [
-      'Make background',
+      'Let others go first',
       CommandIds.setPriority,
       { group: 'train', priority: 'background' }
     ]
@@ -46,15 +46,13 @@ describe('actions', () => {
     const { model } = setUp(busy);
     const name = 'train.ipynb';
     model.explanation = explained({ group: 'train', name, code: 'focus' });
-    const reason = within(rowOf('plots.ipynb')).getByText(/^needs/);
+    const reason = within(rowOf('plots.ipynb')).getByText(/needs/);
     const full = reason.title;
-    expect(plain(full)).toBe(
-      'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
-    );
+    expect(plain(full)).toContain("train's turn ends within 3 s");
     fireEvent.mouseEnter(reason);
     await waitFor(() =>
       expect(reason.title).toBe(
-        `${full}\ntrain comes first: it is the notebook that somebody works in`
+        `${full}\ntrain is ahead: it is open in its user's browser`
       )
     );
     fireEvent.mouseLeave(reason);
@@ -62,7 +60,7 @@ describe('actions', () => {
     expect(model.explained).toEqual(['plots']);
   });
 
-  it('shows that it became background by itself, and why', () => {
+  it('shows that its priority became low by itself, and why', () => {
     const since = { class: 'background' as const };
     setUp(
       makeStatus(
@@ -74,17 +72,17 @@ describe('actions', () => {
         makeWaiting('plots', 1)
       )
     );
-    const shown = within(rowOf('train.ipynb')).getByText('background');
+    const shown = within(rowOf('train.ipynb')).getByText('low priority');
     expect(plain(shown.title)).toBe(
-      'background: its cell has had 9 s of GPU time; the next cell is interactive again'
+      'low priority: its cell has used 9 s of GPU time; the next cell is interactive again'
     );
     // What is idle competes with nobody.
-    expect(within(rowOf('eda.ipynb')).queryByText('background')).toBeNull();
+    expect(within(rowOf('eda.ipynb')).queryByText('low priority')).toBeNull();
   });
 
-  it('shows the background nowhere while nobody competes', () => {
+  it('shows no low priority while no notebook competes', () => {
     setUp(makeStatus({ ...running, class: 'background' }, makeGroup('eda')));
-    expect(screen.queryByText('background')).toBeNull();
+    expect(screen.queryByText('low priority')).toBeNull();
     expect(screen.queryByText('interactive')).toBeNull();
   });
 
@@ -94,7 +92,7 @@ describe('actions', () => {
 
     screen.getByRole('button', { name: 'Make interactive' });
     expect(
-      screen.queryByRole('button', { name: 'Make background' })
+      screen.queryByRole('button', { name: 'Let others go first' })
     ).toBeNull();
   });
 
@@ -153,14 +151,14 @@ describe('actions', () => {
       .map(({ textContent }) => textContent);
     expect(items).toEqual([
       'Go to the Notebook',
-      'Release the GPU for Others',
-      'Make Background',
+      'Release the GPU',
+      'Let Others Go First',
       'Make Interactive',
-      'Let It Be Decided Automatically',
+      'Set Priority Automatically',
       'Keep on the GPU',
       'Limit Its Memory…',
       'Freeze',
-      'Move Its Memory to the Host',
+      'Evict Its Memory',
       'Hibernate Now',
       'Wake'
     ]);
@@ -179,7 +177,9 @@ describe('actions', () => {
   it('changes how notebooks share, if one may', () => {
     const { commands, tell } = setUp(busy);
     fireEvent.click(
-      screen.getByRole('button', { name: 'How notebooks share: automatic' })
+      screen.getByRole('button', {
+        name: 'How notebooks share the GPU: automatic'
+      })
     );
     const menu = screen.getByRole('menu');
     for (const key of [40, 40, 13]) {

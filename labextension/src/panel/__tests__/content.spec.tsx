@@ -36,23 +36,25 @@ describe('PanelContent', () => {
     setUp(busy, 'plots');
     const [runs] = rowsOf('Running 1');
     expect(textOf(runs)).toContain('train.ipynb');
-    expect(textOf(runs)).toContain('cell for 12 s · yields within 5 s');
+    expect(textOf(runs)).toContain('turn ends within 5 s');
     expect(
       within(runs!).getByRole('progressbar').getAttribute('aria-valuenow')
     ).toBe('67');
     const [waits] = rowsOf('Waiting 1');
     within(waits!).getByLabelText('position 1');
-    expect(textOf(waits)).toContain(
-      'needs 60 GiB, lacks 15 GiB: train has the GPU'
-    );
-    expect(textOf(waits)).toContain('waited 2 s, about 4 s more');
+    expect(textOf(waits)).toContain('needs 15 GiB more; train has the GPU');
+    expect(textOf(waits)).toContain('about 4 s · needs');
     expect(textOf(waits)).not.toContain('2–9 s');
-    expect(plain(within(waits!).getByTitle(/Nine of ten/).title)).toBe(
-      'Nine of ten such waits end in 2–9 s.'
-    );
+    expect(
+      plain(within(waits!).getByTitle(/90% of waits/).title).split('\n')
+    ).toEqual([
+      'Waiting for 2 s.',
+      '90% of waits like this end within 9 s.',
+      "needs 15 GiB more; train's turn ends within 3 s"
+    ]);
     expect(waits!.getAttribute('aria-current')).toBe('true');
     const [rests] = rowsOf('Idle 1');
-    expect(textOf(rests)).toContain('5 GiB resident, 2 GiB in host memory');
+    expect(textOf(rests)).toContain('5 GiB on the GPU, 2 GiB in host memory');
     expect(rests!.getAttribute('aria-current')).toBeNull();
   });
 
@@ -110,7 +112,7 @@ describe('PanelContent', () => {
     const host = { budget: 64 * GiB, swapped: 64 * GiB, promised: 0 };
     const { container } = setUp({ ...busy, host });
     expect(textOf(container)).toContain(
-      'Host memory is full: swapped data takes 64 GiB of 64 GiB.'
+      'Host memory is full: evicted data takes 64 GiB of 64 GiB.'
     );
   });
 
@@ -134,8 +136,8 @@ describe('PanelContent', () => {
     };
     setUp(makeStatus(makeGroup('a', asked), { ...running, ...asked }));
     for (const text of [
-      ...['frozen', 'background', 'kept', 'at most 20 GiB'],
-      ...['request 25 %', 'limit 50 %', 'weight 2']
+      ...['frozen', 'low priority', 'kept', 'at most 20 GiB of memory'],
+      ...['at least 25 % of GPU time', 'at most 50 % of GPU time', 'weight 2']
     ]) {
       expect(textOf(rowOf('a.ipynb'))).toContain(text);
       expect(textOf(rowOf('train.ipynb'))).toContain(text);
@@ -156,15 +158,17 @@ describe('PanelContent', () => {
     const asleep = rowOf('asleep.ipynb');
     expect(rowsOf('Idle 3')).toContain(asleep);
     expect(textOf(asleep)).toContain('6 GiB');
-    expect(textOf(asleep)).toContain('frees 719 MiB · about 1.2 s to wake');
+    expect(textOf(asleep)).toContain(
+      'freed 719 MiB of GPU memory · wakes in about 1.2 s'
+    );
     expect(within(asleep).getByText('Hibernated').title).toContain(
-      'nothing of it is on the GPU'
+      'it uses no GPU memory'
     );
     expect(asleep.querySelector('[data-hollow]')).not.toBeNull();
     const [wakes] = rowsOf('Waiting 1');
     within(wakes!).getByText('Waking…');
-    expect(textOf(wakes)).toContain('it was hibernated, and is being woken');
-    expect(textOf(wakes)).toContain('waited 0.5 s, about 0.7 s more');
+    expect(textOf(wakes)).toContain('waking up from hibernation');
+    expect(textOf(wakes)).toContain('about 0.7 s · waking up');
     within(rowOf('parks.ipynb')).getByText('Hibernating…');
     const why = within(rowOf('alone.ipynb')).getByText('not hibernated');
     expect(why.title).toContain('its process shares GPU memory');
@@ -179,7 +183,9 @@ describe('PanelContent', () => {
     const left = { ...gpu!, foreign: 4 * 1024 ** 2 };
     const { tell, container } = setUp({ ...status, gpus: [left] });
     expect(screen.queryByRole('region', { name: 'Other programs' })).toBeNull();
-    expect(textOf(container)).toContain('left by hibernated notebooks 4 MiB');
+    expect(textOf(container)).toContain(
+      'left over from hibernated notebooks 4 MiB'
+    );
     tell({ ...status, gpus: [{ ...left, foreign: GiB }] });
     screen.getByRole('region', { name: 'Other programs' });
     tell({ ...makeStatus(), gpus: [left] });
@@ -189,7 +195,7 @@ describe('PanelContent', () => {
   });
 
   it.each<[string, Partial<IStatus>, string]>([
-    ['after how long', {}, 'when they have been idle for 10 min'],
+    ['after how long', {}, 'after being idle for 10 min'],
     [
       'that it is off',
       {
@@ -280,7 +286,7 @@ describe('PanelContent', () => {
       ]
     });
     const heads = [...container.querySelectorAll('.jp-GpuShare-gpuHead')];
-    expect(heads.map(head => textOf(head).includes('being emptied'))).toEqual([
+    expect(heads.map(head => textOf(head).includes('draining'))).toEqual([
       false,
       true
     ]);
@@ -288,7 +294,7 @@ describe('PanelContent', () => {
       [...container.querySelectorAll('.jp-GpuShare-notice')].map(textOf)
     ).toEqual([
       'Maintenance: stops at 18:00',
-      'A process of ada holds 2 GiB of GPU memory that it does not state'
+      'A process owned by ada is using 2 GiB of GPU memory that gpushare cannot account for'
     ]);
   });
 
@@ -304,8 +310,8 @@ describe('PanelContent', () => {
       unshared: [kernel('k', 'x/b.ipynb'), kernel('l', 'y/b.ipynb', 'c.ipynb')]
     });
     const rows = rowsOf('Not sharing 2');
-    expect(textOf(rows[0])).toMatch(/^x\/b\.ipynbIts/);
-    expect(textOf(rows[1])).toMatch(/^y\/b\.ipynb and c\.ipynbIts/);
+    expect(textOf(rows[0])).toMatch(/^x\/b\.ipynbSharing/);
+    expect(textOf(rows[1])).toMatch(/^y\/b\.ipynb and c\.ipynbSharing/);
   });
 
   it('shows the first of many, and all of them if asked', () => {
@@ -332,27 +338,29 @@ describe('PanelContent', () => {
     });
     expect(textOf(second)).toContain('15 of 20 GiB in use');
     expect(screen.getAllByText('automatic')).toHaveLength(1);
-    expect(textOf(rowOf('train.ipynb'))).toContain('yields within 5 s · GPU 0');
+    expect(textOf(rowOf('train.ipynb'))).toContain(
+      'turn ends within 5 s · GPU 0'
+    );
   });
 
   it.each([
     ['no_driver', 'No NVIDIA driver was found', 'not shared'],
-    ['not_installed', 'The driver cannot be used', 'not shared'],
-    ['bad_configuration', 'The configuration has a mistake', 'not shared'],
-    ['disabled', 'GPU sharing is switched off', 'not shared'],
+    ['not_installed', 'The NVIDIA driver is not usable', 'not shared'],
+    ['bad_configuration', 'Invalid configuration', 'not shared'],
+    ['disabled', 'GPU sharing is turned off', 'not shared'],
     ['starting', 'Starting', 'starting'],
     ['not_started', 'GPU sharing did not start', 'not shared'],
-    ['scheduler_unreachable', 'The scheduler does not answer', 'not shared'],
+    ['scheduler_unreachable', 'The scheduler is not responding', 'not shared'],
     ['remote_kernels', 'Kernels run on another machine', 'not shared'],
     [
       'server_extension_missing',
-      'The server part is not running',
+      'The server extension is not running',
       'not shared'
     ],
-    ['forbidden', 'You may not see the GPU', 'not shared'],
+    ['forbidden', 'You have no permission to see the GPU', 'not shared'],
     [
       'server_unreachable',
-      'The Jupyter server does not answer',
+      'The Jupyter server is not responding',
       'connection lost'
     ]
   ])('explains %s', (code, title, link) => {
@@ -392,11 +400,11 @@ describe('PanelContent', () => {
       const broken = { ...busy, notices: null } as unknown as IStatus;
       const { tell } = setUp(broken);
       expect(textOf(screen.getByRole('alert'))).toContain(
-        'The panel could not be drawn'
+        'The panel could not be displayed'
       );
       tell(busy);
       fireEvent.click(screen.getByRole('button', { name: 'Try again' }));
-      expect(textOf(rowOf('train.ipynb'))).toContain('cell for 12 s');
+      expect(textOf(rowOf('train.ipynb'))).toContain('turn ends within 5 s');
       expect(screen.queryByRole('alert')).toBeNull();
     } finally {
       quiet.mockRestore();
@@ -411,9 +419,7 @@ describe('PanelContent', () => {
         model.now = 102;
         await jest.advanceTimersByTimeAsync(1000);
       });
-      expect(textOf(rowOf('train.ipynb'))).toContain(
-        'cell for 14 s · yields within 3 s'
-      );
+      expect(textOf(rowOf('train.ipynb'))).toContain('turn ends within 3 s');
       expect(textOf(rowOf('plots.ipynb'))).toContain('about 2 s');
     } finally {
       jest.useRealTimers();

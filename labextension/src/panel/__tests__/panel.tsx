@@ -96,7 +96,7 @@ export const busy = makeStatus(
 /** Open the table of the timeline; browsers tell it a moment later. */
 export async function openTable(): Promise<void> {
   await act(async () => {
-    fireEvent.click(screen.getByText('As a table'));
+    fireEvent.click(screen.getByText('Show as a table'));
     await new Promise(resolve => setTimeout(resolve));
   });
 }

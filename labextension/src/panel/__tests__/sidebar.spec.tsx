@@ -85,7 +85,7 @@ describe('the panel', () => {
   it('says that it could not be loaded, and can be tried again', async () => {
     fails = true;
     Widget.attach(panel, document.body);
-    await sees('The panel could not be loaded.');
+    await sees('The panel failed to load.');
     fails = false;
     panel.node.querySelector('button')?.click();
     await sees('a.ipynb');

@@ -35,7 +35,7 @@ describe('the live region', () => {
     tell(makeStatus(makeGroup('plots', { ...console, state: 'running' })));
     expect(said()).toBe('plots.ipynb has the GPU');
     tell(makeStatus(makeWaiting('plots', 2, console)));
-    expect(said()).toBe('plots.ipynb waits for the GPU, position 2');
+    expect(said()).toBe('plots.ipynb is waiting for the GPU, position 2');
   });
 
   it('says that the console in front hibernates, and wakes', () => {
@@ -48,7 +48,7 @@ describe('the live region', () => {
     tell(makeStatus(makeHibernated('eda', { sessions })));
     expect(said()).toBe('eda.ipynb is hibernated');
     tell(makeStatus(makeWaking('eda', { sessions })));
-    expect(said()).toBe('eda.ipynb is being woken');
+    expect(said()).toBe('eda.ipynb is waking up');
   });
 
   it('leaves it to the cell of a notebook to say how it fares', () => {
@@ -61,7 +61,7 @@ describe('the live region', () => {
     expect(said()).toBe('');
     // What a notebook does between its cells, nobody else says.
     tell(makeStatus(makeWaiting('plots', 1, { cell: null })));
-    expect(said()).toBe('plots.ipynb waits for the GPU, position 1');
+    expect(said()).toBe('plots.ipynb is waiting for the GPU, position 1');
   });
 
   it('is quiet about others, and when another notebook comes to the front', () => {
@@ -108,7 +108,7 @@ describe('the timeline', () => {
     expect(
       rows.map(([name, what, , length, size]) => [name, what, length, size])
     ).toEqual([
-      ['train', 'memory arriving', '2.0 s', '3 GiB'],
+      ['train', 'restoring memory', '2.0 s', '3 GiB'],
       ['plots', 'waiting', '40 s so far', ''],
       ['train', 'running', '30 s', '']
     ]);
@@ -123,11 +123,11 @@ describe('the timeline', () => {
       fireEvent.keyDown(picture, { key });
     };
     picture.focus();
-    expect(text()).toBe('3 things');
+    expect(text()).toBe('3 events');
     press('ArrowDown');
     expect(text()).toContain('plots.ipynb · waiting · 40 s so far');
     press('ArrowDown');
-    expect(text()).toContain('train.ipynb · memory arriving · 2.0 s · 3 GiB');
+    expect(text()).toContain('train.ipynb · restoring memory · 2.0 s · 3 GiB');
     press('ArrowLeft');
     expect(text()).toContain('train.ipynb · running · 30 s');
     expect(
@@ -170,6 +170,6 @@ describe('the timeline', () => {
 
   it('says that nothing happened', () => {
     setUp({ ...busy, timeline: makeTimeline() });
-    screen.getByText('Nobody used the GPU in this time.');
+    screen.getByText('No notebook used the GPU in this time.');
   });
 });

@@ -113,7 +113,7 @@ describe('makeGpu', () => {
     ]);
     expect(gpu.used).toBe('15 of 20\u00a0GiB in use');
     expect(gpu.legend.map(({ text }) => plain(text))).toEqual([
-      'cannot move 1 GiB',
+      'unevictable 1 GiB',
       'CUDA contexts 1 GiB',
       'other programs 2 GiB',
       'free 5 GiB'
@@ -146,7 +146,7 @@ describe('makeGpu', () => {
       pool: { in_use: 2 * GiB, prepared: 3 * GiB }
     };
     expect(plain(gpuOf(status).hostText)).toBe(
-      '2 GiB in host memory, 1 GiB more ready'
+      '2 GiB in host memory, 1 GiB more prepared'
     );
   });
 
@@ -247,7 +247,7 @@ describe('noticesOf', () => {
     );
     for (const notice of notices) {
       expect(plain(noticeText('', notice, trans))).toMatch(
-        /^Host memory is full: swapped data takes .* of .*\./
+        /^Host memory is full: evicted data takes .* of .*\./
       );
     }
   });
@@ -264,39 +264,39 @@ describe('detailText', () => {
     [
       'one that runs and has to yield',
       makeGroup('a', { state: 'running', cell, yields_in: 5 }),
-      'cell for 14 s · yields within 3 s'
+      'turn ends within 3 s'
     ],
     [
       'one that is hibernated',
       makeHibernated('a'),
-      'for 12 s · frees 719 MiB · about 1.2 s to wake'
+      'hibernated for 12 s · freed 719 MiB of GPU memory · wakes in about 1.2 s'
     ],
     [
       'one that wakes',
       makeWaking('a'),
-      'it was hibernated, and is being woken'
+      'longer than expected · waking up from hibernation'
     ],
     [
       'one that wakes and lacks room',
       makeWaking('a', {
         reason: { code: 'making_room', params: { lack: GiB } }
       }),
-      'making room for 1 GiB'
+      'making room by evicting 1 GiB'
     ],
     [
       'one that waits',
       makeWaiting('a', 1),
-      'needs 60 GiB, lacks 15 GiB: train has the GPU'
+      'about 2 s · needs 15 GiB more; train has the GPU'
     ],
     [
       'one with an idle lease',
       makeGroup('a', { state: 'held' }),
-      'idle lease for 12 s · 5 GiB resident, 2 GiB in host memory'
+      'idle lease for 12 s · 5 GiB on the GPU, 2 GiB in host memory'
     ],
     [
       'one with an idle lease in the middle of a cell',
       makeGroup('a', { state: 'held', cell }),
-      'cell for 14 s · idle lease · 5 GiB resident, 2 GiB in host memory'
+      'cell running for 14 s · idle lease · 5 GiB on the GPU, 2 GiB in host memory'
     ],
     [
       'one whose memory arrives',
@@ -307,12 +307,12 @@ describe('detailText', () => {
           params: { arrived: GiB, footprint: 2 * GiB, victims: ['b.ipynb'] }
         }
       }),
-      'its memory is arriving while that of b leaves: 1 GiB of 2 GiB'
+      'restoring its memory while evicting b: 1 GiB of 2 GiB'
     ],
     [
       'one that is idle',
       makeGroup('a'),
-      'for 12 s · 5 GiB resident, 2 GiB in host memory'
+      'idle for 12 s · 5 GiB on the GPU, 2 GiB in host memory'
     ]
   ])('says of %s what it does', (_, group, expected) => {
     expect(plain(detailText(group, wordingOf([]), 102))).toBe(expected);
@@ -346,7 +346,9 @@ describe('turnPercent', () => {
 
 describe('explain', () => {
   it('leaves no panel blank', () => {
-    expect(explain(makeStatus(), trans)?.title).toBe('Nobody uses the GPU yet');
+    expect(explain(makeStatus(), trans)?.title).toBe(
+      'No notebook is using the GPU yet'
+    );
     expect(explain({ ...makeStatus(), gpus: [] }, trans)?.title).toBe(
       'No GPU was found'
     );
@@ -388,9 +390,9 @@ describe('words', () => {
   it('says a state aloud in words that do not count', () => {
     const waiting = makeWaiting('a', 2);
     expect(announce(waiting, 'a', trans)).toBe(
-      'a waits for the GPU, position 2'
+      'a is waiting for the GPU, position 2'
     );
     const frozen = makeGroup('a', { wishes: makeWishes({ frozen: true }) });
-    expect(announce(frozen, 'a', trans)).toBe('a does not use the GPU');
+    expect(announce(frozen, 'a', trans)).toBe('a is not using the GPU');
   });
 });

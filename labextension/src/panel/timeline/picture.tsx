@@ -121,12 +121,12 @@ export function Picture(props: IPictureProps): JSX.Element {
       tabIndex={0}
       aria-roledescription={trans.__('timeline')}
       aria-label={trans.__(
-        'What happened; the arrow keys go from one thing to the next'
+        'Timeline of events; use the arrow keys to move between events'
       )}
       aria-valuemin={1}
       aria-valuemax={Math.max(1, total)}
       aria-valuenow={index + 1}
-      aria-valuetext={text || trans._n('%1 thing', '%1 things', total)}
+      aria-valuetext={text || trans._n('%1 event', '%1 events', total)}
       onKeyDown={move}
       onBlur={() => choose(null)}
     >

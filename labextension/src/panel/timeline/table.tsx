@@ -35,7 +35,7 @@ export function Table({ lanes, wording, clock }: ITableProps): JSX.Element {
       className="jp-GpuShare-table"
       onToggle={event => setOpen(event.currentTarget.open)}
     >
-      <summary>{trans.__('As a table')}</summary>
+      <summary>{trans.__('Show as a table')}</summary>
       {open && <Rows lanes={lanes} wording={wording} clock={clock} />}
     </details>
   );
@@ -52,15 +52,15 @@ function Rows({ lanes, wording, clock }: ITableProps): JSX.Element {
       className="jp-GpuShare-scroll"
       role="region"
       tabIndex={0}
-      aria-label={trans.__('What happened, newest first')}
+      aria-label={trans.__('Events, newest first')}
     >
       <table>
         <thead>
           <tr>
             <th scope="col">{trans.__('Notebook')}</th>
-            <th scope="col">{trans.__('What')}</th>
-            <th scope="col">{trans.__('Began')}</th>
-            <th scope="col">{trans.__('Length')}</th>
+            <th scope="col">{trans.__('Event')}</th>
+            <th scope="col">{trans.__('Started')}</th>
+            <th scope="col">{trans.__('Duration')}</th>
             <th scope="col">{trans.__('Size')}</th>
           </tr>
         </thead>
@@ -84,7 +84,7 @@ function Rows({ lanes, wording, clock }: ITableProps): JSX.Element {
       </table>
       {spans.length > ROWS && (
         <p className="jp-GpuShare-quiet">
-          {trans.__('The newest %1 of %2.', ROWS, spans.length)}
+          {trans.__('Showing the newest %1 of %2 events.', ROWS, spans.length)}
         </p>
       )}
     </div>

@@ -55,7 +55,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
       </h3>
       {lanes.length === 0 ? (
         <p className="jp-GpuShare-quiet">
-          {trans.__('Nobody used the GPU in this time.')}
+          {trans.__('No notebook used the GPU in this time.')}
         </p>
       ) : (
         <>

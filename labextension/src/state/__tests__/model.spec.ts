@@ -549,7 +549,7 @@ describe('an action', () => {
   it('fails with a sentence when nobody answers', async () => {
     server.answer = () => Promise.reject(new TypeError('Failed to fetch'));
     await expect(model.act({ op: 'release', group: 'a' })).rejects.toThrow(
-      'The Jupyter server does not answer.'
+      'The Jupyter server is not responding.'
     );
   });
 });

@@ -75,12 +75,12 @@ it('says nothing while nothing is known', () => {
 
 it.each<[string, Partial<IGroup>]>([
   ['GPU: running', { state: 'running' }],
-  ['GPU: moving in', { state: 'moving' }],
-  ['GPU: idle, 5 GiB resident', { state: 'idle' }],
+  ['GPU: restoring', { state: 'moving' }],
+  ['GPU: idle, 5 GiB on the GPU', { state: 'idle' }],
   ['GPU: idle', { state: 'idle', gpus: [] }],
   ['GPU: hibernated', makeHibernated('plots')],
   ['GPU: waking, about 0.7 s', makeWaking('plots')],
-  ['GPU: frozen, 5 GiB resident', { wishes: makeWishes({ frozen: true }) }]
+  ['GPU: frozen, 5 GiB on the GPU', { wishes: makeWishes({ frozen: true }) }]
 ])('says of the notebook in front: %s', async (expected, changes) => {
   await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
   expect(text()).toBe(expected);
@@ -92,9 +92,7 @@ it('says the place in the queue and the time, which runs', async () => {
     makeGroup('train', { state: 'running' })
   ]);
   expect(text()).toBe('GPU: waiting (22nd, about 12 s)');
-  expect(title()).toContain(
-    'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
-  );
+  expect(title()).toContain("needs 15 GiB more; train's turn ends within 3 s");
   model.now += 2;
   await settle(() => jest.advanceTimersByTime(1000));
   expect(text()).toBe('GPU: waiting (22nd, about 10 s)');
@@ -102,9 +100,9 @@ it('says the place in the queue and the time, which runs', async () => {
 
 it('says what it means that the notebook in front is hibernated', async () => {
   await tell([makeHibernated('plots')]);
-  expect(title()).toContain('its next cell takes about 1.2 s to wake it');
+  expect(title()).toContain('Its next cell wakes it in about 1.2 s');
   await tell([makeWaking('plots')]);
-  expect(title()).toContain('it was hibernated, and is being woken');
+  expect(title()).toContain('waking up from hibernation');
 });
 
 it('says how the GPUs stand if the notebook in front has not used them', async () => {
@@ -115,7 +113,7 @@ it('says how the GPUs stand if the notebook in front has not used them', async (
     makeGroup('b', { state: 'running' }),
     makeWaiting('c', 1)
   ]);
-  expect(text()).toBe('GPU: 2 running, 1 waiting, 15 GiB resident');
+  expect(text()).toBe('GPU: 2 running, 1 waiting, 15 GiB on the GPU');
   documents.currentKernel = 'c';
   await settle(() => documents.changed.emit());
   expect(text()).toContain('GPU: waiting (1st');

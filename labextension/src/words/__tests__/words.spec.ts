@@ -8,7 +8,7 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
-import type { IEstimate, ISleep, State } from '../../core/status';
+import type { ISleep, State } from '../../core/status';
 import { availabilityText, unsharedText } from '../availability';
 import { isolate, shorten } from '../mentions';
 import { noticeText } from '../notices';
@@ -18,12 +18,12 @@ import { estimateText, placeText, waitText } from '../short';
 import {
   cellText,
   classText,
-  intervalSentence,
+  boundText,
   memoryText,
   sleepText,
   sleepTitle,
   stateText,
-  waitedText,
+  waitTitle,
   wishesText
 } from '../states';
 
@@ -38,7 +38,9 @@ describe('a name in a sentence', () => {
       code: 'behind',
       params: { ahead: 'h', ahead_name: 'ניסוי.ipynb' }
     };
-    expect(reasonText(reason, wording)).toBe('after \u2068ניסוי\u2069');
+    expect(reasonText(reason, wording)).toBe(
+      '\u2068ניסוי\u2069 is ahead in the queue'
+    );
   });
 
   it('is not cut in the middle of a letter', () => {
@@ -48,17 +50,17 @@ describe('a name in a sentence', () => {
   });
 });
 
-describe('waitedText', () => {
+describe('waitTitle', () => {
   const waiting = makeGroup('a', { state: 'waiting', since: 92 });
   const estimate = { seconds: 11, low: 2, high: 20 };
+  const bound = '90% of waits like this end within';
 
   it.each([
-    ['waited 10 s', waiting, 102],
-    ['waited 10 s, about 9 s more', { ...waiting, estimate }, 102],
-    ['waited 19 s, any moment', { ...waiting, estimate }, 111],
-    ['waited 40 s, longer than expected', { ...waiting, estimate }, 132]
+    ['Waiting for 10 s.', waiting, 102],
+    [`Waiting for 10 s.\n${bound} 18 s.`, { ...waiting, estimate }, 102],
+    ['Waiting for 40 s.', { ...waiting, estimate }, 132]
   ])('says %s', (expected, group, now) => {
-    expect(plain(waitedText(group, trans, now))).toBe(expected);
+    expect(plain(waitTitle(group, trans, now))).toBe(expected);
   });
 });
 
@@ -92,154 +94,154 @@ describe('reasonText', () => {
     [
       'needs_memory',
       { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: 5 },
-      'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
+      "needs 15 GiB more; train's turn ends within 3 s"
     ],
     [
       'needs_memory',
       { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: null },
-      'needs 60 GiB, lacks 15 GiB: train has the GPU'
+      'needs 15 GiB more; train has the GPU'
     ],
     [
       'serialised',
       { ...holder, yields_in: 1 },
-      'one notebook at a time: train is about to yield'
+      "one notebook at a time; train's turn is about to end"
     ],
     [
       'making_room',
       { lack: GiB, victims: ['a.ipynb', 'x/b.ipynb'] },
-      'making room: moving 1 GiB of a, b to host memory'
+      'making room by evicting 1 GiB of a, b'
     ],
     [
       'filling',
       { arrived: GiB, footprint: 3 * GiB, victims: ['a.ipynb'] },
-      'its memory is arriving while that of a leaves: 1 GiB of 3 GiB'
+      'restoring its memory while evicting a: 1 GiB of 3 GiB'
     ],
     [
       'filling',
       { arrived: GiB, footprint: 3 * GiB, victims: [] },
-      'its memory is arriving: 1 GiB of 3 GiB'
+      'restoring its memory: 1 GiB of 3 GiB'
     ],
     [
       'draining',
       { ...holder, for: 1 },
-      'train is finishing its last GPU work (for 3 s)'
+      'waiting for train to finish its queued GPU work (3 s so far)'
     ],
     [
       'draining',
       { ...holder, for: 1, kernel: 'matmul', kernel_for: 10 },
-      'the kernel `matmul` of train has been running for 12 s'
+      'the CUDA kernel `matmul` of train has been running for 12 s'
     ],
     [
       'stuck',
       { ...holder, for: 40, lack: GiB },
-      'train has not answered for 42 s: it was stopped, or its GPU work does not end; interrupt or restart it'
+      'train has not responded for 42 s. It may be stopped, or its GPU work may be stuck. Interrupt or restart it.'
     ],
     [
       'stuck',
       { ...holder, for: 40, kernel: 'matmul', kernel_for: 50 },
-      'train does not give the GPU up: its kernel `matmul` has been running for 52 s; interrupt or restart it'
+      'train has not released the GPU: its CUDA kernel `matmul` has been running for 52 s. Interrupt or restart it.'
     ],
     [
       'limited',
       { until_in: 5, whose: '' },
-      'it had its share of the GPU; more in 3 s'
+      'it has reached its GPU time limit; more in 3 s'
     ],
     [
       'limited',
       { until_in: 5, whose: 'user:ada' },
-      'the user ada had its share of the GPU; more in 3 s'
+      'user ada has reached its GPU time limit; more in 3 s'
     ],
     [
       'limited',
       { until_in: 5, whose: 'team:course' },
-      'the team course had its share of the GPU; more in 3 s'
+      'team course has reached its GPU time limit; more in 3 s'
     ],
     [
       'thrashing',
       { ...holder, yields_in: 5 },
-      'side by side both were slowed by paging, so they take turns: train yields within 3 s'
+      "paging slowed both down when they ran side by side, so they take turns; train's turn ends within 3 s"
     ],
-    ['behind', { ahead: 'a', ahead_name: 'plots.ipynb' }, 'after plots'],
+    [
+      'behind',
+      { ahead: 'a', ahead_name: 'plots.ipynb' },
+      'plots is ahead in the queue'
+    ],
     [
       'residency',
       { ...holder, until_in: 4 },
-      'its memory has only just arrived: train yields within 2 s'
+      "train's memory was just restored; it can be evicted in 2 s"
     ],
     [
       'foreign_use',
       { lack: GiB, foreign: 3 * GiB },
-      'lacks 1 GiB: programs outside the sharing hold 3 GiB'
+      'needs 1 GiB more; programs not managed by gpushare hold 3 GiB'
     ],
     [
       'crowded',
       { lack: GiB, fixed: 3 * GiB },
-      'lacks 1 GiB: others hold 3 GiB that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory'
+      'needs 1 GiB more; other notebooks hold 3 GiB of unevictable memory (CUDA contexts, shared memory). Shut one of them down or restart it.'
     ],
     [
       'dying',
       { lack: GiB, ghosts: GiB },
-      'lacks 1 GiB: memory of a process that ended is being freed'
+      'needs 1 GiB more; waiting for the driver to free the memory of a process that has exited'
     ],
     [
       'returning',
       { lack: GiB, clients: 2 },
-      'lacks 1 GiB until 2 processes of the previous scheduler have connected again'
+      'needs 1 GiB more; the scheduler has restarted, and 2 processes have yet to reconnect'
     ],
     [
       'host_memory',
       { lack: GiB, until_in: 20 },
-      'lacks 1 GiB: the host has too little free memory at the moment'
+      'needs 1 GiB more; the host has too little free memory at the moment'
     ],
     [
       'restore_failed',
       { attempts: 3, error: 999 },
-      'its memory could not be moved back to the GPU in 3 attempts (CUDA error 999); trying again, nothing is lost'
+      'restoring its memory failed 3 times (CUDA error 999); trying again. No data is lost.'
     ],
     [
       'restore_failed',
       { attempts: 1, error: null },
-      'its memory could not be moved back to the GPU in 1 attempt; trying again, nothing is lost'
+      'restoring its memory failed once; trying again. No data is lost.'
     ],
-    ['frozen', {}, 'frozen until somebody unfreezes it'],
-    [
-      'on_hold',
-      {},
-      'an administrator took the GPU from it, and has to let it go on'
-    ],
+    ['frozen', {}, 'frozen; unfreeze it to continue'],
+    ['on_hold', {}, 'on hold; only an administrator can resume it'],
     [
       'quota_gpus',
       { ...holder, whose: 'user:ada', gpus: 1, own: 1, yields_in: 5 },
-      'the user ada may use 1 GPU at once: train yields within 3 s'
+      "user ada may use 1 GPU at once; train's turn ends within 3 s"
     ],
     [
       'quota_gpus',
       { whose: 'team:lab', gpus: 2, own: 1, holder_name: null },
-      'the team lab may use 2 GPUs at once: others of the same come first'
+      'team lab may use 2 GPUs at once; other notebooks of the same user or team are ahead'
     ],
     [
       'quota_gpus',
       { whose: 'user:ada', gpus: 1, own: 2, holder_name: null },
-      'the user ada may use 1 GPU at once, and it uses 2 by itself: restart it on fewer'
+      'user ada may use 1 GPU at once, and this notebook alone uses 2; restart it on fewer GPUs'
     ],
     [
       'gpu_draining',
       { gpu: 'GPU-0' },
-      'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
+      'an administrator is draining its GPU; wait, or restart the kernel to get another GPU'
     ],
     [
       'kept',
       { ...holder, lack: GiB, until_in: 240 },
-      'lacks 1 GiB: the memory of train is kept on the GPU, for at most 3 min more'
+      'needs 1 GiB more; train keeps its memory on the GPU, for at most 3 min more'
     ],
     [
       'exclusive',
       { ...holder, lack: GiB, until_in: 62 },
-      'train has the GPU for a whole cell, for at most 1 min more'
+      'train has the GPU to itself for one cell, for at most 1 min more'
     ],
     [
       'making_room',
       { lack: 'much', victims: [7, null, 'a.ipynb'] },
-      'making room: moving 0 B of a to host memory'
+      'making room by evicting 0 B of a'
     ],
     ['of_a_newer_scheduler', {}, 'waiting for the GPU']
   ])('words %s', (code, params, expected) => {
@@ -250,14 +252,14 @@ describe('reasonText', () => {
     const reason = { code: 'serialised', params: { ...holder, yields_in: 9 } };
     const names = new Map([['h', 'b/renamed.ipynb']]);
     expect(plain(reasonText(reason, { ...wording, names }))).toBe(
-      'one notebook at a time: b/renamed yields within 9 s'
+      "one notebook at a time; b/renamed's turn ends within 9 s"
     );
   });
 
   it('writes sizes in the units that people chose', () => {
     const reason = { code: 'making_room', params: { lack: 2e9 } };
     expect(plain(reasonText(reason, { ...wording, units: 'decimal' }))).toBe(
-      'making room for 2 GB'
+      'making room by evicting 2 GB'
     );
   });
 });
@@ -299,11 +301,11 @@ describe('availabilityText', () => {
 
 describe('memoryText', () => {
   it('says where the memory is', () => {
-    expect(memoryText(0, 0, wording)).toBe('no memory');
-    expect(memoryText(GiB, 0, wording)).toBe('all resident');
+    expect(memoryText(0, 0, wording)).toBe('no GPU memory');
+    expect(memoryText(GiB, 0, wording)).toBe('all on the GPU');
     expect(memoryText(0, GiB, wording)).toBe('all in host memory');
     expect(plain(memoryText(2 * GiB, GiB, wording))).toBe(
-      '2 GiB resident, 1 GiB in host memory'
+      '2 GiB on the GPU, 1 GiB in host memory'
     );
   });
 });
@@ -322,13 +324,13 @@ describe('noticeText', () => {
   it('says who does not answer', () => {
     expect(
       noticeText('a.ipynb', { code: 'stuck', params: {} }, trans)
-    ).toContain('a.ipynb was told to give the GPU up and does not answer');
+    ).toContain('a.ipynb was asked to release the GPU and has not responded');
   });
 
   it('says that a policy failed, which is of no notebook', () => {
     const params = { policy: 'ours', instead: 'burst', error: 'No.' };
     expect(noticeText('', { code: 'policy_failed', params }, trans)).toBe(
-      'The policy "ours" failed, and "burst" took over: No.'
+      'The policy "ours" failed and was replaced by "burst": No.'
     );
   });
 });
@@ -342,7 +344,7 @@ describe('unsharedText', () => {
     ['on_strike', {}, 'on_strike']
   ])('names a remedy for %s', (code, params, remedy) => {
     const { title, text } = unsharedText('a.ipynb', { code, params }, trans);
-    expect(title).toBe('a.ipynb does not share the GPU');
+    expect(title).toBe('a.ipynb is not sharing the GPU');
     expect(text).toContain(remedy);
   });
 });
@@ -364,27 +366,23 @@ describe('the wait', () => {
     const holder_name = `deep/${'very-'.repeat(20)}long.ipynb`;
     const reason = { code: 'behind', params: { ahead_name: holder_name } };
     expect(reasonText(reason, wording)).toBe(
-      'after very-very-very-very-very…y-very-long'
+      'very-very-very-very-very…y-very-long is ahead in the queue'
     );
   });
 
-  it('counts down the estimate and its interval', () => {
+  it('counts down the estimate and its bound', () => {
     const estimate = { seconds: 4, low: 2, high: 9 };
-    const intervalOf = (estimate: IEstimate, elapsed?: number): string =>
-      plain(intervalSentence(estimate, trans, elapsed)).replace(
-        /^Nine of ten such waits end in (.*)\.$/,
-        '$1'
-      );
     expect(plain(estimateText(estimate, trans))).toBe('about 4 s');
     expect(plain(estimateText(estimate, trans, 1))).toBe('about 3 s');
     expect(estimateText(estimate, trans, 4)).toBe('any moment');
     expect(estimateText(estimate, trans, 11)).toBe('longer than expected');
-    expect(intervalOf(estimate)).toBe('2–9 s');
-    expect(intervalOf(estimate, 5)).toBe('0–4 s');
-    expect(intervalOf({ seconds: 60, low: 0, high: 240 })).toBe('0–4 min');
-    expect(intervalOf({ seconds: 60, low: 50, high: 4000 })).toBe(
-      '50 s – 1 h 6 min'
+    expect(plain(boundText(estimate, trans))).toBe(
+      '90% of waits like this end within 9 s.'
     );
+    expect(plain(boundText(estimate, trans, 5))).toBe(
+      '90% of waits like this end within 4 s.'
+    );
+    expect(boundText(estimate, trans, 9)).toBe('');
   });
 
   it('tells how a cell fared', () => {
@@ -403,15 +401,15 @@ describe('stateText', () => {
   it('counts from the time of the message that brought the group', () => {
     const group = makeGroup('a', { state: 'running', cell, yields_in: 5 });
     expect(plain(stateText(group, trans, 102))).toBe(
-      'cell for 14 s · yields within 3 s'
+      'cell running for 14 s · turn ends within 3 s'
     );
   });
 
   it('tells a cell that computes elsewhere from one that is over', () => {
     expect(plain(stateText(makeGroup('a', { cell }), trans, 100))).toBe(
-      'cell for 12 s, not using the GPU'
+      'cell running for 12 s, not using the GPU'
     );
-    expect(plain(stateText(makeGroup('a'), trans, 100))).toBe('for 10 s');
+    expect(plain(stateText(makeGroup('a'), trans, 100))).toBe('idle for 10 s');
   });
 });
 
@@ -426,18 +424,18 @@ describe('hibernation', () => {
 
   it('says what it means, and how long it takes to wake', () => {
     expect(asleep({}, 'hibernated')).toBe(
-      'Hibernated: nothing of it is on the GPU; its next cell takes about 1.2 s to wake it.'
+      'Hibernated: it uses no GPU memory. Its next cell wakes it in about 1.2 s.'
     );
     expect(asleep({ estimate: null }, 'hibernated')).toBe(
-      'Hibernated: nothing of it is on the GPU; its next cell wakes it.'
+      'Hibernated: it uses no GPU memory. Its next cell wakes it.'
     );
     expect(plain(sleepText(makeSleep(), wording))).toBe(
-      'frees 719 MiB · about 1.2 s to wake'
+      'freed 719 MiB of GPU memory · wakes in about 1.2 s'
     );
     expect(plain(sleepText(makeSleep({ estimate: null }), wording))).toBe(
-      'frees 719 MiB'
+      'freed 719 MiB of GPU memory'
     );
-    expect(asleep({ state: 'parking' })).toBe('It is being hibernated.');
+    expect(asleep({ state: 'parking' })).toBe('Hibernating.');
     expect(sleepTitle(makeGroup('a'), trans)).toBe('');
   });
 
@@ -481,12 +479,12 @@ describe('hibernation', () => {
 
   it('gives the reason for which one is not awake yet', () => {
     const waking = makeWaking('a');
-    const woken = 'it was hibernated, and is being woken';
+    const woken = 'waking up from hibernation';
     expect(whyText(waking, wording)).toBe(woken);
     expect(whyText({ ...waking, reason: null }, wording)).toBe(woken);
     const reason = { code: 'making_room', params: { lack: GiB } };
     expect(plain(whyText({ ...waking, reason }, wording))).toBe(
-      'making room for 1 GiB'
+      'making room by evicting 1 GiB'
     );
   });
 });
@@ -503,9 +501,9 @@ describe('wishesText', () => {
     });
     expect(wishesText(wishes, wording).map(plain)).toEqual([
       'kept on the GPU',
-      'at most 20 GiB',
-      'request 25 %',
-      'limit 50 %',
+      'at most 20 GiB of memory',
+      'at least 25 % of GPU time',
+      'at most 50 % of GPU time',
       'weight 2'
     ]);
   });
@@ -516,25 +514,25 @@ describe('classText', () => {
 
   it.each([
     ['auto', 'interactive', {}, null],
-    ['interactive', 'interactive', {}, 'interactive, as somebody asked'],
-    ['background', 'background', {}, 'background, as somebody asked'],
+    ['interactive', 'interactive', {}, 'interactive (set manually)'],
+    ['background', 'background', {}, 'low priority (set manually)'],
     [
       'auto',
       'background',
       { cell: { ...cell, since: 80 } },
-      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+      'low priority: its cell has used 12 s of GPU time; the next cell is interactive again'
     ],
     [
       'auto',
       'background',
       { last_cell: cell },
-      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+      'low priority: its cell has used 12 s of GPU time; the next cell is interactive again'
     ],
     [
       'auto',
       'background',
       {},
-      'background: it has used the GPU for long; after a pause it is interactive again'
+      'low priority: it has been using the GPU for a long time; it becomes interactive again after a pause'
     ]
   ] as const)('says of %s, %s', (priority, class_, changes, expected) => {
     const wishes = makeWishes({ priority });
