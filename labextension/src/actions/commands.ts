@@ -57,7 +57,10 @@ function optionsOf(
     }
   };
   const isVisible = (about: IAbout): boolean =>
-    may() && (row.isVisible?.(about) ?? true);
+    may() &&
+    // Most documents do not use the GPU, and their menus stay as they are.
+    (about.group !== null || about.args['isDocument'] !== true) &&
+    (row.isVisible?.(about) ?? true);
 
   return {
     label: args => labelOf(row, aboutOf(args)),

@@ -9,6 +9,7 @@ import type { AntiThrash, IGroup, IStatus, Priority } from '../core/status';
 import { isRunning, isWaiting } from '../core/status';
 import { CommandIds } from '../tokens';
 import { cannotText, isFinal, refusalText } from '../words/refusals';
+import { gpuText } from '../words/short';
 
 export type Args = ReadonlyPartialJSONObject;
 
@@ -31,9 +32,10 @@ export interface IAbout {
 
 /**
  * Menus and lists that offer actions: the palette, the menu of a row in the panel, the
- * menu of the chip in a notebook's toolbar, and the menu next to the name of a GPU.
+ * menu of the chip in a notebook's toolbar, the menu next to the name of a GPU, and
+ * JupyterLab's own menus of a document: its tab, its file, its kernel.
  */
-export type Place = 'palette' | 'row' | 'chip' | 'mode';
+export type Place = 'palette' | 'row' | 'chip' | 'mode' | 'document';
 
 /** One action: all that menus, buttons and the palette need to offer it. */
 export interface IActionRow {
@@ -111,7 +113,7 @@ export const ACTIONS: readonly IActionRow[] = [
     },
     isEnabled: ({ group }) =>
       ['running', 'held', 'moving'].includes(group?.state ?? ''),
-    ranks: { palette: 1, row: 1, chip: 1 }
+    ranks: { palette: 1, row: 1, chip: 1, document: 0 }
   },
   {
     command: CommandIds.offload,
@@ -144,7 +146,7 @@ export const ACTIONS: readonly IActionRow[] = [
     isEnabled: about => awakeBecause(about) === '',
     isVisible: ({ group, status }) =>
       (status?.hibernation ?? null) !== null && !isAsleep(group),
-    ranks: { palette: 7, row: 32, chip: 7 }
+    ranks: { palette: 7, row: 32, chip: 7, document: 1 }
   },
   {
     command: CommandIds.wake,
@@ -159,7 +161,7 @@ export const ACTIONS: readonly IActionRow[] = [
           : trans.__('Wake it now, not with its next cell.'),
     isEnabled: ({ group }) => group?.hibernation?.state !== 'waking',
     isVisible: ({ group }) => isAsleep(group),
-    ranks: { palette: 8, row: 33, chip: 8 }
+    ranks: { palette: 8, row: 33, chip: 8, document: 2 }
   },
   {
     command: CommandIds.setPriority,
@@ -385,9 +387,13 @@ export function labelOf(
   about: IAbout
 ): string {
   const { args, trans } = about;
-  return args['isPalette']
-    ? trans.__('GPU sharing: %1', label(about))
-    : ((args['isShort'] && short) || label)(about);
+  if (args['isPalette']) {
+    return trans.__('GPU sharing: %1', label(about));
+  }
+  const isDocument = args['isDocument'] === true;
+  const text = (((args['isShort'] || isDocument) && short) || label)(about);
+  // Nothing else in the menu of a document says that the entry is about the GPU.
+  return isDocument ? gpuText(text, trans) : text;
 }
 
 /** The priority that is asked for; without a word, the class that it has not. */

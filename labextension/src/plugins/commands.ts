@@ -6,10 +6,13 @@ import type {
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { IConsoleTracker } from '@jupyterlab/console';
 import { IDocumentManager } from '@jupyterlab/docmanager';
+import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 
 import { addCommands } from '../actions/commands';
 import { entriesOf } from '../actions/table';
+import { targetGroup } from '../actions/target';
 import type { ISession } from '../core/status';
 import { IDocuments, IGpuShareModel } from '../tokens';
 import { Lifetime } from './lifetime';
@@ -23,13 +26,22 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   description: 'Adds what people can do about the GPUs that notebooks share.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
-  optional: [IDocumentManager, IConsoleTracker, ICommandPalette, ITranslator],
+  optional: [
+    IDocumentManager,
+    INotebookTracker,
+    IConsoleTracker,
+    IFileBrowserFactory,
+    ICommandPalette,
+    ITranslator
+  ],
   activate: (
     app: JupyterFrontEnd,
     model: IGpuShareModel,
     documents: IDocuments,
     manager: IDocumentManager | null,
+    notebooks: INotebookTracker | null,
     consoles: IConsoleTracker | null,
+    files: IFileBrowserFactory | null,
     palette: ICommandPalette | null,
     translator: ITranslator | null
   ): void => {
@@ -49,10 +61,17 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         throw new Error(trans.__('%1 cannot be opened here.', name));
       }
     };
+    const { sessions, contents } = app.serviceManager;
     const groupAt = (): string | null =>
-      app.contextMenuHitTest(node => Boolean(node.dataset['group']))?.dataset[
-        'group'
-      ] ?? null;
+      targetGroup({
+        app,
+        model,
+        sessions,
+        contents,
+        notebooks,
+        consoles,
+        files
+      });
     lifetime.add(
       addCommands({ commands, model, documents, trans, open, groupAt })
     );

@@ -30,6 +30,8 @@ let commands: CommandRegistry;
 let model: FakeModel;
 let opened: ISession[];
 let current: string | null;
+/** The group on which a context menu is open. */
+let target: string | null;
 
 beforeAll(() => {
   // It is JupyterLab that draws the dialogs, in its own time.
@@ -41,6 +43,7 @@ beforeEach(() => {
   model = new FakeModel(makeStatus(makeGroup('a'), makeGroup('b')));
   opened = [];
   current = 'a';
+  target = null;
   const documents: IDocuments = {
     changed: new Signal({} as IDocuments),
     get currentKernel() {
@@ -60,7 +63,8 @@ beforeEach(() => {
     open: document => {
       opened.push(document);
       return Promise.resolve();
-    }
+    },
+    groupAt: () => target
   });
 });
 
@@ -313,6 +317,19 @@ describe('commands', () => {
     expect(model.acts).toEqual([
       { op: 'adjust', group: 'a', priority: 'auto' }
     ]);
+  });
+
+  it("are offered in JupyterLab's menu of a document if its kernel uses the GPU", () => {
+    const { release, hibernate, wake } = CommandIds;
+    const args = { isContext: true, isDocument: true };
+    for (const command of [release, hibernate, wake]) {
+      expect(commands.isVisible(command, args)).toBe(false);
+    }
+    target = 'a';
+    expect(commands.isVisible(release, args)).toBe(true);
+    expect(commands.label(release, args)).toBe('GPU: Release');
+    expect(commands.label(hibernate, args)).toBe('GPU: Hibernate Now');
+    expect(commands.label(wake, args)).toBe('GPU: Wake');
   });
 
   it('offer the class that it has not, whoever gave it', () => {

@@ -4,19 +4,38 @@ import { ACTIONS, entriesOf } from '../table';
 
 const menus = schema['jupyter.lab.menus'];
 
+/** The entries of a context menu; null is a separator. */
+function entriesAt(selector: string): unknown[] {
+  const items = menus.context.filter(item => item.selector === selector);
+  const ranks = items.map(({ rank }) => rank);
+  expect(ranks).toEqual([...ranks].sort((a, b) => a - b));
+  return items.map(item =>
+    'command' in item ? { command: item.command, args: item.args } : null
+  );
+}
+
 describe('the schema for JupyterLab', () => {
   it.each([
     ['row', '.jp-GpuShare-row[data-group]'],
     ['chip', '.jp-GpuShare-chip[data-group]']
   ] as const)('has the menu of a %s as a context menu', (place, selector) => {
-    const items = menus.context.filter(item => item.selector === selector);
-    const entries = items.map(item =>
-      'command' in item ? { command: item.command, args: item.args } : null
-    );
-    expect(entries).toEqual(entriesOf(place, { isContext: true }));
-    const ranks = items.map(({ rank }) => rank);
-    expect(ranks).toEqual([...ranks].sort((a, b) => a - b));
+    expect(entriesAt(selector)).toEqual(entriesOf(place, { isContext: true }));
   });
+
+  it.each([
+    ['tab', '#jp-main-dock-panel .lm-DockPanel-tabBar .lm-TabBar-tab', [null]],
+    ['file', '.jp-DirListing-item[data-isdir="false"].jp-mod-running', []],
+    ['kernel', '.jp-RunningSessions-item.jp-mod-kernel', [null]]
+  ])(
+    "adds to JupyterLab's own context menu of a %s",
+    (_, selector, separator) => {
+      const args = { isContext: true, isDocument: true };
+      expect(entriesAt(selector)).toEqual([
+        ...separator,
+        ...entriesOf('document', args)
+      ]);
+    }
+  );
 
   it('names commands that there are', () => {
     const commands = ACTIONS.map(({ command }) => command);
