@@ -141,8 +141,8 @@ class Activity:
             for uuid, share in group.shares.items():
                 self.turn.paces_stale[uuid] = share.gpu
             found = self.classes.of(group)
-            if found != group.classed:
-                group.classed = found
+            if found != group.activity_class:
+                group.activity_class = found
                 stir(group)
                 if group.lease is not None:
                     for share in group.shares.values():
@@ -151,9 +151,11 @@ class Activity:
             self.time_class(group)
 
     def time_class(self, group: Group) -> None:
-        """Look again when a burst that goes on would change what its group counts as."""
+        """Look again when a burst that goes on would change the class of its group."""
+        if not group.busy:
+            return
         at = None
-        if group.busy and (not group.metered or group.overdue):
+        if not group.metered or group.overdue:
             at = self.classes.changes_at(
                 group, max(group.burst.ran_since, group.burst.counted_until)
             )
@@ -175,6 +177,7 @@ class Activity:
                 self.count_time(group)
             group.busy -= 1
             if not group.busy:
+                self.timers.set(group.ages, None)
                 group.burst.ran_before += self.turn.now - group.burst.ran_since
 
     def forget(self, group_id: str) -> None:

@@ -28,7 +28,7 @@ class Answers:
             return
         moves = sum(h.evicting / h.share.gpu.bandwidth for h in client.holdings.values())
         if client.restoring:
-            moves += self.costs.footprint_cost(client.group)
+            moves += client.group.footprint_cost
         # Not from the last sign of life: one that moves a little now and then would never be late.
         due = (
             client.owes_since

@@ -69,8 +69,9 @@ class Attachment:
             )
             group.idle_since = self.turn.now
             group.wishes = self.preferences.recall(group.id)
+            group.focused = self.model.focus.get(group.user) == group.id
             self.model.groups[group.id] = group
-            group.classed = self.classes.of(group)
+            group.activity_class = self.classes.of(group)
             self.times.of(group)
             self.turn.paces_stale.update(self.model.gpus)
             self.turn.log("join", group, pid=event.pid)

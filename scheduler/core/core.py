@@ -271,7 +271,7 @@ class Core:
         limits = Limits(model, turn, times, eligibility)
         costs = Costs(model)
         # A policy returns only groups that it was given, so they may be of our own class.
-        view = PolicyView(model, turn, times, costs, classes)
+        view = PolicyView(model, times, costs, classes)
         policy = Guard(policies, model.rules.policy, cast("View", view))
         residency = Residency(model, turn, policy, costs)
         chooser = VictimChooser(model, turn, policy, residency)
@@ -407,6 +407,7 @@ class Core:
         """
         turn = self.turn
         turn.begin(now)
+        self.view.now = now
         # 1. Apply the event to the model.
         self._apply(event)
         # 2. Rank, plan, evict or grant.
@@ -421,6 +422,7 @@ class Core:
         if not first:
             return self.handle(last, now)
         self.turn.begin(now)
+        self.view.now = now
         for event in first:
             self._apply(event)
         return self.turn.decisions + self.handle(last, now)

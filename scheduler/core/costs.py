@@ -19,14 +19,6 @@ class Costs:
 
     model: Model
 
-    def footprint_cost(self, group: Group) -> float:
-        """Return the seconds that it takes to move a group's footprint one way."""
-        return sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
-
-    def move_cost(self, group: Group) -> float:
-        """Return the seconds that it takes to bring in what a group lacks."""
-        return sum(s.need / s.gpu.bandwidth for s in group.shares.values())
-
     def cost_quantum(self, group: Group) -> float:
         """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
         return min(
@@ -44,12 +36,12 @@ class Costs:
         for share in group.shares.values():
             at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
             beside = max(beside, 1 + at_work)
-        return self.model.rules.residency_factor * self.footprint_cost(group) * beside
+        return self.model.rules.residency_factor * group.footprint_cost * beside
 
     def wake_estimate(self, group: Group) -> float:
         """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
         seconds = FIRST_WAKE if self.model.wake_seconds is None else self.model.wake_seconds
-        return seconds + self.footprint_cost(group)
+        return seconds + group.footprint_cost
 
     def measure_wake(self, seconds: float) -> None:
         """Learn from a wake how long it takes, without moves."""

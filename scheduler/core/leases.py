@@ -58,7 +58,7 @@ class Leases:
         gpu.holders[group.id] = group
         if group.yielding:
             gpu.yielding[group.id] = group
-        gpu.background += group.classed == "background"
+        gpu.background += group.activity_class == "background"
         self.turn.untold[group.id] = group
         if gpu.audience is not None:
             gpu.audience.add(group)
@@ -231,7 +231,7 @@ class Leases:
         gpu.yielding.pop(group.id, None)
         if gpu.audience is not None:
             gpu.audience.remove(group)
-        gpu.background -= group.classed == "background"
+        gpu.background -= group.activity_class == "background"
         self.turn.crowded[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
 
     def retry(self, client: Client, error: int = 0) -> None:

@@ -120,6 +120,26 @@ class GroupView(Protocol):
         ...
 
     @property
+    def activity_class(self) -> Class:
+        """Whether it is interactive, or works in the background."""
+        ...
+
+    @property
+    def focused(self) -> bool:
+        """Whether its notebook is the one in front of its user."""
+        ...
+
+    @property
+    def move_cost(self) -> float:
+        """Seconds that it takes to restore what it lacks on its GPUs."""
+        ...
+
+    @property
+    def footprint_cost(self) -> float:
+        """Seconds that it takes to move its footprint one way."""
+        ...
+
+    @property
     def intact(self) -> bool:
         """Whether nothing was evicted from it since its last grant."""
         ...
@@ -303,10 +323,6 @@ class View(Protocol):
         """The time, seconds."""
         ...
 
-    def class_of(self, group: GroupView) -> Class:
-        """Return what a group counts as."""
-        ...
-
     def expected(self, group: GroupView) -> float:
         """Return for how many seconds of GPU time its burst is expected to go on."""
         ...
@@ -325,20 +341,8 @@ class View(Protocol):
         """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
         ...
 
-    def footprint_cost(self, group: GroupView) -> float:
-        """Return the seconds that it takes to move a group's footprint one way."""
-        ...
-
-    def move_cost(self, group: GroupView) -> float:
-        """Return the seconds that it takes to bring in what a group lacks."""
-        ...
-
     def due_since(self, group: GroupView) -> float | None:
         """Return when its cell began, if that is expected to use the GPU and has not yet."""
-        ...
-
-    def focused(self, group: GroupView) -> bool:
-        """Whether it is in front of its user."""
         ...
 
 

@@ -98,13 +98,16 @@ class WaitQueue:
     ) -> Wait:
         """Add a wait to the queue: for a lease, or for memory that cannot move."""
         self.model.last_number += 1
-        wait = Wait(group, self.model.last_number, self.turn.now, grow, front, wakes)
+        gpus = group.gpus
+        if grow is not None:
+            gpus = {grow.least.gpu: self.model.gpus[grow.least.gpu]}
+        wait = Wait(group, self.model.last_number, self.turn.now, grow, front, wakes, gpus=gpus)
         if wakes and group.wait is not None:
             # It is woken in the turn of its lease.
             wait.number, wait.since = group.wait.number, group.wait.since
         place = self._kept_place(group) if grow is None else None
         if place is not None:
-            wait = Wait(group, place.number, place.since)
+            wait = Wait(group, place.number, place.since, gpus=gpus)
             wait.not_before = place.not_before
         wait.queued = True
         self._rank(wait)

@@ -30,8 +30,8 @@ class Residency:
         """Whether a group is to make way soon for one that waits."""
         return (
             wait.group.user == group.user
-            and group.classed == "background"
-            and wait.group.classed == "interactive"
+            and group.activity_class == "background"
+            and wait.group.activity_class == "interactive"
         )
 
     def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
@@ -56,7 +56,7 @@ class Residency:
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
             # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
-            end += max(1.0, self.model.rules.residency_factor * self.costs.footprint_cost(group))
+            end += max(1.0, self.model.rules.residency_factor * group.footprint_cost)
         return end
 
     def _first_from(self, group: Group) -> Wait | None:

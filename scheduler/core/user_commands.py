@@ -224,6 +224,7 @@ class UserCommands:
         for group_id in {before: None, event.group: None} if before != event.group else ():
             group = self.model.groups.get(group_id)
             if group is not None:
+                group.focused = self.model.focus.get(group.user) == group.id
                 self.queue.rank_anew(group)
                 self.turn.touch(group)
 

@@ -60,7 +60,9 @@ class Counters:
         match entry.kind:
             case "grant":
                 group = core.groups.get(entry.group)
-                self.waits["interactive" if group is None else group.classed].add(fields["waited"])
+                self.waits["interactive" if group is None else group.activity_class].add(
+                    fields["waited"]
+                )
             case "evict" | "restore":
                 direction = "out" if entry.kind == "evict" else "in"
                 self.moved[fields["gpu"], direction] += fields["bytes"]

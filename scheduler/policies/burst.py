@@ -71,7 +71,7 @@ class Burst(FirstComeFirstServed):
         """Order users by shares and GPU time; of one user's own, by age and what they are."""
         view, group = self.view, wait.group
         user, turn, own = view.times.rank(group, group.shares, view.now)
-        cost = min(view.expected(group) + view.move_cost(group), self.longest_favour)
+        cost = min(view.expected(group) + group.move_cost, self.longest_favour)
         return (
             {"user_share": user},
             {"turn": turn},
@@ -80,13 +80,13 @@ class Burst(FirstComeFirstServed):
                 "came": wait.since,
                 "background": self._delay(group),
                 "length": cost,
-                "focus": -self.focus_favour if view.focused(group) else 0.0,
+                "focus": -self.focus_favour if group.focused else 0.0,
             },
             *self.ties(wait),
         )
 
     def _delay(self, group: GroupView) -> float:
-        return self.background_delay if self.view.class_of(group) == "background" else 0.0
+        return self.background_delay if group.activity_class == "background" else 0.0
 
     def victim_rank(self, group: GroupView) -> Rank:
         """Order in which groups lose memory.
@@ -99,7 +99,7 @@ class Burst(FirstComeFirstServed):
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
         """Return the same, and when one that does not wait will have been away for twice as long."""
         kept = group.wishes.keep and not group.wishes.stopped
-        interactive = self.view.class_of(group) == "interactive"
+        interactive = group.activity_class == "interactive"
         resident = 0
         for share in group.shares.values():
             resident += share.resident
@@ -128,7 +128,7 @@ class Burst(FirstComeFirstServed):
             # To let a burst end costs the one that waits less than to take its memory out and have it back.
             rest = self.view.expected(group)
             end = self.view.now - group.turn_at + rest
-            cost = self.view.footprint_cost(group) + self.view.move_cost(wait.group)
+            cost = group.footprint_cost + wait.group.move_cost
             if rest < cost and end <= self.view.longest_quantum:
                 length = max(length, end)
         return length
@@ -140,10 +140,9 @@ class Burst(FirstComeFirstServed):
             needy = any(times.deficit(other, u, now) > self.slack for u in other.shares)
             if needy and not any(times.deficit(group, u, now) > 0 for u in group.shares):
                 return True
-        classes = self.view.class_of
         return (
-            classes(group) == "background"
-            and classes(other) == "interactive"
+            group.activity_class == "background"
+            and other.activity_class == "interactive"
             and self._may_favour(other, group)
         )
 
@@ -152,7 +151,7 @@ class Burst(FirstComeFirstServed):
         view, times = self.view, self.view.times
         if not times.active:
             return False
-        swing = (view.cost_quantum(other) + view.footprint_cost(other)) / times.window
+        swing = (view.cost_quantum(other) + other.footprint_cost) / times.window
         return times.owed_more(group, other, view.now, swing)
 
     def _may_favour(self, group: GroupView, other: GroupView) -> bool:
@@ -179,11 +178,10 @@ class Burst(FirstComeFirstServed):
         by_time = shared or (times.several_users and len({g.user for g in holders.values()}) > 1)
         if not by_time and gpu.background in (0, len(holders)):
             return {}
-        class_of = self.view.class_of
         interactive: list[GroupView] = []
         background: list[GroupView] = []
         for group in holders.values():
-            (interactive if class_of(group) == "interactive" else background).append(group)
+            (interactive if group.activity_class == "interactive" else background).append(group)
 
         # Among one user's own without shares, nothing depends on what they had to the microsecond: they are spared the
         # events.

@@ -41,7 +41,7 @@ class FirstComeFirstServed:
     def victim_rank(self, group: GroupView) -> Rank:
         """Order by idle time; of those that wait, the last in the queue first. What people keep comes last."""
         kept = group.wishes.keep and not group.wishes.stopped
-        interactive = self.view.class_of(group) == "interactive"
+        interactive = group.activity_class == "interactive"
         wait = group.wait
         if wait is not None and not wait.frozen:
             place = (-sum(parts.values()) for parts in self.queue_parts(wait))

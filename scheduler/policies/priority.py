@@ -26,7 +26,7 @@ class HighestPriority(FirstComeFirstServed):
     stall = 0.050
 
     def _levels(self, group: GroupView) -> tuple[float, float]:
-        interactive = self.view.class_of(group) == "interactive"
+        interactive = group.activity_class == "interactive"
         return (
             self.class_favour if interactive else 0.0,
             self.weight_favour * math.log2(group.wishes.weight),

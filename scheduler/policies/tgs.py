@@ -87,7 +87,7 @@ class Tgs(FirstComeFirstServed):
 
     def queue_parts(self, wait: WaitView) -> Parts:
         """Production first, and then by age; ten minutes of waiting make up for it."""
-        opportunistic = self.view.class_of(wait.group) == "background"
+        opportunistic = wait.group.activity_class == "background"
         own = {"came": wait.since, "background": self.favour if opportunistic else 0.0}
         return (own, *self.ties(wait))
 
@@ -120,6 +120,6 @@ class Tgs(FirstComeFirstServed):
         production: list[GroupView] = []
         others: list[GroupView] = []
         for group in gpu.holders.values():
-            interactive = self.view.class_of(group) == "interactive"
+            interactive = group.activity_class == "interactive"
             (production if interactive else others).append(group)
         return production, others

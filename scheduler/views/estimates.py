@@ -357,7 +357,7 @@ class Forecast:
         """Return how long a group will use the GPU once it is served."""
         found = self._expected.get(group.id)
         if found is None:
-            last = core.residency.quantum_of(group) + core.costs.footprint_cost(group)
+            last = core.residency.quantum_of(group) + group.footprint_cost
             found = self._expected[group.id] = self._left(group, 0.0, last)
         return found
 

@@ -75,7 +75,7 @@ def _who(core: Core, group: Group) -> dict[str, Any]:
         "group": group.id,
         "name": group.name,
         "user": group.user,
-        "class": group.classed,
+        "class": group.activity_class,
     }
 
 
@@ -84,7 +84,7 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
     if group.wishes.priority != "auto":
         return _said("asked")
     after = core.rules.interactive_burst
-    if group.classed == "background":
+    if group.activity_class == "background":
         return _said("long_cell" if group.cells else "long_use", after=after)
     return _said("fresh_cell" if group.cells else "short_use", after=after)
 
@@ -181,8 +181,8 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
         return None
     pace = min(slowed, key=lambda p: (p.inflight is None, p.inflight or 0.0))
     holders = {g.id: g for share in group.shares.values() for g in share.gpu.holders.values()}
-    others = [g for g in holders.values() if g is not group and g.classed == "interactive"]
-    if group.classed == "interactive":
+    others = [g for g in holders.values() if g is not group and g.activity_class == "interactive"]
+    if group.activity_class == "interactive":
         # It is held back for somebody's share, not for what that one is.
         others = []
     others = [g for g in others if g.busy > 0] or others

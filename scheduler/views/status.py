@@ -153,7 +153,7 @@ def _group(
         "name": group.name,
         "kind": "run" if group.id.startswith("run-") else "kernel",
         "user": group.user,
-        "class": group.classed,
+        "class": group.activity_class,
         "state": group.state,
         "since": group.since,
         "position": position,

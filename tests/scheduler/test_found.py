@@ -352,7 +352,7 @@ def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request()
     script.entitle("team:lab", {"request": 0.5})
     script.settle()
     holder, _, waiting = script.processes.values()
-    assert script.core.groups[holder.group].classed == "interactive"
+    assert script.core.groups[holder.group].activity_class == "interactive"
     assert script.core.residency.residency(script.core.groups[holder.group]) > 5.0
     script.advance(script.now + 2.1)
     script.settle()

@@ -468,7 +468,7 @@ class World(RuleBasedStateMachine):
         residency = self.core.residency.residency(group)
         residency = min(residency, self.residency.get(group.id, residency))
         # So does one that is not below its request make way for one that is.
-        if group.classed == "background" or self.core.times.active:
+        if group.activity_class == "background" or self.core.times.active:
             residency = min(residency, self.core.rules.background_quantum)
         return (
             since is None
@@ -551,7 +551,7 @@ class World(RuleBasedStateMachine):
             assert gpu.queue == [w for w in core.queue if uuid in w.gpus]
             holders = {g.id for g in core.model.leased.values() if uuid in g.shares}
             assert gpu.holders.keys() == holders
-            assert gpu.background == sum(g.classed == "background" for g in gpu.holders.values())
+            assert gpu.background == sum(g.activity_class == "background" for g in gpu.holders.values())
             assert gpu.yielding == {i: g for i, g in gpu.holders.items() if g.yielding}
             if gpu.audience is not None:
                 anew = Audience.of(gpu.holders.values())

@@ -437,7 +437,9 @@ class Group:
     absences: DurationPredictor = field(default_factory=lambda: DurationPredictor(unknown=0.0))
     idle_since: float = 0.0
     #: What it counted as last.
-    classed: Class = "interactive"
+    activity_class: Class = "interactive"
+    #: Whether its notebook is the one in front of its user.
+    focused: bool = False
     #: Its clients say how much of the GPU they have. Otherwise its GPU time is that of its bursts.
     metered: bool = False
     #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
@@ -496,6 +498,16 @@ class Group:
                 if delayed.obstacle in WAITED_FOR and delayed.grow.client in self.clients:
                     return delayed
         return None
+
+    @property
+    def move_cost(self) -> float:
+        """Seconds that it takes to restore what the group lacks on its GPUs."""
+        return sum(s.need / s.gpu.bandwidth for s in self.shares.values())
+
+    @property
+    def footprint_cost(self) -> float:
+        """Seconds that it takes to move the group's footprint one way."""
+        return sum(s.goal / s.gpu.bandwidth for s in self.shares.values())
 
     @property
     def restoring(self) -> bool:
@@ -571,14 +583,7 @@ class Wait:
     logged: bool = False
     queued: bool = False
     #: The GPUs that it is for, by UUID. Of a wait for a lease, they are always those of its group.
-    gpus: dict[str, Gpu] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Find the GPUs."""
-        self.gpus = self.group.gpus
-        if self.grow is not None:
-            uuid = self.grow.least.gpu
-            self.gpus = {uuid: self.group.gpus[uuid]}
+    gpus: dict[str, Gpu] = field(default_factory=dict)
 
     def counts(self, now: float) -> bool:
         """Whether it could be served at all: otherwise it holds up no other wait."""
@@ -600,5 +605,5 @@ class Wait:
     def passed_over(self) -> bool:
         """Whether it is for a lease, and its group is to get none for now."""
         if self.grow is None:
-            return self.group.wishes.stopped or self.group.mute or self.group.departs
+            return self.frozen or self.group.mute or self.group.departs
         return self.for_lease and self.group.wishes.stopped
