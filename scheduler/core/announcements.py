@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .contention_notices import ContentionNotices
+from .contention import ContentionNotices
 from .host_reserve import HostReserve
 from .messages import Notice
 from .notices import NoticeBoard
@@ -43,7 +43,7 @@ class Announcements:
             self.timers.set(("stock", ""), again)
             turn.restock.clear()
         # 4. Whether other groups wait for their GPUs or run there.
-        self.contention.tell_contended()
+        self.contention.notify_holders()
         # 5. Since when groups are in the state that the status shows.
         for group in turn.touched.values():
             state = group.state

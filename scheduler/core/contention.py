@@ -1,71 +1,120 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who hears how many wait for a GPU and hold a lease there: a crowd is told without looking at each of its groups."""
+"""Notifies holders of contention: whether other groups wait for their GPUs or run there.
+
+Many holders of one GPU are notified without a look at each of their groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
 
-ClientT = TypeVar("ClientT")
-ClientT_co = TypeVar("ClientT_co", covariant=True)
-
-
-class _Wishes(Protocol):
-    @property
-    def exclusive(self) -> bool: ...
+from .messages import Contended
+from .model import Client, Gpu, Group, Subscribers
+from .turn import Turn
 
 
-class Holder(Protocol[ClientT_co]):
-    """A group that holds a lease, of which no more is known here, because the model keeps an ``Audience`` itself."""
+@dataclass(slots=True, eq=False)
+class ContentionNotices:
+    """Notifies holders where this has changed."""
 
-    @property
-    def id(self) -> str:
-        """What it is known by."""
-        ...
+    turn: Turn
 
-    @property
-    def shares(self) -> Sized:
-        """What it holds, by GPU."""
-        ...
+    def tell(self, client: Client, waiting: int, beside: int = 0) -> None:
+        """Send the numbers of groups that wait and that run beside a client, if either changes from or to 0."""
+        if bool(client.contended) != bool(waiting) or bool(client.beside) != bool(beside):
+            client.contended, client.beside = waiting, beside
+            self.turn.decisions.append(Contended(client.number, waiting, beside))
 
-    @property
-    def wishes(self) -> _Wishes:
-        """What users asked for it."""
-        ...
+    def notify_holders(self) -> None:
+        """Notify the holders on GPUs where other groups began or ceased to wait or to run."""
+        touched = self.turn.touched
+        for gpu in self.turn.crowded.values():
+            gpu.waiting = len(
+                {w.group.id for w in gpu.queue if w.logged and w.counts(self.turn.now)}
+            )
+            crowd = (min(gpu.waiting, 2), min(len(gpu.holders), 2))
+            if crowd != gpu.crowd:
+                gpu.crowd = crowd
+                self._notify_all(gpu, touched)
+        self.turn.crowded.clear()
+        for group in touched.values():
+            if group.lease is not None and self._may_have_changed(group):
+                waiting = self._others_waiting(group)
+                beside = 0
+                for share in group.shares.values():
+                    beside = max(beside, len(share.gpu.holders) - 1)
+                for client in group.clients.values():
+                    self.tell(client, waiting, beside)
 
-    @property
-    def clients(self) -> Mapping[int, ClientT_co]:
-        """Its processes, by number."""
-        ...
+    def _may_have_changed(self, group: Group) -> bool:
+        """Whether the numbers of one holder may have changed though those of its GPU did not."""
+        if self.turn.untold.pop(group.id, None) is not None or group.wishes.exclusive:
+            return True
+        for share in group.shares.values():
+            if share.gpu.queue:
+                return True
+        return len(group.shares) != 1
+
+    def _notify_all(self, gpu: Gpu, apart: dict[str, Group]) -> None:
+        """Notify the holders of one GPU, and collect in ``apart`` those for which more than this GPU counts."""
+        subscribers = gpu.subscribers
+        if subscribers is None:
+            subscribers = gpu.subscribers = subscribers_of(gpu)
+        themselves = {w.group.id: w.group for w in gpu.queue if w.group.id in gpu.holders}
+        if themselves or subscribers.apart:
+            for name, group in gpu.holders.items():
+                if name in themselves or name in subscribers.apart:
+                    apart[name] = group
+        spared = {n for group in themselves.values() for n in group.clients}
+        waiting, beside = gpu.waiting, len(gpu.holders) - 1
+        some, several = waiting > 0, beside > 0
+        out = self.turn.decisions
+        # There may be many, so this repeats ``tell`` instead of calling it.
+        for number, client in subscribers.alike.items():
+            if (client.contended > 0) is some and (client.beside > 0) is several:
+                continue
+            if number not in spared:
+                client.contended, client.beside = waiting, beside
+                out.append(Contended(number, waiting, beside))
+
+    def _others_waiting(self, group: Group) -> int:
+        """Return how many other groups wait for its GPUs."""
+        if group.exclusive:
+            return 0  # it keeps its lease, so it need not react
+        if len(group.shares) == 1:
+            gpu = next(iter(group.shares.values())).gpu
+            waits = gpu.waiting and any(
+                w.group is group and w.logged and w.counts(self.turn.now) for w in gpu.queue
+            )
+            return gpu.waiting - bool(waits)
+        return len(
+            {
+                w.group.id
+                for s in group.shares.values()
+                for w in s.gpu.queue
+                if w.logged and w.group is not group and w.counts(self.turn.now)
+            }
+        )
 
 
-@dataclass(slots=True)
-class Audience(Generic[ClientT]):
-    """The holders of one GPU, in the order in which they came to hold it."""
+def subscribers_of(gpu: Gpu) -> Subscribers[Client, Group]:
+    """Return the holders of a GPU, as they are notified of contention."""
+    found: Subscribers[Client, Group] = Subscribers()
+    for group in gpu.holders.values():
+        subscribe(found, group)
+    return found
 
-    #: Clients of those for whom nothing but this GPU counts: they are told the same.
-    alike: dict[int, ClientT] = field(default_factory=dict)
-    #: Groups that use others too, or go on whoever waits.
-    apart: dict[str, Holder[ClientT]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, holders: Iterable[Holder[ClientT]]) -> Audience[ClientT]:
-        """Return that of these holders."""
-        audience = cls()
-        for group in holders:
-            audience.add(group)
-        return audience
+def subscribe(subscribers: Subscribers[Client, Group], group: Group) -> None:
+    """Add a group that now holds a lease."""
+    if len(group.shares) > 1 or group.wishes.exclusive:
+        subscribers.apart[group.id] = group
+    else:
+        subscribers.alike.update(group.clients)
 
-    def add(self, group: Holder[ClientT]) -> None:
-        """Take in that a group holds a lease."""
-        if len(group.shares) > 1 or group.wishes.exclusive:
-            self.apart[group.id] = group
-        else:
-            self.alike.update(group.clients)
 
-    def remove(self, group: Holder[ClientT]) -> None:
-        """Take in that a group holds none any longer."""
-        self.apart.pop(group.id, None)
-        for number in group.clients:
-            self.alike.pop(number, None)
+def unsubscribe(subscribers: Subscribers[Client, Group], group: Group) -> None:
+    """Remove a group that no longer holds a lease."""
+    subscribers.apart.pop(group.id, None)
+    for number in group.clients:
+        subscribers.alike.pop(number, None)

@@ -152,7 +152,7 @@ from .attachment import Attachment, Departure
 from .burst_events import BurstEvents
 from .checks import Checks, ProtocolViolation
 from .collectives import Collectives
-from .contention_notices import ContentionNotices
+from .contention import ContentionNotices
 from .costs import Costs
 from .cycle import Cycle, GpuCycle
 from .eligibility import Eligibility

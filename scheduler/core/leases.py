@@ -8,7 +8,7 @@ from typing import Literal
 
 from .activity import Activity
 from .answers import Answers
-from .contention_notices import ContentionNotices
+from .contention import ContentionNotices, subscribe, unsubscribe
 from .eviction_orders import EvictionOrders
 from .ledger import Ledger
 from .messages import Cause, Grant, Notice, Revoke
@@ -60,8 +60,8 @@ class Leases:
             gpu.yielding[group.id] = group
         gpu.background += group.activity_class == "background"
         self.turn.untold[group.id] = group
-        if gpu.audience is not None:
-            gpu.audience.add(group)
+        if gpu.subscribers is not None:
+            subscribe(gpu.subscribers, group)
 
     def skip_to(self, lease: int) -> None:
         """Give new leases numbers beyond this one."""
@@ -229,8 +229,8 @@ class Leases:
         self.turn.recount = True
         del gpu.holders[group.id]
         gpu.yielding.pop(group.id, None)
-        if gpu.audience is not None:
-            gpu.audience.remove(group)
+        if gpu.subscribers is not None:
+            unsubscribe(gpu.subscribers, group)
         gpu.background -= group.activity_class == "background"
         self.turn.crowded[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
 

@@ -84,7 +84,7 @@ class Turn:
         """Mark a group that is to be told otherwise who waits: other clients, other GPUs, another wish."""
         self.untold[group.id] = group
         for share in group.shares.values():
-            share.gpu.audience = None
+            share.gpu.subscribers = None
 
     def reread(self, gpu: Gpu) -> None:
         """Decide on a GPU only after another reading: the last one does not show what has left."""

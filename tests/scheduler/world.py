@@ -39,7 +39,7 @@ from msgspec.structs import replace
 
 from jupyter_gpushare.scheduler import policies
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core.contention import Audience
+from jupyter_gpushare.scheduler.core.contention import subscribers_of
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.eligibility import NOTHING, unfit_code
 from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait
@@ -551,12 +551,14 @@ class World(RuleBasedStateMachine):
             assert gpu.queue == [w for w in core.queue if uuid in w.gpus]
             holders = {g.id for g in core.model.leased.values() if uuid in g.shares}
             assert gpu.holders.keys() == holders
-            assert gpu.background == sum(g.activity_class == "background" for g in gpu.holders.values())
+            assert gpu.background == sum(
+                g.activity_class == "background" for g in gpu.holders.values()
+            )
             assert gpu.yielding == {i: g for i, g in gpu.holders.items() if g.yielding}
-            if gpu.audience is not None:
-                anew = Audience.of(gpu.holders.values())
-                assert list(gpu.audience.alike.items()) == list(anew.alike.items())
-                assert gpu.audience.apart == anew.apart
+            if gpu.subscribers is not None:
+                again = subscribers_of(gpu)
+                assert list(gpu.subscribers.alike.items()) == list(again.alike.items())
+                assert gpu.subscribers.apart == again.apart
             holdings = [h for s in gpu.shares.values() for h in s.holdings.values()]
             assert gpu.coming == sum(h.evicting for h in holdings if not h.lost)
             for holding in holdings:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..contention import Audience
 from ..messages import Backend, Class, Grow, Usage
 from ..policy_api import FREE, Parts, Rank, Speed, State
 from ..timers import Timer
@@ -24,6 +23,7 @@ from .records import (
     DurationPredictor,
     Hibernation,
     Stage,
+    Subscribers,
     Totals,
     Unfit,
     Wishes,
@@ -87,8 +87,8 @@ class Gpu:
     #: Of these, those that were revoked; and how many are in the background.
     yielding: dict[str, Group] = field(default_factory=dict)
     background: int = 0
-    #: The holders, as they are told of each other. None: to be found anew.
-    audience: Audience[Client] | None = None
+    #: The holders, as they are notified of contention. None: to be collected again.
+    subscribers: Subscribers[Client, Group] | None = None
     paces: dict[str, Speed] = field(default_factory=dict)
     #: How many holdings on it are lost; and how many are of clients that are off it.
     lost: int = 0

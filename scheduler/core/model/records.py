@@ -26,6 +26,19 @@ Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
 LeaseState = Literal["none", "held", "yielding"]
 #: A place in the queue, of which no more is known here.
 WaitT = TypeVar("WaitT")
+#: A client and a group, likewise.
+ClientT = TypeVar("ClientT")
+GroupT = TypeVar("GroupT")
+
+
+@dataclass(slots=True)
+class Subscribers(Generic[ClientT, GroupT]):
+    """The holders of one GPU that are notified of contention, in the order in which they came to hold it."""
+
+    #: The clients of groups for which only this GPU counts: all of them are told the same.
+    alike: dict[int, ClientT] = field(default_factory=dict)
+    #: Groups that use other GPUs too, or keep their lease whether or not others wait.
+    apart: dict[str, GroupT] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
