@@ -179,7 +179,3 @@ class Activity:
             if not group.busy:
                 self.timers.set(group.ages, None)
                 group.burst.ran_before += self.turn.now - group.burst.ran_since
-
-    def forget(self, group_id: str) -> None:
-        """Forget a group that is gone."""
-        self.classes.forget(group_id)

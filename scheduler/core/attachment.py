@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .activity import Activity, Classes
+from .activity import Classes
 from .checks import LARGEST, Checks, ProtocolViolation
-from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
 from .host_reserve import HostReserve
 from .leases import Leases
@@ -19,9 +18,60 @@ from .preferences import Memory
 from .queue import WaitQueue
 from .shares import Shares
 from .takeover import ReturningClients, Takeover
-from .timers import Timers, retry_timer
+from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
+
+
+@dataclass(slots=True, eq=False)
+class GroupRegistry:
+    """Adds a group with its first client, and removes it with the last one."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    times: GpuTime
+    classes: Classes
+    thrash: Detector
+    preferences: Memory
+
+    def add(self, event: Attach) -> Group:
+        """Add the group that a client names when it attaches."""
+        self.model.last_number += 1
+        group = Group(
+            event.group,
+            event.name,
+            self.model.last_number,
+            event.user,
+            event.teams,
+            since=self.turn.now,
+            idle_since=self.turn.now,
+            wishes=self.preferences.recall(event.group),
+            focused=self.model.focus.get(event.user) == event.group,
+        )
+        self.model.groups[group.id] = group
+        group.activity_class = self.classes.of(group)
+        self.times.of(group)
+        self.turn.paces_stale.update(self.model.gpus)
+        self.turn.log("join", group, pid=event.pid)
+        return group
+
+    def remove(self, group: Group) -> None:
+        """Remove a group without clients."""
+        for uuid in group.shares:
+            del self.model.gpus[uuid].shares[group.id]
+        del self.model.groups[group.id]
+        self.timers.set(group.ages, None)
+        self.timers.set(group.rests, None)
+        self.model.evacuating.pop(group.id, None)
+        self.model.hibernating.pop(group.id, None)
+        self.turn.forget(group)
+        self.times.forget(group)
+        self.classes.forget(group.id)
+        self.thrash.forget(group.id)
+        self.preferences.remember(group.id, group.wishes)
+        self.turn.paces_stale.update(self.model.gpus)
+        self.turn.log("leave", group)
 
 
 @dataclass(slots=True, eq=False)
@@ -30,14 +80,12 @@ class Attachment:
 
     model: Model
     turn: Turn
-    times: GpuTime
-    classes: Classes
-    preferences: Memory
     host_reserve: HostReserve
     checks: Checks
     ledger: Ledger
     shares: Shares
     hibernation: HibernationManager
+    groups: GroupRegistry
     returning: ReturningClients
     takeover: Takeover
 
@@ -56,25 +104,7 @@ class Attachment:
         if event.hibernated and (event.leased or any(u.resident for u in event.usages)):
             raise ProtocolViolation(event.client, "states that it is hibernated, and is on the GPU")
 
-        group = self.model.groups.get(event.group)
-        if group is None:
-            self.model.last_number += 1
-            group = Group(
-                event.group,
-                event.name,
-                self.model.last_number,
-                event.user,
-                event.teams,
-                since=self.turn.now,
-            )
-            group.idle_since = self.turn.now
-            group.wishes = self.preferences.recall(group.id)
-            group.focused = self.model.focus.get(group.user) == group.id
-            self.model.groups[group.id] = group
-            group.activity_class = self.classes.of(group)
-            self.times.of(group)
-            self.turn.paces_stale.update(self.model.gpus)
-            self.turn.log("join", group, pid=event.pid)
+        group = self.model.groups.get(event.group) or self.groups.add(event)
         self.model.pages = self.model.pages or event.backend == "managed"
         client = Client(
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
@@ -136,17 +166,12 @@ class Departure:
     model: Model
     turn: Turn
     timers: Timers
-    times: GpuTime
-    thrash: Detector
-    preferences: Memory
     host_reserve: HostReserve
-    ledger: Ledger
     queue: WaitQueue
-    activity: Activity
-    orders: EvictionOrders
     leases: Leases
     shares: Shares
     hibernation: HibernationManager
+    groups: GroupRegistry
     takeover: Takeover
 
     def on_detach(self, client: Client, event: Detach) -> None:
@@ -170,12 +195,9 @@ class Departure:
                 mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
             gpu.died_at, gpu.read_pause = self.turn.now, 0.0
-            self.orders.forget(holding)
-            self.ledger.close(holding)
+            self.shares.close(holding)
             if gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.spoilt = True
-            self.timers.set(retry_timer(holding.client.number, holding.share.gpu.uuid), None)
-            del holding.share.holdings[client.number]
         if client.lease is not None:
             if not group.yielding:
                 self.takeover.break_off(client, client.lease)
@@ -189,22 +211,7 @@ class Departure:
         del self.model.clients[client.number], group.clients[client.number]
         self.turn.reseat(group)
         if not group.clients:
-            for uuid in group.shares:
-                del self.model.gpus[uuid].shares[group.id]
-            del self.model.groups[group.id]
-            self.timers.set(group.ages, None)
-            self.timers.set(group.rests, None)
-            self.model.evacuating.pop(group.id, None)
-            self.model.hibernating.pop(group.id, None)
-            self.turn.touched.pop(group.id, None)
-            self.turn.unclassed.pop(group.id, None)
-            self.turn.untold.pop(group.id, None)
-            self.times.forget(group)
-            self.activity.forget(group.id)
-            self.thrash.forget(group.id)
-            self.preferences.remember(group.id, group.wishes)
-            self.turn.paces_stale.update(self.model.gpus)
-            self.turn.log("leave", group)
+            self.groups.remove(group)
             return
         for share in [s for s in group.shares.values() if not s.holdings]:
             self.shares.leave(share)

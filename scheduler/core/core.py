@@ -148,7 +148,7 @@ from .activity import Activity, Classes
 from .alarms import Alarms
 from .announcements import Announcements
 from .answers import Answers
-from .attachment import Attachment, Departure
+from .attachment import Attachment, Departure, GroupRegistry
 from .burst_events import BurstEvents
 from .checks import Checks, ProtocolViolation
 from .collectives import Collectives
@@ -288,13 +288,13 @@ class Core:
             model, turn, timers, ledger, planner, queue, activity, contention, notices, rooms, answers,
             orders,
         )
-        shares = Shares(model, turn, ledger, leases)
+        shares = Shares(model, turn, timers, ledger, orders, leases)
         growth = GrowthAdmission(
             model, turn, policy, ledger, readings, limits, planner, queue, rooms, orders, leases, shares,
         )
         room_maker = RoomMaker(model, turn, readings, orders, leases)
         filling = Filling(model, turn, readings, residency, planner, rooms, leases, room_maker)
-        relocation = Relocation(model, turn, timers, times, ledger, queue, orders, shares)
+        relocation = Relocation(model, turn, times, ledger, queue, shares)
         hibernation = HibernationManager(
             model, turn, timers, checks, ledger, eligibility, costs, queue, notices, orders, leases,
             relocation,
@@ -327,13 +327,12 @@ class Core:
         )
         returning = ReturningClients(model, turn)
         takeover = Takeover(model, turn, ledger, queue, activity, rooms, answers, leases)
+        groups = GroupRegistry(model, turn, timers, times, classes, thrash, preferences)
         attachment = Attachment(
-            model, turn, times, classes, preferences, host_reserve, checks, ledger, shares, hibernation,
-            returning, takeover,
+            model, turn, host_reserve, checks, ledger, shares, hibernation, groups, returning, takeover,
         )
         departure = Departure(
-            model, turn, timers, times, thrash, preferences, host_reserve, ledger, queue, activity,
-            orders, leases, shares, hibernation, takeover,
+            model, turn, timers, host_reserve, queue, leases, shares, hibernation, groups, takeover,
         )
         burst_events = BurstEvents(
             model, turn, times, classes, thrash, queue, activity, leases, hibernation,

@@ -6,12 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .eligibility import used_gpus
-from .eviction_orders import EvictionOrders
 from .ledger import Ledger
 from .model import Client, Gpu, Group, Model
 from .queue import WaitQueue
 from .shares import Shares
-from .timers import Timers, retry_timer
 from .turn import Turn
 from .usage import GpuTime
 
@@ -22,11 +20,9 @@ class Relocation:
 
     model: Model
     turn: Turn
-    timers: Timers
     times: GpuTime
     ledger: Ledger
     queue: WaitQueue
-    orders: EvictionOrders
     shares: Shares
 
     def elsewhere(self, client: Client) -> str | None:
@@ -66,12 +62,9 @@ class Relocation:
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
         stated = holding.stated
-        self.orders.forget(holding)
         # That is there until it is restored elsewhere.
         gpu.foreign += holding.left
-        self.ledger.close(holding)
-        self.timers.set(retry_timer(holding.client.number, holding.share.gpu.uuid), None)
-        del share.holdings[client.number]
+        self.shares.close(holding)
         if not share.holdings:
             self.shares.leave(share)
         moved = self.shares.holding(client, other)

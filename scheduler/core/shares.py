@@ -6,10 +6,12 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+from .eviction_orders import EvictionOrders
 from .leases import Leases
 from .ledger import Ledger
 from .model import Client, Holding, Model, Share
 from .queue import place
+from .timers import Timers, retry_timer
 from .turn import Turn
 
 
@@ -19,7 +21,9 @@ class Shares:
 
     model: Model
     turn: Turn
+    timers: Timers
     ledger: Ledger
+    orders: EvictionOrders
     leases: Leases
 
     def holding(self, client: Client, uuid: str) -> Holding:
@@ -44,6 +48,14 @@ class Shares:
             share.holdings[client.number] = holding
             self.ledger.open(holding)
         return holding
+
+    def close(self, holding: Holding) -> None:
+        """Remove what a client holds on a GPU."""
+        self.orders.forget(holding)
+        self.ledger.close(holding)
+        client, share = holding.client, holding.share
+        self.timers.set(retry_timer(client.number, share.gpu.uuid), None)
+        del share.holdings[client.number]
 
     def leave(self, share: Share) -> None:
         """A group has nothing on a GPU any more."""

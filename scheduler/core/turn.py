@@ -86,6 +86,11 @@ class Turn:
         for share in group.shares.values():
             share.gpu.subscribers = None
 
+    def forget(self, group: Group) -> None:
+        """Drop the marks of a group that has left."""
+        for marks in (self.touched, self.unclassed, self.untold):
+            marks.pop(group.id, None)
+
     def reread(self, gpu: Gpu) -> None:
         """Decide on a GPU only after another reading: the last one does not show what has left."""
         gpu.read_at = -math.inf
