@@ -343,11 +343,10 @@ class Core:
             hibernation,
         )
         # fmt: on
-        self.turn, self.timers, self.times, self.ledger = turn, timers, times, ledger
-        self.policy, self.view, self.classes, self.costs = policy, view, classes, costs
-        self.residency, self.planner, self.sources = residency, planner, sources
+        self.turn, self.timers, self.times, self.costs = turn, timers, times, costs
+        self.policy, self.view, self.residency = policy, view, residency
+        self.sources, self.commands = sources, user_commands
         self.cycle, self.announcements = cycle, announcements
-        self.commands = user_commands
         #: What handles each kind of event that an attached client sends.
         self.client_inputs: dict[type[Any], Callable[[Client, Any], None]] = {
             Detach: departure.on_detach,

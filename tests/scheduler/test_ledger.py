@@ -7,6 +7,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.core.leases import TRANSITIONS
 from tests.scheduler.core_machine import GIB, GPU, Machine
+from tests.support.consistency import validate
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def machine() -> Machine:
     m = Machine()
     m.runs("a", 40)
     m.process("b", 70).request()
-    m.core.ledger.validate()
+    validate(m.core)
     return m
 
 
@@ -38,7 +39,7 @@ def test_a_sum_of_a_gpu_that_is_wrong_is_named(machine: Machine, name: str) -> N
     gpu = machine.core.gpus[GPU]
     setattr(gpu, name, getattr(gpu, name) + GIB)
     with pytest.raises(AssertionError, match=f"the sum {name} of GPU {GPU} is"):
-        machine.core.ledger.validate()
+        validate(machine.core)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +49,13 @@ def test_a_sum_of_a_group_that_is_wrong_is_named(machine: Machine, name: str) ->
     share = machine.core.gpus[GPU].shares["a"]
     setattr(share, name, getattr(share, name) + GIB)
     with pytest.raises(AssertionError, match=f"the sum {name} of a on GPU {GPU} is"):
-        machine.core.ledger.validate()
+        validate(machine.core)
 
 
 def test_the_sum_of_all_promises_that_is_wrong_is_named(machine: Machine) -> None:
     machine.core.model.promised += GIB
     with pytest.raises(AssertionError, match="the sum promised of all GPUs is"):
-        machine.core.ledger.validate()
+        validate(machine.core)
 
 
 def test_each_state_of_a_lease_can_be_reached_and_left() -> None:

@@ -48,7 +48,7 @@ from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.core.victims import Victims
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
-from tests.support.consistency import check_status
+from tests.support.consistency import check_status, validate
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -532,7 +532,7 @@ class World(RuleBasedStateMachine):
     def sums_are_right(self) -> None:
         if not hasattr(self, "core"):
             return
-        self.core.ledger.validate()
+        validate(self.core)
         for gpu in self.core.gpus.values():
             if gpu.filling is not None:
                 assert gpu.filling.group.filling is not None
@@ -603,11 +603,11 @@ class World(RuleBasedStateMachine):
             wait = next((w for w in self.core.queue if gpu.uuid in w.gpus), None)
             if wait is None:
                 continue
-            kept = self.core.planner.plan(wait)
+            kept = self.core.sources.planner.plan(wait)
             victims = {u: g.victims for u, g in self.core.gpus.items()}
             for other in self.core.gpus.values():
                 other.victims = Victims(stirred={s.number: s for s in other.shares.values()})
-            anew = self.core.planner.plan(wait)
+            anew = self.core.sources.planner.plan(wait)
             for uuid, other in self.core.gpus.items():
                 other.victims = victims[uuid]
             for name in ("lacks", "short", "evict", "revoke", "draining", "leaving", "later"):

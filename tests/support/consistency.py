@@ -6,10 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.ledger import Ledger
 from jupyter_gpushare.scheduler.views.estimates import Forecast
 from jupyter_gpushare.scheduler.views.status import status
 
 PARTS = ("resident", "pinned", "contexts", "foreign", "ghosts", "free")
+
+
+def validate(core: Core) -> None:
+    """Check the sums that a core keeps."""
+    Ledger(core.model, core.turn).validate()
 
 
 def check_status(core: Core, now: float) -> None:
