@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Configuration for a JupyterHub whose users run in containers of one machine (docs/how-to/admin/jupyterhub-docker.md)."""
+"""Configuration for a JupyterHub whose users run in containers (docs/how-to/admin/jupyterhub-docker.md)."""

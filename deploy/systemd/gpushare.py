@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Settings of this machine's scheduler: /etc/gpushare/gpushare.py. All are optional; docs/reference/settings.md lists them.
+# Settings of this machine's scheduler, all optional: /etc/gpushare/gpushare.py. docs/reference/settings.md lists them.
 #
 #   systemctl reload gpushare     reads the shares again
 #   systemctl restart gpushare    reads all settings; clients reconnect, and no data is lost

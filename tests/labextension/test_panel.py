@@ -43,7 +43,9 @@ def contend(crowd: Crowd, page: LabPage) -> None:
 
 
 def test_it_says_that_nobody_is_there(page: LabPage) -> None:
-    expect(page.panel.get_by_role("heading", name="No notebook is using the GPU yet")).to_be_visible()
+    expect(
+        page.panel.get_by_role("heading", name="No notebook is using the GPU yet")
+    ).to_be_visible()
     expect(page.panel).to_contain_text("of 8\u00a0GiB in use")
 
 
@@ -343,7 +345,9 @@ def test_it_explains_why_there_is_nothing(
     assert overflowing(page.panel) == []
     page.page.unroute(STATUS)
     page.ask()
-    expect(page.panel.get_by_role("heading", name="No notebook is using the GPU yet")).to_be_visible()
+    expect(
+        page.panel.get_by_role("heading", name="No notebook is using the GPU yet")
+    ).to_be_visible()
 
 
 def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:

@@ -185,7 +185,9 @@ def bursts_beside_training() -> list[Kernel]:
 def test_bursts_beside_training_are_slowed_down_as_was_measured() -> None:
     shared = outcome(bursts_beside_training(), "shared")
     ratio = sum(shared.cells["interactive"].waits) / (200 * 0.005)
-    assert 0.37 <= ratio <= 0.50  # docs/explanation/benchmarks.md and the calibration: p99 +37 to +50 %
+    assert (
+        0.37 <= ratio <= 0.50
+    )  # docs/explanation/benchmarks.md and the calibration: p99 +37 to +50 %
     gated = outcome(bursts_beside_training(), "burst")
     assert sum(gated.cells["interactive"].waits) / (200 * 0.005) < ratio / 2
     # Training keeps at least 85 % while the bursts go on.

@@ -25,20 +25,20 @@ Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
 #: How far a group's lease is; ``leases.py`` has the steps between them.
 LeaseState = Literal["none", "held", "yielding"]
 #: A place in the queue, of which no more is known here.
-WaitT = TypeVar("WaitT")
+WaitType = TypeVar("WaitType")
 #: A client and a group, likewise.
-ClientT = TypeVar("ClientT")
-GroupT = TypeVar("GroupT")
+ClientType = TypeVar("ClientType")
+GroupType = TypeVar("GroupType")
 
 
 @dataclass(slots=True)
-class Subscribers(Generic[ClientT, GroupT]):
+class Subscribers(Generic[ClientType, GroupType]):
     """The holders of one GPU that are notified of contention, in the order in which they came to hold it."""
 
     #: The clients of groups for which only this GPU counts: all of them are told the same.
-    alike: dict[int, ClientT] = field(default_factory=dict)
+    alike: dict[int, ClientType] = field(default_factory=dict)
     #: Groups that use other GPUs too, or keep their lease whether or not others wait.
-    apart: dict[str, GroupT] = field(default_factory=dict)
+    apart: dict[str, GroupType] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class Totals:
 
 
 @dataclass(slots=True, eq=False)
-class Hibernation(Generic[WaitT]):
+class Hibernation(Generic[WaitType]):
     """A group on its way off the GPU, off it, or on its way back: some of its clients, at least, are not awake.
 
     ``evicting``: all are still, and its memory leaves.
@@ -200,7 +200,7 @@ class Hibernation(Generic[WaitT]):
     #: It is to be awake again as soon as what is under way has ended.
     wanted: bool = False
     #: The head of a queue that it makes room for. While that waits, work of its own does not end the attempt.
-    head: WaitT | None = None
+    head: WaitType | None = None
     #: Why it cannot be: a code, and a sentence.
     failed: tuple[str, str] | None = None
 
