@@ -41,7 +41,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
 @pytest.fixture(scope="session", autouse=True)
 def _private_environment() -> Iterator[None]:
     """Keep the tests away from the scheduler and the settings of whoever runs them."""
-    # Not pytest's own folder: a socket's path may have 107 bytes.
+    # Not pytest's own folder: a socket's path can have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gs-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         for name in [*os.environ]:

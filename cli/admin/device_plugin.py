@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if len(os.fsencode(options.endpoint)) > MAX_PATH:
         return complain(
-            f"a socket's path may have {MAX_PATH} bytes, and {options.endpoint} is longer; "
+            f"a socket's path can have at most {MAX_PATH} bytes, and {options.endpoint} is longer; "
             "shorten --resource or --kubelet-dir"
         )
     driver = find_driver()

@@ -113,7 +113,9 @@ class Cells:
         """Keep the lease until the cell ends, once there is one."""
         with self._lock:
             if not self._running:
-                raise Failure("no cell is open whose end would give the GPU back")
+                raise Failure(
+                    "%gpushare exclusive lasts until the end of a cell, and no cell is running"
+                )
             if not self._interposer.attached():
                 # Only a client of the scheduler can have a cell for itself, and this one is told of late.
                 self._interposer.attach()

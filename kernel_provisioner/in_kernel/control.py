@@ -27,7 +27,7 @@ def ask(library: Any, op: str, params: Dict[str, Any]) -> Dict[str, Any]:
             break
     if length == -errno.ENOENT or length == -errno.ECONNREFUSED:
         raise Failure(
-            "no scheduler answers at {}; is the Jupyter server with jupyter-gpushare still running?".format(
+            "no scheduler answers at {}. Check that the Jupyter server with jupyter-gpushare is running.".format(
                 os.environ.get("GPUSHARE_SOCKET", "its socket")
             )
         )
@@ -35,16 +35,18 @@ def ask(library: Any, op: str, params: Dict[str, Any]) -> Dict[str, Any]:
         path = os.environ.get("GPUSHARE_SOCKET", "")
         raise Failure(
             f"the path of the scheduler's socket has {len(os.fsencode(path))} bytes, "
-            f"and a socket's path may have 107: {path}; set GPUSHARE_SOCKET to a shorter path"
+            f"but a socket's path can have at most 107: {path}. Set GPUSHARE_SOCKET to a shorter path."
         )
     if length == -errno.EACCES:
         raise Failure(
-            "the scheduler at {} is another user's, or does not know this kernel; restart the kernel".format(
+            "the scheduler at {} belongs to another user, or does not know this kernel. Restart the kernel.".format(
                 os.environ.get("GPUSHARE_SOCKET", "its socket")
             )
         )
     if length < 0:
-        raise Failure(f"the scheduler cannot be asked: {os.strerror(-length)}")
+        raise Failure(
+            f"cannot ask the scheduler: {os.strerror(-length)}. Run `gpushare doctor` in a terminal."
+        )
     answer = json.loads(reply.raw[:length].decode("utf-8"))
     if not isinstance(answer, dict) or not answer.get("ok"):
         raise Failure(str(answer.get("error", answer) if isinstance(answer, dict) else answer))

@@ -55,7 +55,7 @@ class Interposer:
         """Let what is allocated from now on be more than the GPU has, or no longer."""
         why = ctypes.c_char_p()
         if self._library.gpushare_oversubscribe(int(on), ctypes.byref(why)) != 0:
-            reason = (why.value or b"the interposer does not say why").decode("utf-8", "replace")
+            reason = (why.value or b"the interposer gives no reason").decode("utf-8", "replace")
             raise Failure(f"this kernel cannot hold more than the GPU has: {reason}")
 
     def oversubscribes(self) -> bool:
@@ -67,7 +67,7 @@ class Interposer:
         why = ctypes.c_char_p()
         if self._library.gpushare_attached(ctypes.byref(why)) >= 0:
             return None
-        return (why.value or b"it is out of the way").decode("utf-8", "replace")
+        return (why.value or b"sharing is off").decode("utf-8", "replace")
 
     def control(self, op: str, **params: Any) -> Dict[str, Any]:
         """Ask the scheduler (docs/reference/control.md)."""

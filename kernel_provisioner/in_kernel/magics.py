@@ -40,7 +40,7 @@ class Magic:
         try:
             verb, given, as_json = parse(line)
             if cell is not None and verb != "exclusive":
-                raise Failure("a whole cell can be made exclusive; use %%gpushare exclusive")
+                raise Failure("%%gpushare has one subcommand: %%gpushare exclusive")
             if verb == "status" and self._interposer is None and not as_json:
                 # An answer and no failure: papermill and nbconvert end at the first cell that fails.
                 sys.stderr.write(f"gpushare: {what_is_missing()}\n")

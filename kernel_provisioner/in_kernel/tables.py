@@ -9,12 +9,12 @@ from .amounts import duration, size
 from .faults import Failure
 
 #: Said where the interposer lets everything pass, with the reason.
-NO_PART = "This kernel does not take part: "
+NO_PART = "This kernel does not share the GPU: "
 
 
 #: Said where the scheduler sends no sentences.
 WORDLESS = (
-    "The scheduler is an older version, which explains in codes only; use --json to show them."
+    "The scheduler has an older version, which explains with codes only. Use --json to show them."
 )
 
 
@@ -144,7 +144,7 @@ class Status(Table):
         "why",
     )
     RIGHT = (4, 5, 6)
-    EMPTY = "No notebook uses the GPU."
+    EMPTY = "No notebook is using the GPU."
 
     def __init__(
         self, data: Dict[str, Any], own: str, out_of_the_way: Optional[str] = None
@@ -194,25 +194,27 @@ class Status(Table):
 
 #: Kinds of spans in words: while they last, and afterwards.
 SPANS = {
-    "burst": ("runs", "ran"),
-    "wait": ("waits", "waited"),
-    "in": ("moves in", "moved in"),
-    "out": ("moves out", "moved out"),
-    "hibernated": ("is hibernated", "was hibernated"),
+    "burst": ("running", "ran"),
+    "wait": ("waiting", "waited"),
+    "in": ("restoring", "restored"),
+    "out": ("evicting", "evicted"),
+    "hibernated": ("hibernated", "was hibernated"),
 }
 
 
 class History(Table):
     """What the scheduler's timeline has of the last minutes (docs/contributing/lab-protocol.md)."""
 
-    HEADINGS = ("", "at", "notebook", "what", "for", "memory")
+    HEADINGS = ("", "time", "notebook", "event", "duration", "memory")
     RIGHT = (4, 5)
     EMPTY = "No notebook has used the GPU in the last {}."
 
     def __init__(self, status: Dict[str, Any], own: str) -> None:
         timeline, now = status.get("timeline"), float(status["time"])
         if timeline is None:
-            raise Failure("this scheduler keeps no timeline; restart the Jupyter servers")
+            raise Failure(
+                "this scheduler has an older version without a timeline. Restart the Jupyter server."
+            )
         start = max(float(timeline["start"]), now - HISTORY)
         spans = [span for span in timeline["spans"] if span["end"] is None or span["end"] > start]
         spans.sort(key=lambda span: (span["start"], span["id"]))
@@ -225,7 +227,7 @@ class History(Table):
     def lines(self) -> List[str]:
         """What the table leaves out."""
         left_out = self.data["left_out"]
-        said = "The last {} things that happened; {} more within {}."
+        said = "These are the last {} events; {} earlier ones in the last {} are left out."
         if not left_out:
             return []
         return [

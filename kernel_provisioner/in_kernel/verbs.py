@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``%gpushare`` understands: its verbs, their arguments, and what each has done."""
+"""The subcommands of ``%gpushare``: their arguments, and the sentence that confirms each."""
 
 import difflib
 import re
@@ -7,84 +7,87 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from .faults import Failure
 
-#: What ``%gpushare`` understands: by verb, its arguments (in brackets: not needed) and what it does.
+#: By subcommand: its arguments (optional ones in brackets) and what it does.
 VERBS: Dict[str, Tuple[str, str]] = {
-    "status": ("", "who uses the GPU, who waits, and why"),
-    "release": ("[GROUP]", "give the GPU up now, though the cell goes on"),
-    "offload": ("[GROUP]", "the same, and move the memory to the host; it comes back by itself"),
+    "status": ("", "show which notebooks use the GPU, which are waiting, and why"),
+    "release": ("[GROUP]", "release the GPU now; a running cell queues again when it needs it"),
+    "offload": ("[GROUP]", "release the GPU and move its data to host memory until it is needed"),
     "hibernate": (
         "[GROUP]",
-        "take it off the GPU altogether when it is idle; its next cell wakes it",
+        "take an idle notebook off the GPU completely; its next cell wakes it",
     ),
-    "wake": ("[GROUP]", "wake one that is hibernated, before its next cell does"),
-    "background": ("", "wait behind the interactive ones; memory leaves the GPU first"),
-    "interactive": ("", "come before those in the background, however long the cells are"),
-    "auto": ("", "interactive from the begin of a cell, in the background after 2 s of GPU time"),
-    "keep": ("on|off", "idle memory stays until somebody has waited for it for 5 min"),
-    "limit": ("SIZE|N%|off", "most memory on each GPU, such as 20GiB, or most of its time, as 50%"),
-    "memory": ("SIZE|off", "most memory on each GPU, such as 20GiB; beyond it: out of memory"),
-    "request": ("N%|off", "guaranteed part of a GPU's time, such as 25%"),
-    "weight": ("N", "part of the time that is spare: 2 gets twice as much as 1, the usual"),
-    "oversubscribe": ("[on|off]", "what is allocated from now on may be more than the GPU has"),
-    "exclusive": ("", "keep the GPU until this cell ends; %%gpushare exclusive: all of it"),
-    "explain": ("[GROUP]", "which rule put whom before whom, and what it takes to be next"),
-    "history": ("", "who ran, waited and moved in the last minutes"),
-    "help": ("", "this text"),
+    "wake": ("[GROUP]", "wake a hibernated notebook before its next cell does"),
+    "background": ("", "low priority: let interactive notebooks go first, and be evicted first"),
+    "interactive": ("", "go before background notebooks, however long the cells run"),
+    "auto": ("", "be interactive when a cell starts, and background after 2 s of GPU time"),
+    "keep": ("on|off", "keep idle data on the GPU until another notebook has waited for 5 min"),
+    "limit": ("SIZE|N%|off", "limit memory on each GPU (20GiB) or GPU time (50%)"),
+    "memory": ("SIZE|off", "limit memory on each GPU (20GiB); allocations beyond it fail"),
+    "request": ("N%|off", "guarantee part of a GPU's time, such as 25%"),
+    "weight": ("N", "set the share of spare GPU time: 2 gets twice as much as 1, the default"),
+    "oversubscribe": ("[on|off]", "let new allocations exceed the GPU's memory"),
+    "exclusive": (
+        "",
+        "keep the GPU until this cell ends; %%gpushare exclusive: run the cell alone",
+    ),
+    "explain": ("[GROUP]", "explain the order of the queue, and what a notebook is waiting for"),
+    "history": ("", "list what ran, waited and moved in the last minutes"),
+    "help": ("", "show this help"),
 }
 
 
-#: What a verb has done, said of a kernel.
+#: Sentences that confirm a subcommand, with the name of the notebook.
 DONE = {
-    "release": "{} gives the GPU up.",
-    "offload": "{} gives the GPU up and moves its memory out.",
-    "hibernate": "{} is taken off the GPU as soon as it is idle; its next cell wakes it.",
-    "wake": "{} is awake as soon as there is room for it.",
-    "background": "{} waits behind the interactive ones from now on, and its memory leaves the GPU first.",
-    "interactive": "{} comes before those in the background from now on, however long its cells are.",
-    "auto": "{} is interactive from the begin of each cell, and in the background once it has had 2 s of GPU time.",
-    "keep on": "{} keeps its memory on the GPU while it is idle, until somebody has waited for it for 5 min.",
-    "keep off": "{} keeps its memory on the GPU only until another needs the room.",
-    "memory": "{} gets no more than {} on each GPU from now on; what it holds already stays.",
-    "limit": "{} gets no more than {} of a GPU's time from now on.",
-    "limit off": "{} has no limit any more, neither of memory nor of GPU time.",
-    "memory off": "{} may have as much memory as there is again.",
-    "request": "{} is guaranteed {} of a GPU's time from now on: below that it comes before the others.",
-    "request off": "{} is guaranteed no time any more.",
-    "weight": "{} has the weight {} from now on where GPU time is spare.",
+    "release": "{} has released the GPU.",
+    "offload": "{} has released the GPU, and its data is moving to host memory.",
+    "hibernate": "{} will be hibernated as soon as it is idle. Its next cell wakes it.",
+    "wake": "{} will wake as soon as the GPU has room for it.",
+    "background": "{} now has low priority: interactive notebooks go first, and its data is evicted first.",
+    "interactive": "{} now goes before background notebooks, however long its cells run.",
+    "auto": "{} is now interactive when a cell starts, and background after 2 s of GPU time.",
+    "keep on": "{} keeps its data on the GPU while it is idle, until another notebook has waited for 5 min.",
+    "keep off": "{} keeps its data on the GPU only until another notebook needs the memory.",
+    "memory": "{} can now use at most {} on each GPU. Memory that is already allocated stays.",
+    "limit": "{} can now use at most {} of a GPU's time.",
+    "limit off": "{} no longer has a limit on memory or GPU time.",
+    "memory off": "{} no longer has a limit on memory.",
+    "request": "{} is now guaranteed {} of a GPU's time. While it has had less, it goes before the others.",
+    "request off": "{} is no longer guaranteed GPU time.",
+    "weight": "{} now has the weight {} when spare GPU time is divided.",
 }
 
 
-#: What ``%gpushare oversubscribe`` answers.
+#: Sentences that confirm ``%gpushare oversubscribe``.
 OVERSUBSCRIPTION = {
-    True: "What this kernel allocates from now on may be more than the GPU has: what has no room there is used from "
-    "the host's memory, at the speed of the bus.",
-    False: "What this kernel allocates from now on may be as much as the GPU has; what it holds already stays.",
+    True: "New allocations can exceed the GPU's memory. Data that does not fit is used in host memory, at the speed of "
+    "the bus.",
+    False: "New allocations can no longer exceed the GPU's memory. Memory that is already allocated stays.",
 }
 
 
 def usage(verb: str) -> str:
-    """How a verb is written."""
+    """Return how to write a subcommand."""
     return f"%gpushare {verb} {VERBS[verb][0]}".strip()
 
 
 def help_text() -> str:
-    """What ``%gpushare?`` shows."""
+    """Return the help that ``%gpushare?`` shows."""
     width = max(len(usage(verb)) for verb in VERBS)
     lines = [f"{usage(verb).ljust(width)}  {VERBS[verb][1]}" for verb in VERBS]
     return "\n".join(
         [
-            "Who uses the GPU and who waits for it; steer what this kernel has of it.",
+            "Show which notebooks use the GPU, and control how this notebook shares it.",
             "",
             *lines,
             "",
-            "GROUP is a name, an id, or a beginning of the id; this kernel if it is left out.",
-            "With --json the answer is printed as JSON.",
+            "GROUP is the name or id of a notebook, or the start of its id. The default is this notebook.",
+            "Add --json to print the result as JSON.",
         ]
     )
 
 
 def parse(line: str) -> Tuple[str, str, bool]:
-    """Read what follows ``%gpushare``: the verb, its argument, and whether JSON is wanted."""
+    """Return the subcommand, its argument, and whether the line asks for JSON."""
     words = line.split()
     as_json = "--json" in words
     words = [word for word in words if word != "--json"]
@@ -92,15 +95,16 @@ def parse(line: str) -> Tuple[str, str, bool]:
         return "help", "", as_json
     for word in words:
         if word.startswith("-"):
-            raise Failure(f"there is no option {word!r}; there are --json and --help")
+            raise Failure(f"unknown option {word!r}. The options are --json and --help.")
     verb, given = (words[0], " ".join(words[1:])) if words else ("status", "")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         if near:
-            raise Failure(f"there is no {verb!r}; did you mean {usage(near[0])}?")
-        raise Failure("there is no {!r}; use {}".format(verb, " | ".join(map(usage, VERBS))))
+            raise Failure(f"unknown subcommand {verb!r}. Did you mean {usage(near[0])}?")
+        raise Failure("unknown subcommand {!r}. Use {}".format(verb, " | ".join(map(usage, VERBS))))
     if not _accepts(verb, given):
-        raise Failure(f"this is not understood: {verb} {given}".rstrip() + f"; use {usage(verb)}")
+        problem = f"invalid argument {given!r} for {verb}" if given else f"{verb} needs an argument"
+        raise Failure(f"{problem}. Use {usage(verb)}")
     return verb, given, as_json
 
 
@@ -119,18 +123,18 @@ def _accepts(verb: str, given: str) -> bool:
 
 
 def choices(verb: str) -> List[str]:
-    """What may stand for a verb's argument."""
+    """Return the alternatives for a subcommand's argument."""
     arguments = VERBS[verb][0].strip("[]")
     return arguments.split("|") if arguments else []
 
 
 def literals(verb: str) -> List[str]:
-    """The arguments that are written as they stand."""
+    """Return the arguments that are keywords."""
     return [choice for choice in choices(verb) if choice.islower()]
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as ``20GiB`` or ``1.5G``, in powers of 1024; 0 if it is none."""
+    """Bytes of a size such as ``20GiB`` or ``1.5G``, in powers of 1024; 0 if it is invalid."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?$", text, re.ASCII | re.IGNORECASE)
     if match is None:
         return 0
@@ -142,43 +146,47 @@ def parse_size(text: str) -> int:
 
 
 def parse_limit(text: str) -> Dict[str, Any]:
-    """The wishes that a limit means: of memory, of GPU time, or none of either."""
+    """Return the preferences that a limit sets: memory, GPU time, or neither."""
     if text == "off":
         return {"memory": 0, "limit": 0.0}
     if text.endswith("%"):
         return {"limit": parse_part(text)}
     if parse_size(text) == 0:
-        raise Failure(f"{text!r} is no limit; write for instance 20GiB, 50%, or off")
+        raise Failure(
+            f"invalid limit {text!r}. Use a size such as 20GiB, a percentage such as 50%, or off."
+        )
     return parse_memory(text)
 
 
 def parse_memory(text: str) -> Dict[str, Any]:
-    """The wish that a size means, or none of memory (``off``)."""
+    """Return the preference that a size sets, or no limit (``off``)."""
     amount = parse_size(text)
     if text != "off" and amount == 0:
-        raise Failure(f"{text!r} is no size; write for instance 20GiB, or off")
+        raise Failure(f"invalid size {text!r}. Use a number with a unit, such as 20GiB, or off.")
     return {"memory": amount}
 
 
 def parse_part(text: str) -> float:
-    """A part of a GPU's time, such as ``25%``, as a fraction; 0 for ``off``."""
+    """Return a percentage of a GPU's time, such as ``25%``, as a fraction; 0 for ``off``."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*%$", text, re.ASCII)
     part = 0.0 if match is None else float(match.group(1)) / 100
     if text != "off" and not 0 < part <= 1:
-        raise Failure(f"{text!r} is no part of a GPU's time; write for instance 25%, or off")
+        raise Failure(
+            f"invalid part of a GPU's time {text!r}. Use a percentage such as 25%, or off."
+        )
     return part
 
 
 def parse_weight(text: str) -> float:
-    """A weight, which is above 0."""
+    """Return a weight, which is above 0."""
     match = re.match(r"\d+(?:\.\d+)?$", text, re.ASCII)
     weight = 0.0 if match is None else float(text)
     if not 0 < weight <= 1000:
-        raise Failure(f"{text!r} is no weight; write a number above 0 and at most 1000")
+        raise Failure(f"invalid weight {text!r}. Use a number above 0, at most 1000.")
     return weight
 
 
-#: By verb, what its argument means: wishes.
+#: By subcommand: converts its argument to preferences.
 PARSERS: Dict[str, Callable[[str], Dict[str, Any]]] = {
     "limit": parse_limit,
     "memory": parse_memory,

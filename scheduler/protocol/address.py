@@ -58,8 +58,8 @@ def too_long(path: str | Path, setting: str = "GPUSHARE_SOCKET") -> str:
     if length <= MAX_PATH:
         return ""
     return (
-        f"the path of the scheduler's socket has {length} bytes, and a socket's path may have {MAX_PATH}: {path}; "
-        f"set {setting} to a shorter path"
+        f"the path of the scheduler's socket has {length} bytes, but a socket's path can have at most {MAX_PATH}: "
+        f"{path}; set {setting} to a shorter path"
     )
 
 

@@ -171,7 +171,7 @@ def home(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place
     programs = root / "build" / "acceptance" / "bin"
     if not (programs / "gpushare").exists():
         pytest.skip("build/acceptance is missing: run `make build/acceptance/stamp`")
-    # Not pytest's own folder: a socket's path may have 107 bytes.
+    # Not pytest's own folder: a socket's path can have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gs-") as runtime:
         home = Place(tmp_path_factory.mktemp("home"), Path(runtime), programs)
         home.run("gpushare", "kernelspec", "add", "shared")

@@ -53,7 +53,7 @@ Start = Callable[[str, str], subprocess.Popen[str]]
 def start(simulated: Path) -> Iterator[Start]:
     """Start a program under a scheduler; it runs until its standard input ends."""
     processes: list[subprocess.Popen[str]] = []
-    # Not pytest's own folder: a socket's path may have 107 bytes.
+    # Not pytest's own folder: a socket's path can have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         socket = Path(folder) / "scheduler.sock"
         name = f"test-{uuid.uuid4().hex[:12]}"

@@ -105,7 +105,7 @@ class Plugin:
 
 @pytest.fixture
 def node() -> Iterator[Path]:
-    """The kubelet's folder for sockets. Not in pytest's own: a socket's path may have 107 bytes."""
+    """The kubelet's folder for sockets. Not in pytest's own: a socket's path can have at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         yield Path(folder)
 

@@ -46,7 +46,7 @@ def test_options_that_make_no_sense_are_refused(
     [
         (["--socket", "/run/s.sock"], "containers would get all of /run; put the scheduler's"),
         (["--kubelet-dir", "/no/such"], "/no/such is not a folder; name the kubelet's"),
-        (["--kubelet-dir", "LONG"], "a socket's path may have 107 bytes"),
+        (["--kubelet-dir", "LONG"], "a socket's path can have at most 107 bytes"),
         (["--library-dir", "/proc/none"], "cannot put the libraries into /proc/none: "),
         ([], "NVML shows no GPU on this node"),
     ],

@@ -152,7 +152,7 @@ def make_bed() -> Iterator[Callable[..., Bed]]:
         program: dict[str, str] | None = None,
         **environ: str,
     ) -> Bed:
-        # Not pytest's own folder: a socket's path may have 107 bytes.
+        # Not pytest's own folder: a socket's path can have at most 107 bytes.
         machine = Machine(Path(tempfile.mkdtemp(prefix="gs-")), **environ)
         machine.libraries, machine.preload_first = libraries, preload_first
         machine.socket.parent.mkdir(mode=0o700)

@@ -132,4 +132,4 @@ def test_ipython_in_a_terminal() -> None:
         timeout=60,
     )
     assert ADVICE not in shared.stdout + shared.stderr
-    assert "No notebook uses the GPU." in shared.stdout
+    assert "No notebook is using the GPU." in shared.stdout

@@ -125,7 +125,7 @@ async def test_history_is_a_table_and_json(scheduler: Ask) -> None:
         lines = data["text/plain"].splitlines()
         assert all(line.startswith("*  ") for line in lines[1:])
         assert any(" ran " in line for line in lines)
-        (out,) = [line for line in lines if " moved out " in line]
+        (out,) = [line for line in lines if " evicted " in line]
         assert out.endswith("8 MiB")
         assert data["text/html"].count("<tr>") == len(lines)
         printed = json.loads((await kernel.execute("%gpushare history --json")).stream("stdout"))
@@ -181,7 +181,7 @@ def test_the_history_is_bounded_and_in_order() -> None:
     # Of the last ten minutes, not of all that is known.
     assert history.data["left_out"] == 600 - 40
     assert repr(history).splitlines()[0] == (
-        "The last 40 things that happened; 560 more within 10 min."
+        "These are the last 40 events; 560 earlier ones in the last 10 min are left out."
     )
     assert len(repr(history).splitlines()) == 42
 
@@ -197,12 +197,12 @@ def test_what_lasts_is_told_from_what_is_over() -> None:
     rows = History(status, "other").rows()
     assert [row[3:] for row in rows] == [
         ("waited", "2.0 s", ""),
-        ("waits", "10 s", ""),
-        ("moves in", "9.0 s", "3 GiB"),
+        ("waiting", "10 s", ""),
+        ("restoring", "9.0 s", "3 GiB"),
         ("of_a_newer_scheduler", "0.5 s", ""),
     ]
     assert {row[0] for row in rows} == {""}
-    with pytest.raises(Failure, match="no timeline"):
+    with pytest.raises(Failure, match="without a timeline"):
         History({"time": 12.0}, "other")
 
 
@@ -292,14 +292,17 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
         released = displayed(await kernel.execute("%gpushare release"))
         assert released == {
-            "text/plain": "This kernel gives the GPU up.",
-            "text/html": "<p>This kernel gives the GPU up.</p>",
+            "text/plain": "This kernel has released the GPU.",
+            "text/html": "<p>This kernel has released the GPU.</p>",
         }
         # By its name, which has a space; amid a cell.
         name = group_of(scheduler, kernel)["name"]
         assert " " in name
         offloaded = displayed(await kernel.execute(f"%gpushare offload {name}\nx = 1"))
-        assert offloaded["text/plain"] == f"{name} gives the GPU up and moves its memory out."
+        assert (
+            offloaded["text/plain"]
+            == f"{name} has released the GPU, and its data is moving to host memory."
+        )
         await eventually(
             lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
         )
@@ -316,7 +319,7 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         await kernel.execute(SETUP)
         said = displayed(await kernel.execute("%gpushare hibernate"))["text/plain"]
         assert said == (
-            "This kernel is taken off the GPU as soon as it is idle; its next cell wakes it."
+            "This kernel will be hibernated as soon as it is idle. Its next cell wakes it."
         )
         await eventually(
             lambda: group_of(scheduler, kernel)["state"] == "hibernated", "it is hibernated"
@@ -326,7 +329,7 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         assert re.search(r" hibernated .* frees [\d.]+ MiB; about [\d.]+ s to wake", status)
         name = group_of(scheduler, kernel)["name"]
         woken = displayed(await other.execute(f"%gpushare wake {name}"))["text/plain"]
-        assert woken == f"{name} is awake as soon as there is room for it."
+        assert woken == f"{name} will wake as soon as the GPU has room for it."
         await eventually(lambda: group_of(scheduler, kernel)["state"] == "idle", "it is awake")
         assert (await kernel.execute("work()")).reply["status"] == "ok"
         assert "was hibernated" in repr_of(await kernel.execute("%gpushare history"))
@@ -363,11 +366,11 @@ def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> No
 async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
     async with started() as kernel:
         for line, said in (
-            ("background", "waits behind the interactive ones"),
-            ("keep on", "keeps its memory on the GPU while it is idle"),
-            ("limit 1GiB", "gets no more than 1 GiB on each GPU"),
-            ("limit 90%", "gets no more than 90 % of a GPU's time"),
-            ("request 25%", "is guaranteed 25 % of a GPU's time"),
+            ("background", "now has low priority"),
+            ("keep on", "keeps its data on the GPU while it is idle"),
+            ("limit 1GiB", "can now use at most 1 GiB on each GPU"),
+            ("limit 90%", "can now use at most 90 % of a GPU's time"),
+            ("request 25%", "is now guaranteed 25 % of a GPU's time"),
             ("weight 2", "has the weight 2 from now on"),
         ):
             result = await kernel.execute(f"%gpushare {line}")
@@ -384,11 +387,11 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
         printed = (await kernel.execute("%gpushare keep off --json")).stream("stdout")
         assert json.loads(printed)["wishes"] == {**wished, "keep": False}
         for line, said in (
-            ("interactive", "comes before those in the background"),
-            ("auto", "is interactive from the begin of each cell"),
+            ("interactive", "now goes before background notebooks"),
+            ("auto", "is now interactive when a cell starts"),
             ("memory off", "may have as much memory as there is"),
-            ("limit off", "has no limit any more"),
-            ("request off", "is guaranteed no time"),
+            ("limit off", "no longer has a limit"),
+            ("request off", "is no longer guaranteed GPU time"),
             ("weight 1", "has the weight 1"),
         ):
             assert said in displayed(await kernel.execute(f"%gpushare {line}"))["text/plain"]
@@ -527,32 +530,32 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("nonsense", "use %gpushare status | %gpushare release [GROUP] | "),
-        ("relase", "did you mean %gpushare release [GROUP]?"),
-        ("backgruond", "did you mean %gpushare background?"),
-        ("status --xml", "there are --json and --help"),
-        ("status me", "use %gpushare status"),
-        ("background now", "use %gpushare background"),
-        ("keep", "use %gpushare keep on|off"),
-        ("keep maybe", "keep maybe; use %gpushare keep on|off"),
-        ("keep on off", "use %gpushare keep on|off"),
-        ("limit", "use %gpushare limit SIZE|N%|off"),
-        ("limit much", "use %gpushare limit SIZE|N%|off"),
-        ("limit 0", "use %gpushare limit SIZE|N%|off"),
-        ("limit 101%", "use %gpushare limit SIZE|N%|off"),
-        ("memory 50%", "use %gpushare memory SIZE|off"),
-        ("request", "use %gpushare request N%|off"),
-        ("request 0%", "use %gpushare request N%|off"),
-        ("request 20GiB", "use %gpushare request N%|off"),
-        ("weight", "use %gpushare weight N"),
-        ("weight 0", "use %gpushare weight N"),
-        ("weight 2%", "use %gpushare weight N"),
-        ("auto on", "use %gpushare auto"),
-        ("explian", "did you mean %gpushare explain [GROUP]?"),
-        ("offload --all", "there are --json and --help"),
-        ("oversubscribe 2", "use %gpushare oversubscribe [on|off]"),
-        ("exclusive on", "use %gpushare exclusive"),
-        ("history 5", "use %gpushare history"),
+        ("nonsense", "Use %gpushare status | %gpushare release [GROUP] | "),
+        ("relase", "Did you mean %gpushare release [GROUP]?"),
+        ("backgruond", "Did you mean %gpushare background?"),
+        ("status --xml", "The options are --json and --help"),
+        ("status me", "Use %gpushare status"),
+        ("background now", "Use %gpushare background"),
+        ("keep", "Use %gpushare keep on|off"),
+        ("keep maybe", "invalid argument 'maybe' for keep. Use %gpushare keep on|off"),
+        ("keep on off", "Use %gpushare keep on|off"),
+        ("limit", "Use %gpushare limit SIZE|N%|off"),
+        ("limit much", "Use %gpushare limit SIZE|N%|off"),
+        ("limit 0", "Use %gpushare limit SIZE|N%|off"),
+        ("limit 101%", "Use %gpushare limit SIZE|N%|off"),
+        ("memory 50%", "Use %gpushare memory SIZE|off"),
+        ("request", "Use %gpushare request N%|off"),
+        ("request 0%", "Use %gpushare request N%|off"),
+        ("request 20GiB", "Use %gpushare request N%|off"),
+        ("weight", "Use %gpushare weight N"),
+        ("weight 0", "Use %gpushare weight N"),
+        ("weight 2%", "Use %gpushare weight N"),
+        ("auto on", "Use %gpushare auto"),
+        ("explian", "Did you mean %gpushare explain [GROUP]?"),
+        ("offload --all", "The options are --json and --help"),
+        ("oversubscribe 2", "Use %gpushare oversubscribe [on|off]"),
+        ("exclusive on", "Use %gpushare exclusive"),
+        ("history 5", "Use %gpushare history"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(line: str, answer: str) -> None:
@@ -564,14 +567,14 @@ def test_wrong_words_are_answered_with_the_right_ones(line: str, answer: str) ->
 
 
 def test_a_whole_cell_is_only_for_exclusive() -> None:
-    with pytest.raises(UsageError, match="use %%gpushare exclusive"):
+    with pytest.raises(UsageError, match="one subcommand: %%gpushare exclusive"):
         Magic(None, None, None)("status", "x = 1")
 
 
 async def test_a_wrong_cell_magic_does_not_run_the_cell(scheduler: Ask) -> None:
     async with started() as kernel:
         result = await kernel.execute("%%gpushare exclusiv\nprint(1)")
-        assert "did you mean %gpushare exclusive?" in result.stream("stderr")
+        assert "Did you mean %gpushare exclusive?" in result.stream("stderr")
         assert result.stream("stdout") == ""
 
 
@@ -583,7 +586,7 @@ async def test_help(scheduler: Ask) -> None:
         for line in ("help", "--help", "keep -h"):
             data = (await kernel.execute(f"%gpushare {line}")).data()
             assert data["text/plain"] == verbs.help_text()
-            assert data["text/html"].startswith("<pre>Who uses the GPU")
+            assert data["text/html"].startswith("<pre>Show which notebooks use the GPU")
         printed = (await kernel.execute("%gpushare help --json")).stream("stdout")
         assert json.loads(printed) == {"help": verbs.help_text()}
     for verb in verbs.VERBS:

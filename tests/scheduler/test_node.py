@@ -71,7 +71,7 @@ def running(place: Place) -> Iterator[Callable[..., Scheduler]]:
         ("c.NodeScheduler.sokcet = '/x'", "NodeScheduler has no sokcet; socket may be meant"),
         ("c.NodeSheduler.socket = '/x'", "there is no NodeSheduler; NodeScheduler may be meant"),
         ("c.NodeScheduler.socket = 'x.sock'", "socket must be an absolute path, not 'x.sock'"),
-        ("c.NodeScheduler.socket = '/' + 'x' * 200", "a socket's path may have 107"),
+        ("c.NodeScheduler.socket = '/' + 'x' * 200", "a socket's path can have at most 107"),
         ("c.NodeScheduler.socket_mode = '0777'", "socket_mode"),
         ("c.NodeScheduler.socket_group = 'no-such-group'", "there is no group 'no-such-group'"),
         ("c.NodeScheduler.shared_uids = [-1]", "shared_uids"),

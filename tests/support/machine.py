@@ -260,7 +260,7 @@ def make_machine() -> Iterator[Callable[..., Machine]]:
     machines: list[Machine] = []
 
     def make(*flags: str, **parameters: str) -> Machine:
-        # Not pytest's own folder: a socket's path may have 107 bytes.
+        # Not pytest's own folder: a socket's path can have at most 107 bytes.
         machine = Machine(Path(tempfile.mkdtemp(prefix="gs-")), **parameters)
         machines.append(machine)
         machine.start_scheduler(*flags)

@@ -97,7 +97,8 @@ static bool read_environment(void)
         return false;
     }
     if (strlen(path) >= GS_ATTACH_PATH) {
-        gs_say("the path of the scheduler's socket has %zu bytes, and a socket's path may have %d: %s; running without "
+        gs_say("the path of the scheduler's socket has %zu bytes, but a socket's path can have at most %d: %s; running "
+               "without "
                "sharing. Set GPUSHARE_SOCKET to a shorter path",
                strlen(path), GS_ATTACH_PATH - 1, path);
         gs_session_step_aside("GPUSHARE_SOCKET is too long");
