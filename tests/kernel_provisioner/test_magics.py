@@ -137,7 +137,7 @@ async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
     async with started() as kernel, started() as other:
         await kernel.execute(SETUP)
         said = (await kernel.execute("%gpushare explain")).data()
-        nobody = "Nobody waits for the GPU, and nobody is held back."
+        nobody = "No notebook is waiting for the GPU or being throttled."
         assert (said["text/plain"], nobody in said["text/html"]) == (nobody, True)
         name = group_of(scheduler, kernel)["name"]
         said = (await kernel.execute(f"%gpushare explain {name}")).data()
@@ -155,8 +155,8 @@ async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
             lambda: group_of(scheduler, other)["state"] == "waiting", "the frozen one waits"
         )
         said = (await kernel.execute("%gpushare explain")).data()
-        assert "waits until somebody unfreezes it" in said["text/plain"]
-        assert "to be served: somebody has to unfreeze it" in said["text/html"]
+        assert "frozen; unfreeze it to continue" in said["text/plain"]
+        assert "to run next: unfreeze it" in said["text/html"]
         scheduler("adjust", group=other.manager.kernel_id, frozen=False)
         assert (await asyncio.wait_for(waiting, 60)).reply["status"] == "ok"
 
@@ -230,12 +230,12 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
     found = {"gpus": [], "settings": SETTINGS, "groups": [waits, holds], "notices": []}
     status = Status(answers.status(found), "g")
     (first, second) = status.rows()
-    assert first[7:] == ("exclusive", "yields within 3.0 s")
+    assert first[7:] == ("exclusive", "must yield within 3.0 s")
     assert second[2] == "waiting (2)"
     assert second[3] == "background"
     assert second[7:] == (
         "background, keep, memory 20 GiB",
-        "b.ipynb is first; about 4 s (2-9 s)",
+        "b.ipynb is ahead of it; about 4 s (2-9 s)",
     )
     assert all(text in status._repr_html_() for text in (*first[7:], *second[7:]))
 
@@ -249,7 +249,7 @@ def test_the_status_says_what_administrators_tell_and_do() -> None:
     status = Status(answers.status({**told, "hibernation": found}), "g")
     first, _, drained, asleep, _ = repr(status).splitlines()
     assert first == "Maintenance: stops at <18:00>"
-    assert drained == "GPU 0 is being emptied: it grants nothing"
+    assert drained == "GPU 0 is draining: no new leases are granted"
     assert asleep == "Kernels cannot be hibernated: the driver is older than 570."
     assert "&lt;18:00&gt;" in status._repr_html_()
 

@@ -70,11 +70,11 @@ def test_who_came_earlier_is_before() -> None:
     assert before["params"]["own"] - before["params"]["theirs"] == pytest.approx(3)
     assert second["next"] == {"code": "served", "params": {"count": 1, "ahead": "b.ipynb"}}
     said = lines(m)
-    assert said[0].startswith("b.ipynb waits for 4.0 s: needs 60 GiB, lacks 35 GiB")
-    assert said[2] == "  to be served: it is next: it only waits for what is said above"
-    assert said[3] == "c.ipynb waits for 1.0 s: b.ipynb is first"
-    assert said[5] == "  1. b.ipynb came 3.0 s earlier"
-    assert said[6] == "  to be served: b.ipynb has to be served before it"
+    assert said[0].startswith("b.ipynb has been waiting for 4.0 s: needs 35 GiB more")
+    assert said[2] == "  to run next: it is next in line; see the reason above"
+    assert said[3] == "c.ipynb has been waiting for 1.0 s: b.ipynb is ahead of it"
+    assert said[5] == "  1. b.ipynb started waiting 3.0 s earlier"
+    assert said[6] == "  to run next: wait for b.ipynb"
 
 
 def test_the_background_counts_as_later() -> None:
@@ -91,8 +91,8 @@ def test_the_background_counts_as_later() -> None:
     assert before["params"] == {"own": 30.0, "theirs": 0.0}
     assert found["next"]["code"] == "interactive"
     said = lines(m, "b")
-    assert said[1] == "  background, as somebody asked"
-    assert "is interactive; one in the background counts as 30 s later" in said[2]
+    assert said[1] == "  background (set manually)"
+    assert "is interactive (background notebooks count as 30 s later)" in said[2]
 
 
 def test_a_long_cell_is_in_the_background_and_the_next_one_is_not() -> None:
@@ -106,7 +106,7 @@ def test_a_long_cell_is_in_the_background_and_the_next_one_is_not() -> None:
     found = of(m, "a")
     assert (found["class"], found["why_class"]["code"]) == ("background", "long_cell")
     assert lines(m, "a")[1] == (
-        "  background: its cell has had 2.0 s of GPU time; the next cell is interactive again"
+        "  background: its cell has used 2.0 s of GPU time; the next cell is interactive again"
     )
     m.do(ev.Cell("a", "end", "1", m.now, True))
     assert of(m, "a")["why_class"]["code"] == "long_use"
@@ -124,7 +124,7 @@ def test_the_one_in_front_comes_first_among_its_users_own() -> None:
     found = of(m, "b")
     assert [(b["group"], b["code"]) for b in found["before"]] == [("c", "focus")]
     assert found["next"]["code"] == "focus"
-    assert "counts as 5.0 s earlier" in lines(m, "b")[2]
+    assert "counts as waiting 5.0 s longer" in lines(m, "b")[2]
 
 
 def test_between_users_what_they_have_had_decides() -> None:
@@ -141,12 +141,12 @@ def test_between_users_what_they_have_had_decides() -> None:
     params = before["params"]
     assert (params["whose"], params["their_whose"]) == ("user:ada", "user:ben")
     assert params["used"] > params["their_used"] == 0
-    assert "the user ben has had 0 %, the user ada has had" in lines(m, "b")[2]
+    assert "user ben used 0 %, user ada used" in lines(m, "b")[2]
     m.do(ev.Entitle("team:t", ev.Entitlement(request=0.4), ("ben",)))
     m.sleep(0.5)
     (before,) = of(m, "b")["before"]
     assert (before["params"]["their_whose"], before["params"]["their_request"]) == ("team:t", 0.4)
-    assert "the team t has had 0 %" in lines(m, "b")[2]
+    assert "team t used 0 %" in lines(m, "b")[2]
     assert "it is guaranteed 40 %" in lines(m, "b")[2]
 
 
@@ -178,8 +178,8 @@ def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
     assert (found["reason"]["code"], found["next"]["code"]) == ("limited", "limit")
     assert found["next"]["params"]["until_in"] > 0
     said = lines(m, "a")
-    assert "it has had its limit of the GPU's time; more within" in said[0]
-    assert "or to get a higher limit" in said[-1]
+    assert "it has reached the GPU time limit; more within" in said[0]
+    assert "or raise its GPU time limit" in said[-1]
 
 
 def test_who_was_revoked_for_another_does_not_pass_it() -> None:
@@ -192,7 +192,7 @@ def test_who_was_revoked_for_another_does_not_pass_it() -> None:
     assert other.state == "yielding"
     (before,) = of(m, "a")["before"]
     assert (before["group"], before["code"]) == ("b", "made_way")
-    assert "is the one that this one had to make way for" in "\n".join(lines(m, "a"))
+    assert "preempted this notebook" in "\n".join(lines(m, "a"))
 
 
 def test_who_is_held_back_is_told_for_whom() -> None:
@@ -208,20 +208,20 @@ def test_who_is_held_back_is_told_for_whom() -> None:
     assert (found["group"], found["class"], found["before"]) == ("train", "background", [])
     whom = {"names": ["plot.ipynb"], "groups": ["plot"]}
     assert found["pace"] == {"code": "paused", "params": whom}
-    assert lines(m)[0] == "train.ipynb running: paused while plot.ipynb runs"
+    assert lines(m)[0] == "train.ipynb running: paused while plot.ipynb is running"
     m.sleep(0.02)
     b.end()
     (found,) = explained(m)
     assert found["pace"]["code"] == "bounded"
     assert lines(m)[0] == (
-        "train.ipynb running: bounded to 1 ms of work at a time while plot.ipynb is about"
+        "train.ipynb running: throttled to 1 ms of work at a time, because plot.ipynb is in use"
     )
 
 
 def test_nobody_waits() -> None:
     m = Machine()
     m.runs("a", 10)
-    assert lines(m) == ["Nobody waits for the GPU, and nobody is held back."]
+    assert lines(m) == ["No notebook is waiting for the GPU or being throttled."]
     assert of(m, "a")["next"] is None
     assert lines(m, "a")[0] == "a.ipynb running"
 
@@ -274,7 +274,12 @@ def test_a_policy_of_others_has_its_rules_named() -> None:
             ]
         }
     )
-    lines = ["a waits for 2.0 s", "  new", "  1. b moon phase", "  to be served: full moon"]
+    lines = [
+        "a has been waiting for 2.0 s",
+        "  new",
+        "  1. b moon phase",
+        "  to run next: full moon",
+    ]
     assert said["lines"] == lines
     (group,) = said["groups"]
     assert [group[key]["text"] for key in ("why_class", "next")] == ["new", "full moon"]

@@ -362,7 +362,7 @@ def test_sentences_are_made_of_what_is_left(view: View) -> None:
     cut = view.status(whole)
     assert "secret" not in json.dumps(cut)
     assert "secret" not in json.dumps(answers.status(cut))
-    why = f"one at a time (anti-thrash is on); {OTHER} yields within 2.0 s"
+    why = f"one notebook runs at a time (anti-thrash is on); {OTHER}'s turn ends within 2.0 s"
     (shown,) = answers.status(cut)["groups"]
     assert shown["reason"]["text"] == shown["words"]["why"] == why
 

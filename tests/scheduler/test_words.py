@@ -90,67 +90,75 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "params", "text"),
     [
-        ("needs_memory", {}, "needs 6 GiB, lacks 2 GiB; a yields within 3.0 s"),
+        ("needs_memory", {}, "needs 2 GiB more; a's turn ends within 3.0 s"),
         (
             "needs_memory",
             {"yields_in": None},
-            "needs 6 GiB, lacks 2 GiB; a yields when its work is over",
+            "needs 2 GiB more; a's turn ends when its work is done",
         ),
-        ("making_room", {}, "moving 1 GiB of a, b out to make room"),
-        ("making_room", {"victims": []}, "moving 1 GiB of others out to make room"),
-        ("filling", {}, "its memory is arriving while that of b leaves: 1 GiB of 3 GiB"),
-        ("filling", {"victims": []}, "its memory is arriving: 1 GiB of 3 GiB"),
+        ("making_room", {}, "evicting 1 GiB of a, b to make room"),
+        ("making_room", {"victims": []}, "evicting 1 GiB of other notebooks to make room"),
+        ("filling", {}, "restoring its memory (1 GiB of 3 GiB) while evicting b"),
+        ("filling", {"victims": []}, "restoring its memory (1 GiB of 3 GiB)"),
         (
             "kept",
             {},
-            "lacks 1 GiB; a keeps its idle memory on the GPU for 4 min 10 s more at most",
+            "needs 1 GiB more; a keeps its idle memory on the GPU (at most 4 min 10 s more)",
         ),
-        ("kept", {"until_in": None}, "lacks 1 GiB; a keeps its idle memory on the GPU"),
-        ("exclusive", {}, "lacks 1 GiB; a has the GPU for a whole cell for 30 s more at most"),
-        ("exclusive", {"lack": 0}, "a has the GPU for a whole cell for 30 s more at most"),
-        ("frozen", {}, "it is frozen, and waits until somebody unfreezes it"),
-        ("quota_gpus", {}, "the user ada may use 1 GPU at once; a yields within 3.0 s"),
+        ("kept", {"until_in": None}, "needs 1 GiB more; a keeps its idle memory on the GPU"),
+        (
+            "exclusive",
+            {},
+            "needs 1 GiB more; a has the GPU until its cell ends (at most 30 s more)",
+        ),
+        ("exclusive", {"lack": 0}, "a has the GPU until its cell ends (at most 30 s more)"),
+        ("frozen", {}, "frozen; unfreeze it to continue"),
+        ("quota_gpus", {}, "user ada may use 1 GPU at once; a's turn ends within 3.0 s"),
         (
             "quota_gpus",
             {"holder_name": None, "whose": "team:lab", "gpus": 2},
-            "the team lab may use 2 GPUs at once; others of the same user or team come first",
+            "team lab may use 2 GPUs at once; other notebooks of the same user or team are ahead",
         ),
         (
             "quota_gpus",
             {"own": 2},
-            "the user ada may use 1 GPU at once; it uses 2 by itself: free its memory on the others, "
+            "user ada may use 1 GPU at once; this notebook alone uses 2: free its memory on the others, "
             "or restart it on fewer",
         ),
         (
             "draining",
             {"kernel": "void sgemm<float>(int)", "kernel_for": 3.2},
-            "the kernel void sgemm<float>(int) of a has been running for 3.2 s",
+            "waiting for the CUDA kernel void sgemm<float>(int) of a, which has been running for 3.2 s",
         ),
         (
             "draining",
             {"kernel": "k" * 100, "kernel_for": 3.2},
-            f"the kernel {'k' * 57}... of a has been running for 3.2 s",
+            f"waiting for the CUDA kernel {'k' * 57}... of a, which has been running for 3.2 s",
         ),
-        ("draining", {"kernel": None}, "a's last GPU work has been ending for 0.5 s"),
+        (
+            "draining",
+            {"kernel": None},
+            "waiting for a to finish its queued GPU work (0.5 s so far)",
+        ),
         (
             "limited",
             {},
-            "the user ada has had its limit of the GPU's time; more within 2.5 s",
+            "user ada has reached the GPU time limit; more within 2.5 s",
         ),
         (
             "limited",
             {"whose": "team:course"},
-            "the team course has had its limit of the GPU's time; more within 2.5 s",
+            "team course has reached the GPU time limit; more within 2.5 s",
         ),
         (
             "limited",
             {"whose": "group:k"},
-            "it has had its limit of the GPU's time; more within 2.5 s",
+            "it has reached the GPU time limit; more within 2.5 s",
         ),
         (
             "thrashing",
             {},
-            "side by side both were slowed by paging, so they take turns; a yields within 3.0 s",
+            "paging slowed both down when they ran side by side, so they take turns; a's turn ends within 3.0 s",
         ),
     ],
 )
@@ -163,7 +171,7 @@ def test_sentences(code: str, params: dict[str, object], text: str) -> None:
     [
         ((4.0, 2.5, 9.0), "about 4 s (2-9 s)"),
         ((0.42, 0.28, 1.11), "about 0.4 s (0.2-1.2 s)"),
-        ((0.0, 0.0, 0.0), "about 0.0 s (0.0-0.0 s)"),
+        ((0.0, 0.0, 0.0), "about 0.0 s (at most 0.0 s)"),
         ((65.0, 40.0, 130.2), "about 1 min 5 s (40 s to 2 min 10 s)"),
         ((58.0, 50.0, 59.4), "about 58 s (50-60 s)"),
     ],
@@ -183,25 +191,25 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
     [
         (
             {"state": "hibernated", "hibernation": {"frees": 719 << 20, "estimate": 1.2}},
-            "frees 719 MiB; about 1.2 s to wake",
+            "freed 719 MiB; takes about 1.2 s to wake",
         ),
-        ({"state": "hibernated", "hibernation": {"frees": GIB, "estimate": None}}, "frees 1 GiB"),
+        ({"state": "hibernated", "hibernation": {"frees": GIB, "estimate": None}}, "freed 1 GiB"),
         (
             {
                 "state": "waking",
                 "hibernation": {"state": "waking", "frees": GIB, "estimate": 1.2},
                 "reason": {"code": "waking", "params": {"for": 0.4, "estimate": 0.8}},
             },
-            "it was hibernated, and is being woken (about 0.8 s more)",
+            "waking from hibernation (about 0.8 s more)",
         ),
-        ({"state": "idle", "hibernation": {"state": "parking"}}, "it is being hibernated"),
+        ({"state": "idle", "hibernation": {"state": "parking"}}, "is being hibernated"),
         (
             {"state": "running", "hibernation": {"state": "ordered"}},
-            "it hibernates once it is idle",
+            "will hibernate as soon as it is idle",
         ),
         (
             {"state": "idle", "hibernation": {"state": "refused", "code": "ipc", "text": "x"}},
-            "not hibernated: x",
+            "cannot hibernate: x",
         ),
         # What people asked for, and what has nothing to give, is not worth a word.
         ({"state": "idle", "hibernation": {"state": "refused", "code": "off", "text": "x"}}, ""),
@@ -217,7 +225,7 @@ def test_why_nobody_hibernates() -> None:
     assert hibernation_text({"hibernation": {"able": None, "code": None, "text": ""}}) == ""
     found = {"able": False, "code": "driver", "text": "the driver is older than 570"}
     assert hibernation_text({"hibernation": found}) == (
-        "Kernels cannot be hibernated: the driver is older than 570"
+        "Hibernation is unavailable: the driver is older than 570"
     )
 
 
@@ -237,26 +245,26 @@ def test_the_panel_says_why_in_the_schedulers_words() -> None:
     [
         (
             {"kind": "hibernate", "bytes": 719 << 20, "seconds": 0.64},
-            "was hibernated in 0.6 s; frees 719 MiB",
+            "was hibernated in 0.6 s, which freed 719 MiB",
         ),
-        ({"kind": "wake", "seconds": 0.5}, "was woken in 0.5 s"),
-        ({"kind": "wake", "seconds": 0.5, "gpu": "GPU-1"}, "was woken in 0.5 s, on GPU-1"),
-        ({"kind": "hibernate_failed", "code": "ipc", "text": "x"}, "was not hibernated: x"),
+        ({"kind": "wake", "seconds": 0.5}, "woke in 0.5 s"),
+        ({"kind": "wake", "seconds": 0.5, "gpu": "GPU-1"}, "woke in 0.5 s on GPU-1"),
+        ({"kind": "hibernate_failed", "code": "ipc", "text": "x"}, "could not be hibernated: x"),
         ({"kind": "wake_failed", "code": "failed", "text": "x"}, "could not be woken: x"),
-        ({"kind": "hibernate_failed", "code": "ipc", "text": ""}, "was not hibernated: ipc"),
+        ({"kind": "hibernate_failed", "code": "ipc", "text": ""}, "could not be hibernated: ipc"),
         (
             {
                 **{"kind": "notice", "code": "hibernation_stuck"},
                 "params": {"name": "a", "pid": 7, "step": "park"},
             },
-            "hibernating it (pid 7) does not end; it goes on by itself",
+            "hibernating (pid 7) is taking longer than expected; it continues in the background",
         ),
         (
             {
                 **{"kind": "settings", "policy": "burst", "quantum": "auto"},
                 **{"anti_thrash": "auto", "hibernate_after": None},
             },
-            "policy burst, quantum auto, anti-thrash auto, hibernate off",
+            "policy burst, quantum auto, anti-thrash auto, hibernation off",
         ),
     ],
 )
@@ -277,7 +285,7 @@ def test_wishes() -> None:
 
 @pytest.mark.parametrize(
     ("why", "error", "words"),
-    [("full", "", "as long as"), ("slow", "", "more came"), ("failed", "no space", "no space")],
+    [("full", "", "maximum size"), ("slow", "", "faster than"), ("failed", "no space", "no space")],
 )
 def test_a_recording_that_ended_is_worded(why: str, error: str, words: str) -> None:
     params = {"file": "/f", "why": why, "error": error}
@@ -310,22 +318,28 @@ def test_durations(seconds: float, text: str) -> None:
 def test_notices() -> None:
     notice = {"group": "k", "code": "started_without_interposer", "params": {"status": -11}}
     text = notice_text(notice, "a.ipynb")
-    assert text.startswith("a.ipynb runs without gpushare")
+    assert text.startswith("a.ipynb runs without GPU sharing")
     assert "-11" in text
     assert notice_text({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
     stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
-    assert notice_text(stuck, "a") == "a: waking it (pid 7) does not end; it goes on by itself"
+    assert (
+        notice_text(stuck, "a")
+        == "a: waking (pid 7) is taking longer than expected; it continues in the background"
+    )
     stuck["params"] = {"name": "", "pid": 0, "step": "park"}
     told = notice_text(stuck, "another user")
-    assert told == "another user: hibernating it does not end; it goes on by itself"
+    assert (
+        told
+        == "another user: hibernating is taking longer than expected; it continues in the background"
+    )
 
 
 def test_a_notice_about_nobody_names_nobody() -> None:
     params = {"policy": "ours", "instead": "burst", "error": "No."}
     found = {"code": "policy_failed", "params": params}
-    assert notice_text(found, "") == 'the policy "ours" failed, and "burst" took over: No.'
+    assert notice_text(found, "") == 'the policy "ours" failed and was replaced by "burst": No.'
     found["params"] = {**params, "error": ""}
-    assert notice_text(found, "") == 'the policy "ours" failed, and "burst" took over'
+    assert notice_text(found, "") == 'the policy "ours" failed and was replaced by "burst"'
     assert notice_text({"code": "new_one", "params": {}}, "") == "new one"
 
 
@@ -351,8 +365,8 @@ def test_a_status_is_in_the_order_in_which_it_is_listed() -> None:
     said = answers.status({**NOTHING, "groups": groups, "notices": [notice]})
     assert [group["id"] for group in said["groups"]] == ["d", "b", "a", "c"]
     waits = said["groups"][1]
-    assert waits["words"] == {"state": "waiting (2)", "wishes": "keep", "why": "d is first"}
-    assert waits["reason"] == {**reason, "text": "d is first"}
+    assert waits["words"] == {"state": "waiting (2)", "wishes": "keep", "why": "d is ahead of it"}
+    assert waits["reason"] == {**reason, "text": "d is ahead of it"}
     assert said["notices"] == [{**notice, "text": "d: new one"}]
 
 
@@ -363,11 +377,11 @@ def test_what_processes_do_not_state_is_worded() -> None:
     processes = [{**process, "code": code} for code in codes]
     said = answers.status({**NOTHING, "gpus": [gpu], "processes": processes})
     assert [one["text"] for one in said["processes"]] == [
-        "a program outside gpushare (ada, pid 9) holds 1 GiB of GPU 3",
-        "a kernel (ada, pid 9) holds 1 GiB of GPU 3 and states 1 MiB",
+        "a program not managed by gpushare (ada, pid 9) uses 1 GiB on GPU 3",
+        "a kernel (ada, pid 9) uses 1 GiB on GPU 3 but reports only 1 MiB",
     ]
     assert said["words"] == {
-        "draining": ["GPU 3 is being emptied: it grants nothing"],
+        "draining": ["GPU 3 is draining: no new leases are granted"],
         "hibernation": "",
         "settings": "policy burst, quantum 0.5 s, anti-thrash auto, hibernate after 10 min",
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Amounts in words, as the in-kernel part and JupyterLab's panel (``labextension/src/core/format.ts``) write them, too.
+"""Amounts as text, in the same format as in the in-kernel part and in JupyterLab (``labextension/src/core/format.ts``).
 
-The cases in ``tests/formats.json`` hold the three together.
+The cases in ``tests/formats.json`` keep the three in step.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import math
 
 
 def percent(fraction: float) -> str:
-    """A fraction in words: ``25 %``."""
+    """Format a fraction: ``25 %``."""
     return f"{_digits(100 * fraction)} %"
 
 
 def fine(seconds: float) -> str:
-    """Seconds in words, of which there may be a few thousandths: ``2.5 ms``."""
+    """Format a time that can be a few milliseconds: ``2.5 ms``."""
     return f"{1000 * seconds:g} ms" if seconds < 1 else duration(seconds)
 
 
 def size(amount: float) -> str:
-    """Bytes in words: ``5.25 GiB``."""
+    """Format a number of bytes: ``5.25 GiB``."""
     value, unit = float(amount), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        # 999.5 would be rounded to 1000, which has four digits.
+        # 999.5 would round to 1000, which has four digits.
         if abs(value) < 999.5:
             break
         value, unit = value / 1024, larger
@@ -31,7 +31,7 @@ def size(amount: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``1 d 6 h``."""
+    """Format a duration: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``1 d 6 h``."""
     tenths = math.floor(10 * max(0.0, seconds) + 0.5)
     if tenths < 100:
         return f"{tenths / 10:.1f} s"
@@ -40,24 +40,24 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     if whole < 3600:
         return _two(whole, 60, "min", "s")
-    # Whole minutes and hours that have passed: a wait of 59 minutes and 59 seconds is no hour.
+    # Rounded down, because a wait of 59 minutes and 59 seconds is not an hour.
     return _two(whole // 60, 60, "h", "min") if whole < 86400 else _two(whole // 3600, 24, "d", "h")
 
 
 def within(seconds: float | None, otherwise: str) -> str:
-    """By when something happens, to be put behind it."""
+    """Return the end of a sentence that tells when something happens."""
     return otherwise if seconds is None else f" within {duration(seconds)}"
 
 
 def _digits(value: float) -> str:
-    """Return three digits at most, without zeros after the point."""
+    """Return at most three digits, without trailing zeros."""
     places = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    # As JavaScript rounds: a half goes up.
+    # A half is rounded up, as in JavaScript.
     text = f"{math.floor(value * 10**places + 0.5) / 10**places:.{places}f}"
     return text.rstrip("0").rstrip(".") if places else text
 
 
 def _two(count: int, size_of_larger: int, larger: str, smaller: str) -> str:
-    """Return a number of small units in large ones and the rest."""
+    """Return a number of small units as large units and the rest."""
     rest = count % size_of_larger
     return f"{count // size_of_larger} {larger}" + (f" {rest} {smaller}" if rest else "")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Adds sentences to the answers to a viewer (docs/reference/control.md, "Sentences").
+"""Adds sentences to the replies for a viewer (docs/reference/control.md, "Sentences").
 
-An answer must be as the viewer may see it already: a sentence has every name that its parameters have.
+The replies must already be redacted for the viewer, because a sentence contains every name in its parameters.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Answer = dict[str, Any]
 
 
 def status(found: Mapping[str, Any]) -> Answer:
-    """Return a status with its sentences, and its groups in the order in which viewers list them."""
+    """Return a status with sentences, and with its groups in the order of lists."""
     names = {group["id"]: group["name"] for group in found["groups"]}
     indices = {gpu["uuid"]: gpu["index"] for gpu in found["gpus"]}
     answer = {
         **found,
         "words": {
             "draining": [
-                f"GPU {gpu['index']} is being emptied: it grants nothing"
+                f"GPU {gpu['index']} is draining: no new leases are granted"
                 for gpu in found["gpus"]
                 if gpu.get("draining")
             ],
@@ -48,7 +48,7 @@ def status(found: Mapping[str, Any]) -> Answer:
 
 
 def explanation(found: Mapping[str, Any]) -> Answer:
-    """Return an explanation with its sentences, each of them, and all of them as lines of text."""
+    """Return an explanation with the sentence for each code, and with all sentences as lines of text."""
     groups = [with_texts(group) for group in found["groups"]]
     return {**found, "groups": groups, "lines": explanation_lines(groups)}
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A code and its parameters become a sentence."""
+"""Turns a code and its parameters into a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: What a sentence raises whose parameters are not those that it expects: programs may give notices any.
+#: What a sentence raises if its parameters are not as expected, because programs can give notices any parameters.
 UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 
 
@@ -18,12 +18,12 @@ def code_text(
     Parameters
     ----------
     sentences
-        By code, what makes the sentence from ``more`` and the parameters.
+        By code: a function that makes the sentence from ``more`` and the parameters.
     found
-        The ``code`` and its ``params``. A code without a sentence, such as one of another package's policy, stays a
-        code; None has no sentence.
+        The ``code`` and its ``params``; None has no sentence. A code without a sentence, such as that of a policy from
+        another package, is returned as it is.
     more
-        What the sentence needs besides its parameters.
+        What the sentence needs in addition to its parameters.
     """
     if not found:
         return ""

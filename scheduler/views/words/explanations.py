@@ -1,114 +1,128 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which rule put whom before whom, in words."""
+"""Sentences that explain the order of the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .amounts import duration, fine, percent, within
+from .amounts import duration, fine, percent
 from .codes import code_text
 from .reasons import gpus, owner, reason_text
 
 
-def _names(found: Any) -> str:
+def _are(found: Any, what: str) -> str:
     names = [str(name) for name in found]
-    return names[0] if len(names) == 1 else "{} and {}".format(", ".join(names[:-1]), names[-1])
+    if len(names) == 1:
+        return f"{names[0]} is {what}"
+    return "{} and {} are {}".format(", ".join(names[:-1]), names[-1], what)
 
 
 CLASSES: dict[str, Callable[[str, dict[str, Any]], str]] = {
-    "asked": lambda cls, given: f"{cls}, as somebody asked",
+    "asked": lambda cls, given: f"{cls} (set manually)",
     "fresh_cell": lambda cls, given: (
-        f"{cls}: its cell has had less than {duration(given['after'])} of GPU time"
+        f"{cls}: its cell has used less than {duration(given['after'])} of GPU time"
     ),
     "long_cell": lambda cls, given: (
-        f"{cls}: its cell has had {duration(given['after'])} of GPU time; the next cell is interactive again"
+        f"{cls}: its cell has used {duration(given['after'])} of GPU time; the next cell is interactive again"
     ),
     "short_use": lambda cls, given: (
-        f"{cls}: it has used the GPU for less than {duration(given['after'])} since it last paused"
+        f"{cls}: it has used less than {duration(given['after'])} of GPU time since its last pause"
     ),
     "long_use": lambda cls, given: (
-        f"{cls}: it has used the GPU for {duration(given['after'])}; after a pause it is interactive again"
+        f"{cls}: it has used {duration(given['after'])} of GPU time; it becomes interactive again after a pause"
     ),
 }
 
 
 def _use(given: dict[str, Any], prefix: str) -> str:
-    return "{} has had {}".format(owner(given[prefix + "whose"]), percent(given[prefix + "used"]))
+    return "{} used {}".format(owner(given[prefix + "whose"]), percent(given[prefix + "used"]))
 
 
+#: Why another notebook is ahead: what follows its name.
 RULES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "came": lambda given: f"came {duration(given['own'] - given['theirs'])} earlier",
+    "came": lambda given: f"started waiting {duration(given['own'] - given['theirs'])} earlier",
     "background": lambda given: (
-        f"is interactive; one in the background counts as {duration(given['own'] - given['theirs'])} later"
+        f"is interactive (background notebooks count as {duration(given['own'] - given['theirs'])} later)"
     ),
     "length": lambda given: (
-        "is expected to keep the others waiting for {}, this one for {}: short ones first".format(
+        "is expected to use the GPU for {}, this one for {}; short bursts go first".format(
             duration(given["theirs"]), duration(given["own"])
         )
     ),
     "focus": lambda given: (
-        f"is in front of its user, which counts as {duration(given['own'] - given['theirs'])} earlier"
+        "is open in the user's browser (counts as waiting "
+        f"{duration(given['own'] - given['theirs'])} longer)"
     ),
-    "user_share": lambda given: "comes first by GPU time in the last 10 s: {}, {}{}".format(
+    "user_share": lambda given: "goes first by GPU time over the last 10 s: {}, {}{}".format(
         _use(given, "their_"),
         _use(given, ""),
         "; it is guaranteed {}".format(percent(given["their_request"]))
         if given.get("their_request")
         else "",
     ),
-    "turn": lambda given: "belongs to a user whose turn was longer ago",
-    "share": lambda given: "has had less GPU time in the last 10 s for its share and weight",
-    "request": lambda given: "has had less of the GPU time that it is guaranteed",
-    "use": lambda given: "has had less GPU time in the last 10 s",
-    "class": lambda given: "has the higher priority",
-    "weight": lambda given: "has the larger weight",
-    "growth": lambda given: "waits in the middle of an allocation",
-    "number": lambda given: "came first",
-    "retry": lambda given: "has its old place again, since there was no room for it",
-    "made_way": lambda given: "is the one that this one had to make way for",
+    "turn": lambda given: "belongs to a user who was served longer ago",
+    "share": lambda given: (
+        "has had less GPU time over the last 10 s, relative to its entitlement and weight"
+    ),
+    "request": lambda given: "has received less GPU time than it is guaranteed",
+    "use": lambda given: "has had less GPU time over the last 10 s",
+    "class": lambda given: "has a higher priority",
+    "weight": lambda given: "has a larger weight",
+    "growth": lambda given: "is in the middle of an allocation",
+    "number": lambda given: "arrived first",
+    "retry": lambda given: "keeps its place, because there was no room for it before",
+    "made_way": lambda given: "preempted this notebook",
 }
 
 
 PACES: dict[str, Callable[[dict[str, Any]], str]] = {
     "paused": lambda given: (
-        f"paused while {_names(given['names'])} runs"
+        f"paused while {_are(given['names'], 'running')}"
         if given["names"]
-        else "paused: the others are to have their share first"
+        else "paused until the others have had their GPU time"
     ),
-    "bounded": lambda given: "bounded to {} of work at a time{}".format(
+    "bounded": lambda given: "throttled to {} of work at a time{}".format(
         fine(given["inflight"]),
-        f" while {_names(given['names'])} is about" if given["names"] else "",
+        f", because {_are(given['names'], 'in use')}" if given["names"] else "",
     ),
-    "share": lambda given: f"held to {percent(given['share'])} of the GPU's time",
+    "share": lambda given: f"limited to {percent(given['share'])} of GPU time",
 }
 
 
+def _wait(seconds: float | None) -> str:
+    return "wait" if seconds is None else f"wait up to {duration(seconds)}"
+
+
+def _own(whose: Any) -> str:
+    subject = owner(whose)
+    return "its" if subject == "it" else f"{subject}'s"
+
+
+#: What it takes to run next.
 NEXT: dict[str, Callable[[dict[str, Any]], str]] = {
-    "unfreeze": lambda given: "somebody has to unfreeze it",
+    "unfreeze": lambda given: "unfreeze it",
     "limit": lambda given: (
-        f"{owner(given['whose'])} has to wait{within(given['until_in'], '')}, or to get a higher limit"
+        f"{_wait(given['until_in'])}, or raise {_own(given['whose'])} GPU time limit"
     ),
-    "administrator": lambda given: "an administrator has to let it go on",
+    "administrator": lambda given: "ask an administrator to resume it",
     "quota": lambda given: (
-        f"{owner(given['whose'])} has to use a GPU less, or to get more than {gpus(given['gpus'])}"
+        f"free a GPU that {owner(given['whose'])} uses, or get a quota of more than {gpus(given['gpus'])}"
     ),
-    "room": lambda given: "it is next: it only waits for what is said above",
-    "interactive": lambda given: (
-        "make it interactive, or begin a new cell, and it no longer counts as later"
-    ),
-    "focus": lambda given: "bring it to the front in the browser",
-    "use": lambda given: f"it has to wait until {given['ahead']} has had as much for its share",
+    "room": lambda given: "it is next in line; see the reason above",
+    "interactive": lambda given: "make it interactive, or start a new cell",
+    "focus": lambda given: "open it in the browser",
+    "use": lambda given: f"wait until {given['ahead']} has had as much GPU time for its weight",
     "served": lambda given: (
-        f"{given['ahead']} has to be served before it"
+        f"wait for {given['ahead']}"
         if given["count"] == 1
-        else f"{given['count']} have to be served before it, {given['ahead']} first"
+        else f"wait for {given['count']} notebooks, {given['ahead']} first"
     ),
 }
 
 
 def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group of an explanation with the sentence of each of its codes."""
+    """Return a group of an explanation with the sentence for each of its codes."""
     texts = {
         "why_class": code_text(CLASSES, group["why_class"], str(group["class"] or "class")),
         "pace": code_text(PACES, group["pace"]),
@@ -121,12 +135,12 @@ def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a whole explanation, from groups that have their sentences: a line for each thing."""
+    """Return an explanation as lines of text, from groups that have their sentences."""
     lines: list[str] = []
     for group in groups:
         head = str(group["state"])
         if group["waited"] is not None:
-            head = f"waits for {duration(group['waited'])}"
+            head = f"has been waiting for {duration(group['waited'])}"
         said = "; ".join(group[key]["text"] for key in ("reason", "pace") if group[key])
         name = group["name"] or group["group"]
         lines.append(f"{name} {head}: {said}" if said else f"{name} {head}")
@@ -134,5 +148,5 @@ def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
         for place, other in enumerate(group["before"], start=1):
             lines.append(f"  {place}. {other['name'] or other['group']} {other['text']}")
         if group["next"]:
-            lines.append(f"  to be served: {group['next']['text']}")
-    return lines or ["Nobody waits for the GPU, and nobody is held back."]
+            lines.append(f"  to run next: {group['next']['text']}")
+    return lines or ["No notebook is waiting for the GPU or being throttled."]

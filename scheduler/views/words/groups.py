@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What lease groups do and what is asked for them, in words."""
+"""Sentences for the state of lease groups and for their settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .amounts import duration, percent, size
 from .reasons import reason_text
 
-#: What each state is called, in the order in which they are listed; the Lab and the Hub page have the same words.
+#: The name of each state, in the order of lists; JupyterLab and the Hub page use the same words.
 STATES = {
     "running": "running",
     "yielding": "yielding",
@@ -24,7 +24,7 @@ STATES = {
 
 
 def rank(group: Mapping[str, Any]) -> tuple[int, int, str]:
-    """By what groups are sorted in a list."""
+    """Return the key by which lists of groups are sorted."""
     order, state = list(STATES), group.get("state")
     return (
         order.index(state) if state in order else len(order),
@@ -34,21 +34,23 @@ def rank(group: Mapping[str, Any]) -> tuple[int, int, str]:
 
 
 def state_text(group: Mapping[str, Any]) -> str:
-    """A group's state, and its place in the queue."""
+    """Return a group's state, and its position in the queue."""
     state, position = str(group.get("state")), group.get("position")
     word = STATES.get(state, state)
     return word if state != "waiting" or position is None else f"{word} ({position})"
 
 
 def estimate_text(found: Any) -> str:
-    """How long a wait goes on, with the interval in which nine of ten such waits end."""
+    """Return about how much longer a wait lasts, with the interval in which 90% of such waits end."""
     try:
         seconds, low, high = (max(0.0, float(found[key])) for key in ("seconds", "low", "high"))
     except (KeyError, TypeError, ValueError):
         return ""
+    if low < 0.1:
+        return f"about {duration(seconds)} (at most {duration(high)})"
     if high >= 59.5:
         return f"about {duration(seconds)} ({duration(low)} to {duration(high)})"
-    # Outwards, for it is the interval that is promised.
+    # The interval is rounded outwards, because it is a promise.
     step = 1.0 if seconds >= 0.95 else 0.1
     low, high = math.floor(low / step) * step, math.ceil(high / step) * step
     about, low_text, high_text = (f"{value:.{int(step < 1)}f}" for value in (seconds, low, high))
@@ -56,7 +58,7 @@ def estimate_text(found: Any) -> str:
 
 
 def wishes_text(wishes: Mapping[str, Any] | None) -> str:
-    """What people ask for a group, where it is not the usual."""
+    """Return the settings of a group that differ from the defaults."""
     given = wishes or {}
     said = [
         str(given["priority"]) if given.get("priority", "auto") != "auto" else "",
@@ -73,34 +75,34 @@ def wishes_text(wishes: Mapping[str, Any] | None) -> str:
 
 
 def remark(group: Mapping[str, Any]) -> str:
-    """Why a group waits and for about how long, or when it yields."""
+    """Return why a group is waiting and for about how much longer, or when it must yield."""
     said = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
     if not said[0] and group.get("yields_in") is not None:
-        said.append("yields within {}".format(duration(group["yields_in"])))
+        said.append("must yield within {}".format(duration(group["yields_in"])))
     said.append(sleep_text(group))
     return "; ".join(text for text in said if text)
 
 
 def sleep_text(group: Mapping[str, Any]) -> str:
-    """What one that is hibernated gives back, and how long it takes to wake it; or why it was left alone."""
+    """Return what hibernation freed and how long waking takes, or why a group was not hibernated."""
     found, state = group.get("hibernation") or {}, group.get("state")
     if state == "hibernated":
         freed, seconds = size(found.get("frees") or 0), found.get("estimate")
-        return f"frees {freed}" + (
-            "" if seconds is None else f"; about {duration(seconds)} to wake"
+        return f"freed {freed}" + (
+            "" if seconds is None else f"; takes about {duration(seconds)} to wake"
         )
     if found.get("state") in ("parking", "hibernating"):
-        return "it is being hibernated"
+        return "is being hibernated"
     if found.get("state") == "ordered":
-        return "it hibernates once it is idle"
-    # What people asked for, they know.
+        return "will hibernate as soon as it is idle"
+    # A user who turned hibernation off needs no reminder.
     told = found.get("state") == "refused" and found.get("code") not in ("off", "nothing")
-    return "not hibernated: {}".format(found.get("text") or found.get("code")) if told else ""
+    return "cannot hibernate: {}".format(found.get("text") or found.get("code")) if told else ""
 
 
 def hibernation_text(status: Mapping[str, Any]) -> str:
-    """Why no kernel can be hibernated; nothing where they can be, or nobody has tried."""
+    """Return why hibernation is unavailable; nothing if it is available, or has not been tried."""
     found = status.get("hibernation") or {}
     if found.get("able") is not False:
         return ""
-    return "Kernels cannot be hibernated: {}".format(found.get("text") or found.get("code"))
+    return "Hibernation is unavailable: {}".format(found.get("text") or found.get("code"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Notices, and why a recording ended, in words."""
+"""Sentences for notices, and for the ends of recordings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .codes import code_text
 
 
 def notice_text(found: Mapping[str, Any], name: str) -> str:
-    """Return a notice in words.
+    """Return the sentence for a notice.
 
     Parameters
     ----------
     found
-        Its ``code`` and ``params``.
+        The ``code`` and ``params`` of the notice.
     name
-        The notebook or program that it is about; empty if there is none, or if the reader sees the name elsewhere.
+        The notebook or program that the notice is about; empty if there is none, or if the name is shown elsewhere.
     """
     text = code_text(NOTICES, found, name)
     if found.get("code") not in NOTICES:
@@ -27,44 +27,46 @@ def notice_text(found: Mapping[str, Any], name: str) -> str:
 
 
 def recording_end(why: object, error: str) -> str:
-    """Return why a recording ended before its time."""
+    """Return why a recording ended early."""
     return {
-        "full": "it is as long as a recording may be",
-        "slow": "more came than could be written",
+        "full": "it reached the maximum size",
+        "slow": "events arrived faster than they could be written",
         "failed": f"it cannot be written: {error}",
     }.get(str(why), str(why))
 
 
 def _unstated(given: Mapping[str, Any]) -> str:
-    held = f"{size(given.get('bytes') or 0)} of GPU memory that it does not state"
-    # Others are not told whose it is.
+    held = f"{size(given.get('bytes') or 0)} of GPU memory that gpushare cannot account for"
+    # Only the owner and administrators see the user.
     whose = f"{given['user']} (pid {given.get('pid')})" if given.get("user") else "another user"
-    return f"a process of {whose} holds {held}"
+    return f"a process owned by {whose} is using {held}"
 
 
 def _policy_failed(given: Mapping[str, Any]) -> str:
-    # Others than administrators are not told what it raised.
+    # Only administrators see the exception.
     error = f": {given['error']}" if given.get("error") else ""
-    return f'the policy "{given["policy"]}" failed, and "{given["instead"]}" took over{error}'
+    return f'the policy "{given["policy"]}" failed and was replaced by "{given["instead"]}"{error}'
 
 
 def _hibernation_stuck(name: str, given: Mapping[str, Any]) -> str:
     doing = "waking" if given.get("step") == "restore" else "hibernating"
-    # Of others' processes it is 0.
+    # The pid is 0 if the process belongs to another user.
     process = f" (pid {given['pid']})" if given.get("pid") else ""
-    return f"{name}: {doing} it{process} does not end; it goes on by itself"
+    return (
+        f"{name}: {doing}{process} is taking longer than expected; it continues in the background"
+    )
 
 
 def _started_without(name: str, given: Mapping[str, Any]) -> str:
     status = given.get("status")
     ended = "" if status is None else f" (status {status})"
-    return f"{name} runs without gpushare: its first start under it failed{ended}"
+    return f"{name} runs without GPU sharing, because it failed to start with gpushare{ended}"
 
 
 NOTICES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "started_without_interposer": _started_without,
     "stuck": lambda name, given: (
-        f"{name} was told to give the GPU up and does not answer: others are served around it"
+        f"{name} was asked to release the GPU and does not respond; other notebooks continue without it"
     ),
     "hibernation_stuck": _hibernation_stuck,
     "recording_ended": lambda name, given: (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why a group waits, in words."""
+"""Sentences for why a group is waiting."""
 
 from __future__ import annotations
 
@@ -11,124 +11,122 @@ from .codes import code_text
 
 
 def reason_text(reason: Mapping[str, Any] | None) -> str:
-    """Why a group waits, in words (docs/reference/control.md names the codes)."""
+    """Return why a group is waiting (docs/reference/control.md lists the codes)."""
     return code_text(REASONS, reason)
 
 
 def _holder(given: dict[str, Any]) -> str:
-    return str(given.get("holder_name") or given.get("holder") or "another")
+    return str(given.get("holder_name") or given.get("holder") or "another notebook")
 
 
-def _soon(given: dict[str, Any]) -> str:
-    return within(given.get("yields_in"), " when its work is over")
+def _turn(given: dict[str, Any]) -> str:
+    end = within(given.get("yields_in"), " when its work is done")
+    return f"{_holder(given)}'s turn ends{end}"
 
 
-def _lacks(given: dict[str, Any]) -> str:
-    # Nothing, where one at a time is to run.
-    return "lacks {}; ".format(size(given["lack"])) if given["lack"] else ""
+def _needs(given: dict[str, Any]) -> str:
+    # Nothing is missing if only one notebook is to run at a time.
+    return "needs {} more; ".format(size(given["lack"])) if given["lack"] else ""
 
 
-def _for(given: dict[str, Any]) -> str:
+def _at_most(given: dict[str, Any]) -> str:
     seconds = given.get("until_in")
-    return "" if seconds is None else f" for {duration(seconds)} more at most"
+    return "" if seconds is None else f" (at most {duration(seconds)} more)"
+
+
+def _victims(given: dict[str, Any]) -> str:
+    return ", ".join(map(str, given["victims"]))
 
 
 REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "needs_memory": lambda given: (
-        f"needs {size(given['need'])}, lacks {size(given['lack'])}; {_holder(given)} yields{_soon(given)}"
-    ),
-    "serialised": lambda given: (
-        f"one at a time (anti-thrash is on); {_holder(given)} yields{_soon(given)}"
-    ),
+    "needs_memory": lambda given: f"needs {size(given['lack'])} more; {_turn(given)}",
+    "serialised": lambda given: f"one notebook runs at a time (anti-thrash is on); {_turn(given)}",
     "making_room": lambda given: (
-        f"moving {size(given['lack'])} of {', '.join(map(str, given['victims'])) or 'others'} out to make room"
+        f"evicting {size(given['lack'])} of {_victims(given) or 'other notebooks'} to make room"
     ),
     "filling": lambda given: (
-        f"its memory is arriving{' while that of ' * bool(given['victims'])}"
-        f"{', '.join(map(str, given['victims']))}{' leaves' * bool(given['victims'])}: "
-        f"{size(given['arrived'])} of {size(given['footprint'])}"
+        f"restoring its memory ({size(given['arrived'])} of {size(given['footprint'])})"
+        + (f" while evicting {_victims(given)}" if given["victims"] else "")
     ),
     "draining": lambda given: (
-        f"the kernel {_short(given['kernel'])} of {_holder(given)} has been running for "
+        f"waiting for the CUDA kernel {_short(given['kernel'])} of {_holder(given)}, which has been running for "
         f"{duration(given['kernel_for'])}"
         if given.get("kernel")
-        else f"{_holder(given)}'s last GPU work has been ending for {duration(given['for'])}"
+        else f"waiting for {_holder(given)} to finish its queued GPU work ({duration(given['for'])} so far)"
     ),
     "stuck": lambda given: (
-        f"{_holder(given)} has not given the GPU up for {duration(given['for'])}"
-        + (
-            f": its kernel {_short(given['kernel'])} has been running for {duration(given['kernel_for'])}"
-            if given.get("kernel")
-            else ": it was stopped, or its GPU work does not end"
-        )
-        + "; interrupt or restart it"
+        f"{_holder(given)} has not released the GPU for {duration(given['for'])}: its CUDA kernel "
+        f"{_short(given['kernel'])} has been running for {duration(given['kernel_for'])}; interrupt or restart it"
+        if given.get("kernel")
+        else f"{_holder(given)} has not responded for {duration(given['for'])}: it may be stopped, or its GPU work may "
+        "be stuck; interrupt or restart it"
     ),
-    "behind": lambda given: f"{given.get('ahead_name') or given.get('ahead')} is first",
+    "behind": lambda given: f"{given.get('ahead_name') or given.get('ahead')} is ahead of it",
     "residency": lambda given: (
-        f"{_holder(given)} only just got its memory in; it may go{within(given.get('until_in'), '')}"
+        f"{_holder(given)}'s memory was just loaded; it can be evicted{within(given.get('until_in'), ' soon')}"
     ),
     "foreign_use": lambda given: (
-        f"lacks {size(given['lack'])}; programs outside gpushare hold {size(given['foreign'])}"
+        f"needs {size(given['lack'])} more; programs not managed by gpushare hold {size(given['foreign'])}"
     ),
     "crowded": lambda given: (
-        f"lacks {size(given['lack'])}; others hold {size(given['fixed'])} that cannot move "
-        "(CUDA contexts, shared memory): shut a notebook down, or restart one that holds such memory"
+        f"needs {size(given['lack'])} more; others hold {size(given['fixed'])} that cannot be evicted (CUDA contexts, "
+        "shared memory): shut down a notebook, or restart one that holds such memory"
     ),
-    "frozen": lambda given: "it is frozen, and waits until somebody unfreezes it",
-    "on_hold": lambda given: (
-        "an administrator took the GPU from it, and only an administrator can let it go on"
-    ),
+    "frozen": lambda given: "frozen; unfreeze it to continue",
+    "on_hold": lambda given: "on hold; only an administrator can resume it",
     "quota_gpus": lambda given: (
         f"{owner(given['whose'])} may use {gpus(given['gpus'])} at once; "
         + (
-            f"it uses {given['own']} by itself: free its memory on the others, or restart it on fewer"
+            f"this notebook alone uses {given['own']}: free its memory on the others, or restart it on fewer"
             if given["own"] > given["gpus"]
-            else f"{_holder(given)} yields{_soon(given)}"
+            else _turn(given)
             if given.get("holder_name")
-            else "others of the same user or team come first"
+            else "other notebooks of the same user or team are ahead"
         )
     ),
     "gpu_draining": lambda given: (
-        "an administrator wants its GPU empty; it waits until that is over, or restart it on another GPU"
+        "its GPU is being drained by an administrator; wait, or restart the kernel to get another GPU"
     ),
     "kept": lambda given: (
-        f"{_lacks(given)}{_holder(given)} keeps its idle memory on the GPU{_for(given)}"
+        f"{_needs(given)}{_holder(given)} keeps its idle memory on the GPU{_at_most(given)}"
     ),
     "exclusive": lambda given: (
-        f"{_lacks(given)}{_holder(given)} has the GPU for a whole cell{_for(given)}"
+        f"{_needs(given)}{_holder(given)} has the GPU until its cell ends{_at_most(given)}"
     ),
     "limited": lambda given: (
-        f"{owner(given['whose'])} has had its limit of the GPU's time; more{within(given['until_in'], ' later')}"
+        f"{owner(given['whose'])} has reached the GPU time limit; more{within(given['until_in'], ' later')}"
     ),
     "thrashing": lambda given: (
-        f"side by side both were slowed by paging, so they take turns; {_holder(given)} yields{_soon(given)}"
+        f"paging slowed both down when they ran side by side, so they take turns; {_turn(given)}"
     ),
     "waking": lambda given: (
-        "it was hibernated, and is being woken"
+        "waking from hibernation"
         + (f" (about {duration(given['estimate'])} more)" if given.get("estimate") else "")
     ),
-    "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
+    "dying": lambda given: (
+        f"waiting for the driver to free {size(given['ghosts'])} from a process that has exited"
+    ),
     "returning": lambda given: (
-        f"lacks {size(given['lack'])} until {_processes(given['clients'])} of the previous scheduler "
-        f"{'has' if given['clients'] == 1 else 'have'} connected again"
+        f"needs {size(given['lack'])} more; waiting for {_processes(given['clients'])} to reconnect after the "
+        "scheduler was restarted"
     ),
     "host_memory": lambda given: (
-        f"lacks {size(given['lack'])}: the host has too little free memory at the moment; "
-        f"the allocation fails{within(given['until_in'], ' soon')} unless that changes"
+        f"needs {size(given['lack'])} more, but the host has too little free memory; "
+        f"the allocation fails{within(given['until_in'], ' soon')} unless memory is freed"
     ),
     "restore_failed": lambda given: (
-        "its memory could not be moved back to the GPU{} ({}); trying again, nothing is lost".format(
-            " (CUDA error {})".format(given["error"]) if given.get("error") else "",
+        "restoring its memory to the GPU failed ({}{}); retrying, no data is lost".format(
             "1 attempt" if given["attempts"] == 1 else "{} attempts".format(given["attempts"]),
+            ", CUDA error {}".format(given["error"]) if given.get("error") else "",
         )
     ),
 }
 
 
 def owner(whose: Any) -> str:
-    """Whose share it is: ``user:ada``, ``team:course``, or that of the one that it is said of."""
+    """Return the subject of a sentence about a user, a team, or the group itself."""
     kind, _, name = str(whose).partition(":")
-    return f"the {kind} {name}" if kind in ("user", "team") and name else "it"
+    return f"{kind} {name}" if kind in ("user", "team") and name else "it"
 
 
 def _processes(count: Any) -> str:
@@ -136,11 +134,11 @@ def _processes(count: Any) -> str:
 
 
 def gpus(count: Any) -> str:
-    """So many GPUs."""
+    """Return a number of GPUs as text."""
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _short(text: Any) -> str:
-    """The name of a kernel, of which templates make long ones."""
+    """Shorten the name of a CUDA kernel, because templates make long names."""
     name = str(text)
     return name if len(name) <= 60 else name[:57] + "..."
