@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare bench``: measures what we publish, on this machine."""
+"""``gpushare bench``: run the published benchmarks on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..benchmarks.harness.figures import Figure
 
-#: Name → module in ``benchmarks/published`` and function.
+#: By name: the module in ``benchmarks/published``, and the function.
 BENCHES = {
     "launch": ("launch", "run"),
     "slab": ("slab", "run"),
@@ -43,7 +43,7 @@ BENCHES = {
     "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
 }
-#: Run where they are named: they take long, or are for the simulated driver.
+#: Run only if they are named, because they take long or are for the simulated driver.
 NAMED_ONLY = frozenset(
     {
         "class",
@@ -57,7 +57,7 @@ NAMED_ONLY = frozenset(
         "two-gpus",
     }
 )
-#: What can be said of those that compare policies; by the names of their functions' parameters.
+#: Options that some benchmarks take, by the names of their functions' parameters.
 SETTINGS = ("policy", "part", "pairs", "seconds", "gib", "kernels", "cycles", "time_limit")
 
 
@@ -65,77 +65,90 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "bench",
-        help="measure launches, waits and hand-offs on this machine",
-        description="Measures on the GPU that is here, else on the simulated driver, with a scheduler of its own.",
+        description="Measure overhead, waits and hand-offs on this machine's GPU, or on the simulated driver if there "
+        "is none. The benchmarks start their own scheduler.",
     )
     parser.add_argument(
         "bench",
         nargs="*",
         metavar="BENCH",
-        help=f"which: {', '.join(BENCHES)} (default: all but {', '.join(sorted(NAMED_ONLY))})",
-    )
+        help=f"benchmarks to run: {', '.join(BENCHES)} (default: all except {', '.join(sorted(NAMED_ONLY))})",
+    ).completer = lambda **_: list(BENCHES)
     parser.add_argument(
         "--policy",
         action="append",
         metavar="NAME",
-        help="interference, makespan: under this policy; repeatable (default: each that there is)",
+        help="interference, makespan: scheduling policy; can be repeated (default: each policy)",
     )
     parser.add_argument(
         "--part",
         action="extend",
         nargs="+",
         metavar="NAME",
-        help="makespan: only these of half, most, fitting, cells; hibernate: of memory, out, wake, crowd, cycles, "
-        "elsewhere, pages, mapping (default: all but the last three); repeatable",
+        help="makespan: run only some of half, most, fitting, cells; hibernate: run only some of memory, out, wake, "
+        "crowd, cycles, elsewhere, pages, mapping (default: all but the last three); can be repeated",
     )
     parser.add_argument(
-        "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="interference, makespan: number of alternating measurements",
     )
     parser.add_argument(
         "--seconds",
         type=float,
         metavar="S",
-        help="makespan: half a turn of a job; shares: each condition; two-gpus: what is computed; "
-        "hibernate: the crowd; seconds",
+        help="duration in seconds; makespan: half a time slice of a job; shares: each condition; two-gpus: the "
+        "computation; hibernate: the crowd",
     )
     parser.add_argument(
         "--gib",
         "--size",
         type=float,
         metavar="G",
-        help="makespan, two-gpus: what each job or notebook holds; hibernate: what is moved out and back, or "
-        "page-locked; GiB",
+        help="memory in GiB; makespan, two-gpus: of each job or notebook; hibernate: to evict and restore, or to "
+        "page-lock",
     )
-    parser.add_argument("--kernels", type=int, metavar="N", help="hibernate: how many in the crowd")
-    parser.add_argument("--cycles", type=int, metavar="N", help="hibernate: how many cycles")
+    parser.add_argument(
+        "--kernels", type=int, metavar="N", help="hibernate: number of kernels in the crowd"
+    )
+    parser.add_argument("--cycles", type=int, metavar="N", help="hibernate: number of cycles")
     parser.add_argument(
         "--time-limit",
         type=float,
         metavar="S",
-        help="hibernate: seconds after which it ends (default: 1200)",
+        help="hibernate: stop after this many seconds (default: 1200)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line instead of text"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the benchmarks; exit status 1 if one could not be measured."""
-    from ..scheduler.node.arguments import complain
+    """Run the benchmarks; exit status 1 if one fails."""
+    from ..scheduler.node.arguments import complain, nearest
+    from .terminal import progress
 
     unknown = [name for name in args.bench if name not in BENCHES]
     if unknown:
-        return complain(f"no benchmark is called {unknown[0]}; there are {', '.join(BENCHES)}")
+        return complain(
+            f"unknown benchmark {unknown[0]!r}{nearest(unknown[0], BENCHES)}; choose from {', '.join(BENCHES)}"
+        )
     settings = {name: value for name in SETTINGS if (value := getattr(args, name)) is not None}
     for name, value in settings.items():
         if not isinstance(value, list) and value <= 0:
-            return complain(f"--{name.replace('_', '-')} is above 0")
+            return complain(f"--{name.replace('_', '-')} must be greater than 0")
     failed = False
-    for name in args.bench or [name for name in BENCHES if name not in NAMED_ONLY]:
-        try:
-            for figure in _figures(name, settings):
-                print(figure.as_json() if args.json else figure.as_text(), flush=True)
-        except Exception as error:
-            print(f"gpushare: {name} could not be measured: {error}", file=sys.stderr)
-            failed = True
+    names = args.bench or [name for name in BENCHES if name not in NAMED_ONLY]
+    with progress() as show:
+        for number, name in enumerate(names):
+            show(name, number, len(names))
+            try:
+                for figure in _figures(name, settings):
+                    print(figure.as_json() if args.json else figure.as_text(), flush=True)
+            except Exception as error:
+                print(f"gpushare: the benchmark {name} failed: {error}", file=sys.stderr)
+                failed = True
     return 1 if failed else 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command ``gpushare``: finds the subcommand and loads only its module."""
+"""The command ``gpushare``: finds the subcommand and loads only that one's module."""
 
 from __future__ import annotations
 
@@ -8,85 +8,162 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from .._version import __version__
-from ..scheduler.node.arguments import Parser, complain
+from .._version import __version__, docs_url
+from ..scheduler.node.arguments import Parser, complain, nearest
 
-#: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
-COMMANDS = {
-    "status": "show.status",
-    "run": "programs.run",
-    "release": "steer.release",
-    "offload": "steer.release",
-    "hibernate": "steer.release",
-    "wake": "steer.release",
-    "background": "steer.adjust",
-    "interactive": "steer.adjust",
-    "auto": "steer.adjust",
-    "keep": "steer.adjust",
-    "freeze": "steer.adjust",
-    "unfreeze": "steer.adjust",
-    "limit": "steer.adjust",
-    "memory": "steer.adjust",
-    "request": "steer.adjust",
-    "weight": "steer.adjust",
-    "shares": "steer.shares",
-    "explain": "show.explain",
-    "history": "show.history",
-    "record": "recordings.record",
-    "replay": "recordings.replay",
-    "set": "steer.settings",
-    "scheduler": "admin.scheduler",
-    "kernelspec": "programs.kernelspec",
-    "doctor": "doctor.command",
-    "demo": "demo.command",
-    "bench": "bench",
-    "simulate": "recordings.simulate",
-    "device-plugin": "admin.device_plugin",
-    "libraries": "admin.libraries",
-    "hub": "..hub.command",
-    "drain": "admin.administer",
-    "hold": "admin.administer",
-    "evict": "admin.administer",
-    "maintenance": "admin.administer",
-    "report": "show.report",
-    "audit": "show.report",
-    "metrics": "show.report",
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes
+    ----------
+    module
+        The name of its module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
+    summary
+        What the command does, in one line.
+    """
+
+    module: str
+    summary: str
+
+
+#: The subcommands by name, in the sections of ``gpushare --help``.
+SECTIONS = {
+    "See what the GPUs are doing": {
+        "status": Command("show.status", "show which notebooks use the GPUs, which wait, and why"),
+        "explain": Command("show.explain", "explain the order of the queue"),
+        "history": Command("show.history", "show what happened in the last 10 minutes"),
+    },
+    "Use the GPU outside of JupyterLab": {
+        "run": Command("programs.run", "run any program so that it shares the GPU"),
+        "kernelspec": Command(
+            "programs.kernelspec", "share the GPU in VS Code, nbconvert, papermill, ..."
+        ),
+    },
+    "Control a notebook or program": {
+        "release": Command("steer.release", "release the GPU so that the next notebook can run"),
+        "offload": Command("steer.release", "release the GPU and evict all memory to the host"),
+        "hibernate": Command("steer.release", "free all GPU memory, including the CUDA context"),
+        "wake": Command("steer.release", "wake a hibernated notebook before its next cell does"),
+        "background": Command("steer.adjust", "let interactive notebooks go first"),
+        "interactive": Command("steer.adjust", "go ahead of background notebooks"),
+        "auto": Command("steer.adjust", "choose the class automatically (the default)"),
+        "keep": Command("steer.adjust", "keep idle memory on the GPU"),
+        "freeze": Command("steer.adjust", "stop using the GPU until `gpushare unfreeze`"),
+        "unfreeze": Command("steer.adjust", "allow a frozen notebook to use the GPU again"),
+        "limit": Command("steer.adjust", "limit memory per GPU, or the share of GPU time"),
+        "memory": Command("steer.adjust", "limit memory per GPU"),
+        "request": Command("steer.adjust", "guarantee a share of GPU time"),
+        "weight": Command("steer.adjust", "set the weight for spare GPU time"),
+    },
+    "Change how the GPUs are shared": {
+        "set": Command("steer.settings", "set the policy, the time slice, and hibernation"),
+        "shares": Command("steer.shares", "show or set the entitlements of users and teams"),
+    },
+    "Administer a shared machine": {
+        "scheduler": Command("admin.scheduler", "run the scheduler without JupyterLab"),
+        "drain": Command("admin.administer", "stop granting a GPU, and evict all memory from it"),
+        "hold": Command("admin.administer", "put a notebook or program on hold"),
+        "evict": Command("admin.administer", "evict the memory of a notebook or program"),
+        "maintenance": Command("admin.administer", "show a message to all users"),
+        "report": Command("show.report", "summarise GPU use over the last week"),
+        "audit": Command("show.report", "show the audit log"),
+        "metrics": Command("show.report", "print metrics for Prometheus"),
+        "hub": Command("..hub.command", "serve the page of all GPUs for JupyterHub"),
+        "libraries": Command("admin.libraries", "copy the libraries that containers mount"),
+        "device-plugin": Command("admin.device_plugin", "offer GPU slots to Kubernetes"),
+    },
+    "Check, try out and measure": {
+        "doctor": Command("doctor.command", "check the installation and explain how to fix it"),
+        "demo": Command("demo.command", "watch notebooks share one GPU"),
+        "bench": Command("bench", "measure overhead, waits and hand-offs on this machine"),
+        "simulate": Command("recordings.simulate", "compare scheduling policies on a workload"),
+        "record": Command("recordings.record", "record the scheduler's input events for replay"),
+        "replay": Command("recordings.replay", "replay a recording and compare the decisions"),
+        "completion": Command("completion", "print the completion script for a shell"),
+    },
 }
+COMMANDS = {name: found for section in SECTIONS.values() for name, found in section.items()}
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Make the parser of ``command`` alone, or of all commands."""
-    parser = Parser(prog="gpushare", description="Many Jupyter notebooks share one GPU.")
+def build_parser(command: str | None = None) -> Parser:
+    """Make the parser of ``command``, or one that has only the names of all commands."""
+    parser = Parser(
+        prog="gpushare",
+        usage="gpushare [-h] [--version] COMMAND ...",
+        description="Run many Jupyter notebooks on one GPU.",
+        epilog=f"{_listing()}\n\nRun `gpushare COMMAND --help` for the options of a command.\n"
+        f"Documentation: {docs_url()}",
+    )
     parser.add_argument("--version", action="version", version=f"gpushare {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    chosen = [COMMANDS[command]] if command in COMMANDS else list(dict.fromkeys(COMMANDS.values()))
-    for name in chosen:
-        _module(name).add_parser(subparsers)
+    subparsers = parser.add_subparsers(dest="command", prog="gpushare", help=argparse.SUPPRESS)
+    if command in COMMANDS:
+        _module(command).add_parser(subparsers)
+        subparsers.choices[
+            command
+        ].epilog = f"Documentation: {docs_url('reference/commands')}#gpushare-{command}"
+    else:
+        for name in COMMANDS:
+            subparsers.add_parser(name)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 2 for what the user can mend."""
+    """Run the command and return its exit status: 2 for a mistake that the user can correct."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(os.environ.get("COMP_LINE", ""))
     arguments = list(sys.argv[1:] if argv is None else argv)
-    args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+    command = arguments[0] if arguments else ""
+    if command and not command.startswith("-") and command not in COMMANDS:
+        return complain(
+            f"unknown command {command!r}{nearest(command, COMMANDS)}. See: gpushare --help"
+        )
+    parser = build_parser(command)
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 0
     from ..scheduler.gpu.drivers import DriverError
     from ..scheduler.protocol.address import AddressError
 
     try:
-        return int(_module(COMMANDS[args.command]).run(args))
+        return int(_module(args.command).run(args))
     except (AddressError, DriverError) as error:
         return complain(str(error))
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python must not complain at its exit either.
+        # The reader (head, less) has seen enough. Python must not report an error at exit, either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130
 
 
-def _module(name: str) -> Any:
+def _complete(line: str) -> None:
+    """Answer the shell that is completing ``line``, and exit."""
+    import argcomplete
+
+    words = line.split()
+    argcomplete.autocomplete(build_parser(words[1] if len(words) > 1 else None))
+
+
+def _listing() -> str:
+    """List the commands by section."""
+    width = max(map(len, COMMANDS))
+    return "\n\n".join(
+        "\n".join(
+            [
+                f"{title}:",
+                *(f"  {name:<{width}}  {found.summary}" for name, found in section.items()),
+            ]
+        )
+        for title, section in SECTIONS.items()
+    )
+
+
+def _module(command: str) -> Any:
+    name = COMMANDS[command].module
     return importlib.import_module(name if name.startswith(".") else f".{name}", __package__)
 
 

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from jupyter_gpushare import __version__  # noqa: E402
-from jupyter_gpushare.cli.main import build_parser  # noqa: E402
+from jupyter_gpushare.cli.main import COMMANDS, build_parser  # noqa: E402
 from jupyter_gpushare.hub.config import GpuShareHub  # noqa: E402
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner  # noqa: E402
 from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import VERBS, usage  # noqa: E402
@@ -187,29 +187,31 @@ def magics() -> Iterator[str]:
 
 def commands() -> Iterator[str]:
     """Return the table of all commands."""
-    rows = []
-    for name, (_, text) in parsers(build_parser()).items():
-        rows.append((f"[`gpushare {name}`](#gpushare-{name})", text))
+    rows = [
+        (f"[`gpushare {name}`](#gpushare-{name})", command.summary)
+        for name, command in COMMANDS.items()
+    ]
     return table("command | what it does", rows)
 
 
 def helps() -> Iterator[str]:
     """Return a section for each command with the text of its ``--help``."""
-    for name, (parser, _) in parsers(build_parser()).items():
+    for name in COMMANDS:
+        parser = subparsers(build_parser(name))[name]
         yield from (f"### `gpushare {name}`", "", "```text", parser.format_help().rstrip(), "```")
-        for inner, (part, _) in parsers(parser).items():
+        for inner, part in subparsers(parser).items():
             yield from (f"`gpushare {name} {inner}`:", "", "```text")
             yield from (part.format_help().rstrip(), "```")
         yield ""
 
 
-def parsers(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.ArgumentParser, str]]:
-    """Return the subcommands of a parser: of each its own parser and its line of help."""
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a parser's subcommands."""
     return {
-        action.dest: (found.choices[action.dest], str(action.help))
+        name: part
         for found in parser._actions
         if isinstance(found, argparse._SubParsersAction)
-        for action in found._get_subactions()
+        for name, part in found.choices.items()
     }
 
 

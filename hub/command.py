@@ -15,43 +15,42 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "hub",
-        help="serve the page of all GPUs, as a service of JupyterHub",
-        description="Serve the page of all nodes' GPUs to JupyterHub's users and administrators, until ended. "
-        "JupyterHub says where and as whom (JUPYTERHUB_API_TOKEN and so on). See docs/how-to/admin/hub-page.md.",
+        description="Serve the page of all nodes' GPUs to the users and administrators of JupyterHub, until stopped. "
+        "JupyterHub runs this as a service and sets the address and the token (JUPYTERHUB_API_TOKEN and so on).",
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="settings: c.GpuShareHub in a .py or .json (default: none)"
+        "--config",
+        metavar="FILE",
+        help="file with settings of c.GpuShareHub, .py or .json (default: none)",
     )
     parser.add_argument(
         "--url",
         metavar="URL",
-        help="where to listen, with the page's path (default: where JupyterHub says)",
+        help="URL to listen on, with the path of the page (default: set by JupyterHub)",
     )
     parser.add_argument(
-        "--socket", metavar="PATH", help="the node scheduler's socket (default: GPUSHARE_SOCKET's)"
+        "--socket", metavar="PATH", help="socket of the node scheduler (default: GPUSHARE_SOCKET)"
     )
-    parser.add_argument(
-        "--name", metavar="NAME", help="what this node is called (default: the host's name)"
-    )
+    parser.add_argument("--name", metavar="NAME", help="name of this node (default: the host name)")
     parser.add_argument(
         "--node",
         metavar="NAME=URL",
         action="append",
         type=_node,
-        help="another node's service; once for each",
+        help="service of another node; can be repeated",
     )
     parser.add_argument(
         "--discover",
         metavar="HOST:PORT",
         action="append",
-        help="a name of which every address is a node's service; once for each",
+        help="host name whose addresses are services of nodes; can be repeated",
     )
     parser.add_argument(
         "--no-local",
         action="store_true",
-        help="show other nodes only: no scheduler runs on this machine",
+        help="show only other nodes, because no scheduler runs on this machine",
     )
-    parser.add_argument("--debug", action="store_true", help="log more")
+    parser.add_argument("--debug", action="store_true", help="log debug messages")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         "%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     for name in () if args.debug else ("jupyter_gpushare", "tornado.access"):
-        # Those of the libraries say much that nobody asked for.
+        # Libraries log too much at this level.
         logging.getLogger(name).setLevel(logging.INFO)
     given = {
         "url": args.url,
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = load(args.config, {name: v for name, v in given.items() if v is not None})
         settings = GpuShareHub(config=config)
-        # It takes a second: mistakes are named before.
+        # Imported late, because it takes a second and mistakes in the settings are reported first.
         from .app import serve
 
         asyncio.run(serve(settings, config))
@@ -98,6 +97,6 @@ def _node(text: str) -> tuple[str, str]:
     name, _, url = text.partition("=")
     if not name or not url:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no NAME=URL; write for instance gpu2=http://gpu2:8990/"
+            f"invalid node {text!r}; use NAME=URL, for example gpu2=http://gpu2:8990/"
         )
     return name, url

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._version import LIBRARIES, __version__
+from ._version import LIBRARIES, __version__, docs_url
 
-__all__ = ["LIBRARIES", "__version__"]
+__all__ = ["LIBRARIES", "__version__", "docs_url"]
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:

@@ -56,61 +56,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="serve all users of this machine, as FILE says (workstation.md); other options come before what it says",
+        help="serve all users of this machine with the configuration in FILE; other options override FILE",
     )
     parser.add_argument(
-        "--socket", type=Path, metavar="PATH", help="the socket (default: GPUSHARE_SOCKET's)"
+        "--socket", type=Path, metavar="PATH", help="path of the socket (default: GPUSHARE_SOCKET)"
     )
     parser.add_argument(
-        "--parent-pipe", action="store_true", help="end when standard input ends (for a parent)"
+        "--parent-pipe",
+        action="store_true",
+        help="stop when standard input ends (for parent processes)",
     )
     parser.add_argument(
         "--quantum",
         type=quantum,
         metavar="S",
-        help="seconds that a holder may keep others waiting, or auto (default: auto)",
+        help="how long a notebook can keep running while others wait, in seconds, or auto (default: auto)",
     )
     parser.add_argument(
         "--anti-thrash",
         choices=["auto", "on", "off"],
-        help="auto: serialise only what does not fit; on: one at a time; off: never where the "
-        "memory can be paged (default: auto)",
+        help="auto: take turns only if the data does not fit; on: always take turns; off: never take turns, if the "
+        "driver can page the memory (default: auto)",
     )
     parser.add_argument(
         "--policy",
         metavar="NAME",
-        help="who comes first: burst, fcfs, tgs, gemini, priority, or one that another package registered "
-        "(default: burst)",
+        help="order of the queue: burst, fcfs, tgs, gemini, priority, or a policy of another package (default: burst)",
     )
     parser.add_argument(
         "--hibernate-after",
         type=idleness,
         metavar="S",
-        help="seconds of idleness after which a kernel gives its CUDA context back too, 0 or off: none does "
+        help="how long a notebook or program is idle before it is hibernated, in seconds; off: never hibernate "
         "(default: 600)",
     )
     parser.add_argument(
         "--reserve",
         type=size,
         metavar="B",
-        help="bytes of each GPU that stay free (default: by the GPU's size)",
+        help="memory of each GPU that stays free, such as 512M (default: depends on the size of the GPU)",
     )
     parser.add_argument(
         "--host-memory",
         type=size,
         metavar="B",
-        help="bytes of host memory that swapped data may take (default: what the machine has)",
+        help="host memory available for swapped data, such as 64G (default: depends on the machine)",
     )
     parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
-        help="write all that it takes in to FILE, for gpushare replay; one that is there becomes FILE.1",
+        help="record all input events to FILE, for gpushare replay; an existing FILE is renamed to FILE.1",
     )
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
-        help="what goes to standard error (default: warning)",
+        help="least severe messages to log to standard error (default: warning)",
     )
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands for administrators, and for the machines that they look after."""
+"""Commands for administrators of shared machines."""

@@ -1,77 +1,81 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare drain``, ``hold``, ``evict``, ``maintenance``: what administrators do."""
+"""``gpushare drain``, ``hold``, ``evict`` and ``maintenance``: commands that steer a shared machine."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import Any
 
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
+from ..steer.groups import add_group, ask
 
-#: What is said once it is done, and once it is over.
-_SAID = {
-    "drain": ("{} is being emptied: it grants nothing until --off", "{} is in use again"),
-    "hold": ("{} gets no GPU until --off; its user cannot end that", "{} may go on"),
-    "evict": ("the memory of {} leaves the GPU; it comes back by itself", ""),
-    "maintenance": ("all are told: {}", "nobody is told anything any more"),
+#: What is printed once it is done, and once it is undone: of a target, and of the target as a shell needs it.
+DONE = {
+    "drain": (
+        "Draining {0}: no new leases until you run `gpushare drain {1} --off`.",
+        "{0} accepts new leases again.",
+    ),
+    "hold": (
+        "{0} is on hold. Only an administrator can resume it: `gpushare hold {1} --off`.",
+        "{0} can use the GPU again.",
+    ),
+    "evict": (
+        "The memory of {0} is being evicted to the host. It is restored on the next use.",
+        "",
+    ),
+    "maintenance": ("All users now see: {0}", "Maintenance message cleared."),
+}
+DESCRIPTIONS = {
+    "drain": "Stop granting leases on a GPU, let current leases run to the end of their time slice, and evict all "
+    "memory that can be evicted. CUDA contexts stay until their kernels end.",
+    "hold": "Put a notebook or program on hold: like `gpushare freeze`, but only an administrator can undo it. Its "
+    "memory can be evicted to the host; no data is lost.",
+    "evict": "Make a notebook or program release the GPU, and evict all of its memory to the host. The memory is "
+    "restored when it runs again.",
+    "maintenance": "Show a message to all users, in the panel and in `gpushare status`, until you clear it.",
 }
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommands."""
-    for command, metavar, text, more in (
-        (
-            "drain",
-            "GPU",
-            "empty a GPU: grant nothing there, and move all memory out",
-            "No lease is granted there any more, those that run end after their quantum, and all memory that can move "
-            "leaves. Contexts stay until their kernels end.",
-        ),
-        (
-            "hold",
-            "GROUP",
-            "take the GPU from a notebook or program",
-            "As freeze, but its user cannot end it. Nothing is lost: its memory may move to the host.",
-        ),
-        (
-            "evict",
-            "GROUP",
-            "move a notebook's or program's memory off the GPU now",
-            "It gives the GPU up and all its memory moves to the host. It comes back with its next turn.",
-        ),
-        (
-            "maintenance",
-            "TEXT",
-            "tell everybody something",
-            "Shown in the panel and by gpushare status until it is over.",
-        ),
-    ):
-        parser = subparsers.add_parser(
-            command, help=text, description=f"{more} For administrators."
-        )
-        parser.add_argument(
-            "target", metavar=metavar, nargs="?" if command == "maintenance" else None
-        )
+    for command, description in DESCRIPTIONS.items():
+        parser = subparsers.add_parser(command, description=f"{description} For administrators.")
+        if command == "drain":
+            parser.add_argument("gpu", metavar="GPU", help="index or UUID of the GPU")
+        elif command == "maintenance":
+            parser.add_argument("text", metavar="TEXT", nargs="?", help="the message")
+        else:
+            add_group(parser, optional=False)
         if command != "evict":
-            parser.add_argument("--off", action="store_true", help="end it")
+            parser.add_argument("--off", action="store_true", help="undo")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, and say what follows."""
-    on = not getattr(args, "off", False)
-    if args.command == "maintenance" and on == (args.target is None):
-        return complain("write gpushare maintenance TEXT, or gpushare maintenance --off")
-    asked: dict[str, Any] = {
-        "drain": {"gpu": args.target, "on": on},
-        "hold": {"group": args.target, "on": on},
-        "evict": {"group": args.target},
-        "maintenance": {"text": args.target or ""},
-    }[args.command]
+    """Send the request, and print what has changed."""
+    off = getattr(args, "off", False)
+    if args.command == "maintenance" and off == (args.text is not None):
+        return complain(
+            "give a message or --off: gpushare maintenance TEXT, or gpushare maintenance --off"
+        )
     try:
         with ControlClient() as client:
-            client.request(args.command, **asked)
+            target = _send(client, args, on=not off)
     except ControlError as error:
         return complain(str(error))
-    print(_SAID[args.command][not on].format(args.target))
+    print(DONE[args.command][off].format(target, shlex.quote(target.removeprefix("GPU "))))
     return 0
+
+
+def _send(client: ControlClient, args: argparse.Namespace, *, on: bool) -> str:
+    """Send the request, and return the name of what it is about."""
+    if args.command == "drain":
+        client.request("drain", gpu=args.gpu, on=on)
+        return f"GPU {args.gpu}" if args.gpu.isdecimal() else str(args.gpu)
+    if args.command == "maintenance":
+        client.request("maintenance", text=args.text or "")
+        return str(args.text)
+    switch = {"on": on} if args.command == "hold" else {}
+    _, group = ask(client, args.command, args.group, **switch)
+    return str(group["name"])

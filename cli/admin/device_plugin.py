@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare device-plugin``: offer shares of this Kubernetes node's GPUs to its kubelet."""
+"""``gpushare device-plugin``: offer slots of this Kubernetes node's GPUs to its kubelet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..._version import LIBRARIES
 from ...scheduler.node.arguments import complain, seconds
 from ...scheduler.protocol.address import MAX_PATH, socket_path
 
-#: What a pod asks for by default.
+#: The extended resource that a pod requests by default.
 RESOURCE = "jupyter-gpushare/gpu-share"
 #: Where the kubelet looks for device plugins.
 KUBELET = Path("/var/lib/kubelet/device-plugins")
-#: Folders that other programs use as well: a container must not get all of what is there.
+#: Folders that other programs use, too: a container must not get everything in them.
 _COMMON = {"/", "/dev/shm", "/home", "/root", "/run", "/tmp", "/var/run", "/var/tmp"}
 
 
@@ -27,74 +27,74 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "device-plugin",
-        help="offer shares of a Kubernetes node's GPUs",
-        description="Offer shares of this node's GPUs to its kubelet as an extended resource, until ended. "
-        "A container that gets some finds the node scheduler's socket and our libraries. See kubernetes.md.",
+        description="Offer slots of this node's GPUs to its kubelet as an extended resource, until stopped. A "
+        "container that gets a slot also gets the node scheduler's socket and the gpushare libraries.",
     )
     parser.add_argument(
         "--shares-per-gpu",
         type=_count,
         default=4,
         metavar="N",
-        help="how many shares each GPU has (default: 4)",
+        help="number of slots on each GPU (default: 4)",
     )
     parser.add_argument(
         "--resource",
         type=_resource,
         default=RESOURCE,
         metavar="NAME",
-        help=f"the extended resource's name (default: {RESOURCE})",
+        help=f"name of the extended resource (default: {RESOURCE})",
     )
     parser.add_argument(
         "--several",
         choices=["together", "apart"],
         default="together",
-        help="several shares of one container: of as few GPUs as can be, or of as many (default: together)",
+        help="give a container with several slots as few GPUs as possible (together) or as many (apart) "
+        "(default: together)",
     )
     parser.add_argument(
         "--expose",
         choices=["env", "cdi"],
         default="env",
-        help="how a container gets its GPUs: by NVIDIA_VISIBLE_DEVICES, for NVIDIA's container runtime, "
-        "or by names of the Container Device Interface (default: env)",
+        help="how a container gets its GPUs; env: NVIDIA_VISIBLE_DEVICES, for NVIDIA's container runtime; cdi: device "
+        "names of the Container Device Interface (default: env)",
     )
     parser.add_argument(
         "--socket",
         type=_absolute,
         metavar="PATH",
-        help="the node scheduler's socket, alone in its folder (default: GPUSHARE_SOCKET's)",
+        help="socket of the node scheduler, in a folder of its own (default: GPUSHARE_SOCKET)",
     )
     parser.add_argument(
         "--library-dir",
         type=_absolute,
         metavar="DIR",
-        help="a folder of the node that our libraries are copied to, for a plugin that runs in a container "
-        "(default: none; containers get the installed ones)",
+        help="folder of the node to copy the libraries to, if the plugin runs in a container (default: none; "
+        "containers mount the installed libraries)",
     )
     parser.add_argument(
         "--kubelet-dir",
         type=_absolute,
         default=KUBELET,
         metavar="DIR",
-        help=f"the kubelet's folder for device plugins (default: {KUBELET})",
+        help=f"folder of the kubelet for device plugins (default: {KUBELET})",
     )
     parser.add_argument(
         "--interval",
         type=seconds,
         default=2.0,
         metavar="S",
-        help="seconds between two looks at the GPUs, the scheduler and the kubelet (default: 2)",
+        help="seconds between two checks of the GPUs, the scheduler and the kubelet (default: 2)",
     )
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
         default="info",
-        help="what goes to standard error (default: info)",
+        help="least severe messages to log to standard error (default: info)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to end."""
+    """Serve until stopped."""
     try:
         from ...deploy.kubernetes.plugin import Options, Plugin
     except ImportError as error:
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     from ...scheduler.protocol.text import log_to_stderr
 
     log_to_stderr(args.log_level.upper(), "gpushare device-plugin: %(levelname)s: %(message)s")
-    # The plugin says itself, and once, that a GPU has gone.
+    # The plugin logs by itself, once, that a GPU has gone.
     logging.getLogger(Devices.__module__).setLevel(logging.ERROR)
     socket = args.socket or socket_path()
     options = Options(
@@ -123,8 +123,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if str(socket.parent) in _COMMON:
         return complain(
-            f"containers would get all of {socket.parent}; put the scheduler's socket into a folder of its own "
-            "and name it with --socket"
+            f"containers would get everything in {socket.parent}; put the scheduler's socket into a folder of its "
+            "own and name it with --socket"
         )
     if not args.kubelet_dir.is_dir():
         return complain(
@@ -132,13 +132,12 @@ def run(args: argparse.Namespace) -> int:
         )
     if len(os.fsencode(options.endpoint)) > MAX_PATH:
         return complain(
-            f"a socket's path can have at most {MAX_PATH} bytes, and {options.endpoint} is longer; "
-            "shorten --resource or --kubelet-dir"
+            f"the socket path {options.endpoint} is longer than {MAX_PATH} bytes; shorten --resource or --kubelet-dir"
         )
     driver = find_driver()
     if driver is None or driver.nvml is None:
         return complain(
-            "no NVIDIA driver was found; a container needs NVIDIA's runtime and "
+            "no NVIDIA driver found; in a container, use NVIDIA's runtime and set "
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         )
     try:
@@ -157,7 +156,9 @@ def _count(text: str) -> int:
     except ValueError:
         value = 0
     if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000")
+        raise argparse.ArgumentTypeError(
+            f"invalid number {text!r}; use a whole number from 1 to 1000"
+        )
     return value
 
 
@@ -172,8 +173,8 @@ def _resource(text: str) -> str:
         and re.fullmatch(r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", name, re.ASCII)
     ):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of an extended resource; write a domain (not Kubernetes' own), a slash and a name, "
-            f"such as {RESOURCE}"
+            f"invalid resource name {text!r}; use a domain (not one of Kubernetes), a slash and a name, such as "
+            f"{RESOURCE}"
         )
     return text
 
@@ -182,6 +183,6 @@ def _absolute(text: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise argparse.ArgumentTypeError(
-            f"{text!r} has to be an absolute path: it is mounted from the node"
+            f"invalid path {text!r}; use an absolute path, because it is mounted from the node"
         )
     return path

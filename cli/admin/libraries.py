@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare libraries``: put the interposer where containers get it from."""
+"""``gpushare libraries``: copy the interposer to a folder that containers mount."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "libraries",
-        help="put the interposer into a folder that containers mount",
-        description="Copy the interposer's libraries into a folder of this machine, which containers mount read-only "
-        "and name in GPUSHARE_LIBRARIES. Do it again after an upgrade: what runs keeps what it has. "
-        "See docs/how-to/admin/jupyterhub.md.",
+        description="Copy the interposer's libraries to a folder of this machine. Containers mount the folder "
+        "read-only and name it in GPUSHARE_LIBRARIES. Run this again after an upgrade; running containers keep using "
+        "the old libraries.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="the folder; created if it does not exist"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy them, and return the exit status."""
+    """Copy the libraries."""
     from ...deploy.libraries import LibrariesError, install_libraries
 
     try:
         install_libraries(args.folder)
     except (DriverError, LibrariesError) as error:
         return complain(str(error))
+    print(f"Copied the libraries to {args.folder}.")
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare scheduler``: run the scheduler alone, without Jupyter."""
+"""``gpushare scheduler``: run the scheduler without Jupyter."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "scheduler",
-        help="run the scheduler (JupyterLab starts one by itself)",
-        description="Share this machine's GPUs among this user's processes, until ended.",
+        description="Run the scheduler, which shares this machine's GPUs among the processes of this user, until it is "
+        "stopped. JupyterLab starts a scheduler automatically; use this command if you do not use JupyterLab, or to "
+        "run the scheduler of a shared machine with --config.",
     )
     process.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to end."""
+    """Serve until stopped."""
     return process.run(args)

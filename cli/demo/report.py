@@ -15,7 +15,7 @@ from typing import Any
 from ...scheduler.protocol.async_client import AsyncControlClient
 from ...scheduler.views.words.amounts import duration, size
 from ...scheduler.views.words.reasons import reason_text
-from ..show.status import table
+from ..terminal import table
 from .plan import Cell, Plan
 
 #: Seconds by which lines are held back, to print the server's and the scheduler's reports in the order of events.
@@ -456,7 +456,8 @@ class Report:
         if not any(self.totals.values()):
             return ""
         head = ("", *self._names)
-        return table(head, [(label, *cells) for label, cells in rows], set(range(1, len(head))))
+        lines = table(head, [(label, *cells) for label, cells in rows], set(range(1, len(head))))
+        return lines.plain
 
     def _times(self) -> list[str]:
         alone = sum(self.alone.values())

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare doctor``, and what it starts."""
+"""``gpushare doctor``, and the checks that it runs in processes of their own."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare doctor``: what was found, what is active, and why not."""
+"""``gpushare doctor``: check the installation and explain how to fix problems."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.text import Text
+
 from ..._version import __version__
 from ...kernel_provisioner import ticket
 from ...kernel_provisioner.launch import (
@@ -28,20 +30,22 @@ from ...scheduler.gpu.drivers import Driver, DriverError, Libraries, find_driver
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
 from ...scheduler.views.words.amounts import size
+from ..terminal import console
 
 if TYPE_CHECKING:
     from ...scheduler.gpu.checkpoint_support import Ability
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
-#: Seconds that a driver is given.
+#: Seconds that a driver has to respond.
 PATIENCE = 60
-#: Seconds that a whole check of hibernation is given; it takes some 15 on an H200.
+#: Seconds that a whole check of hibernation may take; on an H200 it takes about 15.
 CHECK_PATIENCE = 600
 EXTENSION = "jupyter_gpushare"
 LABEXTENSION = "jupyter-gpushare"
 PROVISIONER = "gpushare"
 
-MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+#: How a line of the report begins, and in which colour.
+MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +55,13 @@ class Finding:
     Attributes
     ----------
     topic
-        What was looked at.
+        What was checked.
     state
-        Whether it is as it should be.
+        Whether it works.
     found
-        What is there.
+        What was found.
     remedy
-        What the user may do about it.
+        What the user can do about it.
     """
 
     topic: str
@@ -70,30 +74,30 @@ def add_parser(subparsers: Any) -> None:
     """Add ``gpushare doctor``."""
     parser = subparsers.add_parser(
         "doctor",
-        help="say what was found, what is active, and why not",
-        description="Say what was found, what is active, and why not. Exit status 1 if sharing cannot work.",
+        description="Check everything from the driver to JupyterLab, and explain how to fix each problem. The exit "
+        "status is 1 if GPU sharing cannot work.",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     checks = parser.add_mutually_exclusive_group()
     checks.add_argument(
         "--hibernate-check",
         action="store_true",
-        help="only try, with processes of its own on the first GPU, whether this driver can hibernate notebooks, and "
-        "write down that it may if so; an untested driver may hang the machine, so save your work first",
+        help="test only whether this driver can hibernate notebooks, with test processes on the first GPU, and allow "
+        "hibernation if it can; an untested driver may hang the machine, so save your work first",
     )
     checks.add_argument(
         "--managed-check",
         action="store_true",
-        help="only try, with 64 MiB on the first GPU, whether managed memory survives being moved; few drivers were "
-        "ever tried, so save your work first",
+        help="test only whether managed memory keeps its data when it is moved, with 64 MiB on the first GPU; few "
+        "drivers have been tested, so save your work first",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, report, and say by the exit status whether all is well."""
+    """Check the installation, print the report, and return the exit status."""
     if args.managed_check and os.environ.get("GPUSHARE_FORBID_MANAGED", "") not in ("", "0"):
         return complain(
-            "GPUSHARE_FORBID_MANAGED is set: managed memory is not to be used here, not even to check it"
+            "GPUSHARE_FORBID_MANAGED is set, so managed memory cannot be checked; unset it to run the check"
         )
     if args.managed_check:
         findings = [managed_check(os.environ)]
@@ -105,16 +109,19 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         width = max(len(finding.topic) for finding in findings)
+        out = console()
         for finding in findings:
-            print(f"{MARKS[finding.state]}  {finding.topic:<{width}}  {finding.found}")
+            mark, style = MARKS[finding.state]
+            rest = f"  {finding.topic:<{width}}  {finding.found}"
+            out.print(Text.assemble((mark, style), rest))
             if finding.remedy:
-                print(f"{'':<{width + 6}}  -> {finding.remedy}")
+                out.print(Text(f"{'':<{width + 6}}  -> {finding.remedy}"))
     return 1 if any(finding.state == "fail" for finding in findings) else 0
 
 
 def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at everything, from the driver up to JupyterLab."""
-    # What a program that is not yet a client would find.
+    """Check everything, from the driver to JupyterLab."""
+    # As a program that is not a client yet would find it.
     environ = plain_environment(environ)
     shims: Libraries | None = None
     driver: Driver | None = None
@@ -122,19 +129,19 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
         shims = libraries()
         yield Finding("interposer", "ok", str(shims.cuda))
     except DriverError as error:
-        yield Finding("interposer", "fail", str(error), "install jupyter-gpushare again")
+        yield Finding("interposer", "fail", str(error), "reinstall jupyter-gpushare")
     try:
         driver = find_driver(environ)
         if driver is None:
             yield Finding(
                 "driver",
                 "fail",
-                "no CUDA driver was found; kernels start as without gpushare",
-                "install NVIDIA's driver, or set GPUSHARE_DRIVER to its libcuda.so.1, or GPUSHARE_SIM=1 to try the "
-                "simulated one",
+                "no CUDA driver found; kernels will start without GPU sharing",
+                "install NVIDIA's driver, set GPUSHARE_DRIVER to its libcuda.so.1, or set GPUSHARE_SIM=1 to use the "
+                "simulated driver",
             )
     except DriverError as error:
-        yield Finding("driver", "fail", str(error), "mend or unset the variable")
+        yield Finding("driver", "fail", str(error), "correct or unset the variable")
     facts = (yield from _driver(driver, environ)) if driver is not None else None
     socket = socket_path(environ)
     yield from _guarded("scheduler", lambda: _scheduler(socket))
@@ -148,31 +155,33 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _guarded("labextension", _labextension)
     yield from _guarded("kernelspecs", _kernelspecs)
     if environ.get("GPUSHARE_DISABLE", "") not in ("", "0"):
-        yield Finding("GPUSHARE_DISABLE", "warn", "is set: programs do not share", "unset it")
+        yield Finding(
+            "GPUSHARE_DISABLE", "warn", "set, so programs do not share the GPU", "unset it"
+        )
 
 
 def managed_check(environ: Mapping[str, str]) -> Finding:
-    """Try whether managed memory survives being moved."""
+    """Test whether managed memory keeps its data when it is moved."""
     topic = "managed memory"
     try:
         driver = find_driver(environ)
     except DriverError as error:
         return Finding(topic, "fail", str(error))
     if driver is None:
-        return Finding(topic, "fail", "no CUDA driver was found")
+        return Finding(topic, "fail", "no CUDA driver found")
     found = _probe(plain_environment(environ), "managed", str(driver.cuda))
     if "error" in found:
-        return Finding(topic, "fail", found["error"], "keep to GPUSHARE_BACKEND=swap or plain")
+        return Finding(topic, "fail", found["error"], "use GPUSHARE_BACKEND=swap or plain")
     kind = "the simulated driver" if driver.simulated else "this GPU"
     return Finding(
         topic,
         "ok",
-        f"{size(found['bytes'])} went out and in {found['rounds']} times on {kind} and kept every byte",
+        f"{size(found['bytes'])} moved to the host and back {found['rounds']} times on {kind} without losing data",
     )
 
 
 def hibernate_check(environ: Mapping[str, str]) -> Finding:
-    """Try whether the driver can hibernate processes, and write down that it may."""
+    """Test whether the driver can hibernate processes, and allow hibernation if it can."""
     from ...scheduler.gpu import checked_drivers
     from ...scheduler.gpu.checkpoint_support import REPORTED, branch_of
 
@@ -182,28 +191,28 @@ def hibernate_check(environ: Mapping[str, str]) -> Finding:
     except DriverError as error:
         return Finding(topic, "fail", str(error))
     if driver is None:
-        return Finding(topic, "fail", "no CUDA driver was found")
+        return Finding(topic, "fail", "no CUDA driver found")
     facts = _probe(environ, "driver", str(driver.cuda), str(driver.nvml or ""))
     if "error" in facts:
         return Finding(topic, "fail", facts["error"], "check the driver with nvidia-smi")
     version = facts.get("nvml", {}).get("driver")
     if driver.nvml is None or version is None:
         return Finding(
-            topic, "fail", "NVML does not say the driver's version", "install libnvidia-ml.so.1"
+            topic, "fail", "NVML does not report the driver's version", "install libnvidia-ml.so.1"
         )
     ability = asyncio.run(_ability(driver, facts, {version}))
     if not ability.able:
-        return Finding(topic, "fail", f"is not possible: {ability.text}")
+        return Finding(topic, "fail", f"unavailable: {ability.text}")
     if report := REPORTED.get(branch_of(0, version)):
         print(f"gpushare: driver {version}: {report}", file=sys.stderr)
     found = _run_hibernate_check(driver, environ)
     if "error" in found:
         return Finding(
-            topic, "fail", f"driver {version}: {found['error']}", "notebooks do not hibernate here"
+            topic, "fail", f"driver {version}: {found['error']}", "notebooks will not be hibernated"
         )
     said = (
-        f"driver {version}: processes left the GPU and came back {found['cycles']} times with every byte, "
-        f"and {found['killed']} were killed"
+        f"driver {version}: hibernated and woke processes {found['cycles']} times without losing data, and killed "
+        f"{found['killed']} of them"
     )
     try:
         file = checked_drivers.allow(version, environ)
@@ -211,10 +220,12 @@ def hibernate_check(environ: Mapping[str, str]) -> Finding:
         return Finding(
             topic,
             "fail",
-            f"{said}; but {error.filename} cannot be written: {error.strerror}",
-            f"name another file with {checked_drivers.VARIABLE}, here and for the scheduler",
+            f"{said}; cannot write {error.filename}: {error.strerror}",
+            f"set {checked_drivers.VARIABLE} to another file, here and for the scheduler",
         )
-    return Finding(topic, "ok", f"{said}; noted in {file}", "restart the scheduler if one runs")
+    return Finding(
+        topic, "ok", f"{said}; recorded in {file}", "restart the scheduler if it is running"
+    )
 
 
 def _run_hibernate_check(driver: Driver, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -231,29 +242,29 @@ def _run_hibernate_check(driver: Driver, environ: Mapping[str, str]) -> dict[str
     try:
         out, err = child.communicate(timeout=CHECK_PATIENCE)
     except subprocess.TimeoutExpired:
-        # Nobody waits for its end: in a driver that hangs it may never come.
+        # It may never end if the driver hangs, so this process does not wait for it.
         child.kill()
-        return {"error": f"the check did not end within {CHECK_PATIENCE} s"}
+        return {"error": f"the check did not finish within {CHECK_PATIENCE} s"}
     try:
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
         last = (err.strip().splitlines() or ["no message"])[-1]
-        return {"error": f"the check ended with status {child.returncode}: {last}"}
+        return {"error": f"the check failed with status {child.returncode}: {last}"}
     return found
 
 
 def _guarded(topic: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Go on after a fault: a doctor is called when something is broken."""
+    """Turn an exception into a finding, because this command runs when something is broken."""
     try:
         yield from look()
     except Exception as error:
-        yield Finding(topic, "fail", f"could not be examined: {error!r}")
+        yield Finding(topic, "fail", f"the check failed: {error!r}")
 
 
 def _driver(
     driver: Driver, environ: Mapping[str, str]
 ) -> Generator[Finding, None, dict[str, Any] | None]:
-    """Look at the driver, and return what it says of itself and its GPUs."""
+    """Check the driver, and return what it reports about itself and its GPUs."""
     paths = [str(driver.cuda), *([str(driver.nvml)] if driver.nvml else [])]
     found = _probe(environ, "driver", *paths)
     if "error" in found:
@@ -267,8 +278,8 @@ def _driver(
         yield Finding(
             "NVML",
             "warn",
-            "no libnvidia-ml.so.1 was found: programs outside gpushare cannot be seen",
-            "install it",
+            "libnvidia-ml.so.1 not found; programs not managed by gpushare cannot be detected",
+            "install libnvidia-ml.so.1",
         )
     elif "error" in found["nvml"]:
         yield Finding("NVML", "warn", found["nvml"]["error"], "check the driver with nvidia-smi")
@@ -276,7 +287,10 @@ def _driver(
         yield Finding("NVML", "ok", f"{driver.nvml} (driver {found['nvml']['driver']})")
     if not found["gpus"]:
         yield Finding(
-            "GPUs", "fail", "the driver has no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
+            "GPUs",
+            "fail",
+            "the driver reports no GPUs",
+            "check nvidia-smi and CUDA_VISIBLE_DEVICES",
         )
         return None
     for index, gpu in enumerate(found["gpus"]):
@@ -298,20 +312,23 @@ def _backend(driver: Driver, gpus: list[dict[str, Any]], environ: Mapping[str, s
         why = (
             "GPUSHARE_FORBID_MANAGED is set"
             if asked == "managed" and forbidden
-            else "it is not possible here"
+            else "not supported here"
         )
         return Finding(
             "backend",
             "fail",
-            f"GPUSHARE_BACKEND is {asked!r}: {why}",
-            f"choose auto, {' or '.join(possible)}",
+            f"invalid GPUSHARE_BACKEND={asked}: {why}",
+            f"use auto, {' or '.join(possible)}",
         )
     active = possible[0] if asked == "auto" else asked
-    chooser = "chosen by auto" if asked == "auto" else "by GPUSHARE_BACKEND"
+    chooser = "chosen automatically" if asked == "auto" else "set by GPUSHARE_BACKEND"
     said = f"{active} ({chooser}; possible: {', '.join(possible)})"
     if active == "plain":
         return Finding(
-            "backend", "warn", said, "memory cannot move, so notebooks must fit together"
+            "backend",
+            "warn",
+            said,
+            "memory cannot be evicted, so all notebooks must fit on the GPU together",
         )
     if active == "managed" and not driver.simulated:
         return Finding(
@@ -337,7 +354,9 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
         return
     except ControlError as error:
         yield Finding("scheduler", "warn", str(error))
-        yield Finding("host memory", "ok", f"{size(host_budget(None, 0))} may hold swapped data")
+        yield Finding(
+            "host memory", "ok", f"up to {size(host_budget(None, 0))} available for swapped data"
+        )
         return
     said = f"{socket} (version {status['version']}, pid {status['scheduler']['pid']})"
     if status["version"] == __version__:
@@ -347,13 +366,13 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
             "scheduler",
             "warn",
             said,
-            f"this is {__version__}: start the scheduler's Jupyter server again",
+            f"this is version {__version__}; restart the scheduler's Jupyter server",
         )
     host = status["host"]
     yield Finding(
         "host memory",
         "ok",
-        f"{size(host['budget'])} may hold swapped data; {size(host['swapped'])} do",
+        f"up to {size(host['budget'])} available for swapped data; {size(host['swapped'])} in use",
     )
 
 
@@ -364,13 +383,11 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
     topic = "hibernation"
     status: dict[str, Any] = {}
     with contextlib.suppress(AddressError, ControlError), ControlClient(socket) as client:
-        # What is wrong with the scheduler was said.
+        # Problems with the scheduler were already reported.
         status = client.request("status")["status"]
     after = status["settings"].get("hibernate_after") if status else None
     if status and not after:
-        yield Finding(
-            topic, "ok", "is switched off", "to switch it on: gpushare set --hibernate-after 600"
-        )
+        yield Finding(topic, "ok", "off", "to turn it on, run: gpushare set --hibernate-after 600")
         return
     told = status.get("hibernation", {"able": None})
     if told["able"] is None:
@@ -378,13 +395,13 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
     else:
         found = Ability(told["able"], told["code"] or "", told["text"], told["moves"])
     if not found.able:
-        yield Finding(topic, "warn", f"is not possible: {found.text}")
+        yield Finding(topic, "warn", f"unavailable: {found.text}")
         return
     if status and (obstacle := _obstacle(status["scheduler"]["pid"])) is not None:
         yield Finding(topic, "warn", *obstacle)
         return
-    when = f"after {after:g} s of idleness a notebook leaves the GPU" if after else "is possible"
-    moves = ", and may come back on another one of the same name" if found.moves and after else ""
+    when = f"enabled: idle notebooks leave the GPU after {after:g} s" if after else "available"
+    moves = " and may wake on another GPU of the same model" if found.moves and after else ""
     yield Finding(topic, "ok", f"{when}{moves}")
 
 
@@ -400,7 +417,7 @@ async def _ability(driver: Driver, facts: dict[str, Any], checked: Collection[st
 
 
 def _obstacle(pid: int) -> tuple[str, str] | None:
-    """Return why a scheduler cannot reach into this user's processes, and what to do; None: it can."""
+    """Return why a scheduler cannot checkpoint this user's processes, and what to do; None: it can."""
     from ...scheduler.gpu.checkpoint_support import may_debug
 
     try:
@@ -410,13 +427,13 @@ def _obstacle(pid: int) -> tuple[str, str] | None:
         words, owner = b"", 0
     if b"gpushare" not in words:
         return (
-            "the scheduler is in another container than this process, and leaves such kernels alone",
-            "let both have one PID namespace, if idle notebooks are to leave the GPU",
+            "the scheduler runs in another container, so kernels of this container are not hibernated",
+            "to hibernate them, run both containers in one PID namespace",
         )
     if owner != os.getuid() and not may_debug(pid):
         return (
-            "the scheduler may not reach into this user's processes, and leaves them alone",
-            "its administrator can give it CAP_SYS_PTRACE: gpushare.service says how",
+            "the scheduler lacks permission to checkpoint this user's processes, so they are not hibernated",
+            "an administrator can give it CAP_SYS_PTRACE; gpushare.service explains how",
         )
     return None
 
@@ -449,23 +466,23 @@ def _preload(
             "LD_PRELOAD",
             "fail",
             found["error"],
-            "please report it, with what gpushare doctor --json says",
+            "report this bug, with the output of gpushare doctor --json",
         )
     elif found["version"] != __version__:
         yield Finding(
             "LD_PRELOAD",
             "fail",
-            f"the library is of version {found['version']}",
-            "install jupyter-gpushare again",
+            f"the library has version {found['version']}",
+            "reinstall jupyter-gpushare",
         )
     elif found["attached"] == 1:
-        yield Finding(
-            "LD_PRELOAD", "ok", "a program that uses CUDA became a client of the scheduler"
-        )
+        yield Finding("LD_PRELOAD", "ok", "a test CUDA program connected to the scheduler")
     else:
-        why = found["why"] or "it did not need the GPU"
+        why = found["why"] or "the program did not use the GPU"
         yield Finding(
-            "LD_PRELOAD", "warn", f"works, but the program did not become a client: {why}"
+            "LD_PRELOAD",
+            "warn",
+            f"works, but the test program could not connect to the scheduler: {why}",
         )
 
 
@@ -475,7 +492,7 @@ def _ticket(socket: Path, group: str) -> Path | None:
     try:
         return ticket.obtain_here(socket, group)
     except (ControlError, OSError):
-        # What is wrong with the scheduler was said, and what this process is told will be.
+        # Problems with the scheduler were already reported, and the test program reports its own.
         return None
 
 
@@ -489,13 +506,13 @@ def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             topic,
             "fail",
-            "it is not installed in this environment",
-            "pip install jupyter-gpushare here",
+            "not installed in this environment",
+            "install jupyter-gpushare in this environment",
         )
         return
     from jupyter_core.application import JupyterApp
 
-    # Reads what ServerApp would read; importing that takes a second.
+    # It reads the same configuration as ServerApp, which takes a second to import.
     app = JupyterApp(config_file_name="jupyter_server_config")
     app.load_config_file()
     chosen = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
@@ -509,13 +526,13 @@ def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             topic,
             "warn",
-            f"{where} chooses {chosen!r}: kernels start without sharing",
-            f"choose {PROVISIONER!r} there",
+            f"{where} selects {chosen!r}, so kernels start without GPU sharing",
+            f"select {PROVISIONER!r} there",
         )
     elif chosen:
-        yield Finding(topic, "ok", f"{where} chooses it")
+        yield Finding(topic, "ok", f"selected by {where}")
     else:
-        yield Finding(topic, "ok", "the server extension makes it the default")
+        yield Finding(topic, "ok", "selected by the server extension")
 
 
 def _packages() -> Iterator[Finding]:
@@ -530,7 +547,7 @@ def _packages() -> Iterator[Finding]:
             f"run: pip install '{mismatch.package}{mismatch.required}'",
         )
     if not found:
-        yield Finding("packages", "ok", "all have a supported version")
+        yield Finding("packages", "ok", "all versions are supported")
 
 
 def _server_extension() -> Iterator[Finding]:
@@ -540,20 +557,20 @@ def _server_extension() -> Iterator[Finding]:
     manager = ExtensionConfigManager(read_config_path=jupyter_config_path())
     stated = manager.get_jpserver_extensions()  # type: ignore[no-untyped-call]
     if stated.get(EXTENSION):
-        yield Finding("server extension", "ok", "is enabled")
+        yield Finding("server extension", "ok", "enabled")
     elif EXTENSION in stated:
         yield Finding(
             "server extension",
             "fail",
-            "is disabled",
+            "disabled",
             f"run: jupyter server extension enable {EXTENSION}",
         )
     else:
         yield Finding(
             "server extension",
             "fail",
-            "no configuration of this Jupyter knows it",
-            f"install jupyter-gpushare where Jupyter is, or run: jupyter server extension enable {EXTENSION}",
+            "not found in this Jupyter installation's configuration",
+            f"install jupyter-gpushare in Jupyter's environment, or run: jupyter server extension enable {EXTENSION}",
         )
 
 
@@ -567,8 +584,8 @@ def _labextension() -> Iterator[Finding]:
     yield Finding(
         "labextension",
         "warn",
-        "JupyterLab has no panel",
-        "install jupyter-gpushare where JupyterLab is",
+        "the JupyterLab panel is not installed",
+        "install jupyter-gpushare in JupyterLab's environment",
     )
 
 
@@ -577,18 +594,18 @@ def _kernelspecs() -> Iterator[Finding]:
 
     if made := find():
         names = ", ".join(sorted(made))
-        yield Finding("kernelspecs", "ok", f"{names}: shared in every front end")
+        yield Finding("kernelspecs", "ok", f"share the GPU in every front end: {names}")
     else:
         yield Finding(
             "kernelspecs",
             "ok",
-            "kernels that papermill, nbconvert, VS Code or jupyter console start do not share the GPU",
-            "run: gpushare kernelspec add shared, and choose that kernelspec there",
+            "none; kernels started by papermill, nbconvert, VS Code or jupyter console do not share the GPU",
+            "run: gpushare kernelspec add shared, then select that kernelspec in the front end",
         )
 
 
 def _probe(environ: Mapping[str, str], *arguments: str) -> dict[str, Any]:
-    """Try something in a child process that may crash or hang."""
+    """Run a check in a child process, because a driver may crash or hang."""
     try:
         child = subprocess.run(
             [sys.executable, "-S", str(PROBE), *arguments],
@@ -601,10 +618,10 @@ def _probe(environ: Mapping[str, str], *arguments: str) -> dict[str, Any]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {PATIENCE} s"}
+        return {"error": f"no response within {PATIENCE} s"}
     try:
         found = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         last = (child.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"error": f"a child process ended with status {child.returncode}: {last}"}
-    return found if isinstance(found, dict) else {"error": f"unexpected answer: {found!r}"}
+        return {"error": f"the check failed with status {child.returncode}: {last}"}
+    return found if isinstance(found, dict) else {"error": f"unexpected output: {found!r}"}

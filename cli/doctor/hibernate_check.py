@@ -5,7 +5,7 @@ It runs in a separate process, because the driver may hang the process that call
 
     python -m jupyter_gpushare.cli.doctor.hibernate_check CUDA NVML
 
-It prints one JSON object: what was done, or ``error``, a sentence.
+It prints one JSON object: the numbers of what was done, or ``error`` with a sentence.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ from ...scheduler.gpu.devices import Devices
 from ...scheduler.gpu.drivers import Driver
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
-#: How often a process leaves the GPU and comes back.
+#: Number of times that a process is hibernated and woken.
 CYCLES = 5
-#: Bytes that a hibernated process may still take; 0.1 MiB on an H200.
+#: GPU memory that a hibernated process may still use, in bytes; 0.1 MiB on an H200.
 LEFT = 16 << 20
-#: Seconds that a process is given to start, to answer, or to end once it was killed.
+#: Seconds that a process has to start, to respond, or to end after it was killed.
 PATIENCE = 30.0
-#: Seconds between looks at what NVML says.
+#: Seconds between two queries of NVML.
 PAUSE = 0.1
 
 
 class CheckError(Exception):
-    """The driver does not do what hibernation takes; the message is one sentence."""
+    """The driver cannot hibernate processes; the message is one sentence."""
 
 
 class Holder:
-    """A process of ours that holds memory on the first GPU."""
+    """A test process that holds memory on the first GPU."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
     async def answer(self) -> dict[str, Any]:
-        """Return its next line."""
+        """Return the next line that the process prints."""
         assert self.process.stdout is not None
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
         except asyncio.TimeoutError:
-            raise CheckError(f"a process on the GPU did not answer within {PATIENCE:g} s") from None
+            raise CheckError(
+                f"a test process on the GPU did not respond within {PATIENCE:g} s"
+            ) from None
         if not line:
-            raise CheckError("a process on the GPU ended by itself")
+            raise CheckError("a test process on the GPU exited unexpectedly")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
             raise CheckError(found["error"])
@@ -64,23 +66,23 @@ class Holder:
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         if not (await self.answer())["kept"]:
-            raise CheckError("a process that was hibernated came back with other bytes")
+            raise CheckError("a process that was hibernated woke with different data")
 
     async def kill(self) -> None:
-        """End it as ``kill -9`` does."""
+        """Kill the process as ``kill -9`` does."""
         self.process.kill()
         try:
             await asyncio.wait_for(self.process.wait(), PATIENCE)
         except asyncio.TimeoutError:
             raise CheckError(
-                f"process {self.process.pid} was killed after it had been hibernated, and does not end; the machine "
-                "may have to be restarted"
+                f"process {self.process.pid} was killed while it was hibernated and does not exit; the machine may "
+                "need a restart"
             ) from None
 
 
 @asynccontextmanager
 async def holder(cuda: Path) -> AsyncIterator[Holder]:
-    """Start a process that holds memory, and end it."""
+    """Start a process that holds memory, and kill it at the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-S", str(PROBE), "hold", str(cuda)),
         stdin=asyncio.subprocess.PIPE,
@@ -97,14 +99,14 @@ async def holder(cuda: Path) -> AsyncIterator[Holder]:
 
 
 async def done(step: Awaitable[Outcome]) -> None:
-    """Take a step that fails for the end."""
+    """Wait for a step, and raise an error if it failed."""
     outcome = await step
     if not outcome.ok:
         raise CheckError(outcome.text)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that NVML says."""
+    """Wait until NVML reports something."""
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while not condition():
         if asyncio.get_running_loop().time() > deadline:
@@ -153,7 +155,7 @@ async def check(driver: Driver) -> dict[str, Any]:
 
 
 def main(cuda: str, nvml: str) -> None:
-    """Print what came of it."""
+    """Run the check and print the result."""
     driver = Driver(Path(cuda), Path(nvml), simulated=False)
     try:
         found = asyncio.run(check(driver))

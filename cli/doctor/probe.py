@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``gpushare doctor`` tries in a child process, for drivers may hang and crash: prints one JSON object.
+"""Checks that ``gpushare doctor`` runs in a child process, because drivers may hang and crash: prints one JSON object.
 
-Run by its path, with the standard library alone::
+It is run by its path and needs only the standard library::
 
     python probe.py driver CUDA [NVML]
     python probe.py preload
     python probe.py managed CUDA
     python probe.py hold CUDA
 
-The last one goes on until its standard input ends, and answers each line of it.
+``hold`` runs until its standard input ends, and prints a line for each line that it reads.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 HOST = -1  # CU_DEVICE_CPU
 MANAGED_BYTES = 64 << 20
 HELD_BYTES = 64 << 20
-#: Of a process that is hibernated: as many as a notebook has with its libraries.
+#: Threads of a process that is hibernated: as many as a notebook has with its libraries.
 THREADS = 64
 
 
 class ProbeError(Exception):
-    """Something did not work; the message is one sentence."""
+    """A check failed; the message is one sentence."""
 
 
 class Cuda:
-    """The few functions of a CUDA driver that are tried."""
+    """The few functions of a CUDA driver that the checks call."""
 
     def __init__(self, path: str) -> None:
         try:
             self._library = ctypes.CDLL(path)
         except OSError as error:
-            raise ProbeError(f"{path} cannot be loaded: {error}") from None
+            raise ProbeError(f"cannot load {path}: {error}") from None
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a driver function; an error becomes an exception."""
+        """Call a driver function, and raise an exception if it returns an error."""
         function: Callable[..., int] = getattr(self._library, name)
         status = function(*arguments)
         if status:
@@ -54,7 +54,7 @@ class Cuda:
             raise ProbeError(f"{name} failed: {(text.value or str(status).encode()).decode()}")
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Call a driver function that gives a number."""
+        """Call a driver function that returns a number."""
         value = c_int()
         self.call(name, byref(value), *arguments)
         return value.value
@@ -65,7 +65,7 @@ class Cuda:
 
 
 def driver(path: str, nvml: str | None = None) -> dict[str, Any]:
-    """Say what a driver is and what GPUs it has."""
+    """Return the version of a driver, and its GPUs."""
     cuda = Cuda(path)
     version = cuda.number("cuDriverGetVersion")
     found: dict[str, Any] = {"cuda": f"{version // 1000}.{version % 1000 // 10}", "gpus": []}
@@ -92,18 +92,18 @@ def _nvml(path: str) -> dict[str, Any]:
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        return {"error": f"{path} cannot be loaded: {error}"}
+        return {"error": f"cannot load {path}: {error}"}
     version = ctypes.create_string_buffer(96)
     status = library.nvmlInit_v2() or library.nvmlSystemGetDriverVersion(
         version, c_uint(len(version))
     )
     if status:
-        return {"error": f"NVML answers with error {status}"}
+        return {"error": f"NVML failed with error {status}"}
     return {"driver": version.value.decode(errors="replace")}
 
 
 def preload() -> dict[str, Any]:
-    """Use CUDA as a client does, and ask the interposer about it."""
+    """Use CUDA as a client does, and return what the interposer reports."""
     cuda = Cuda("libcuda.so.1")
     library = ctypes.CDLL(None)
     try:
@@ -122,7 +122,7 @@ def preload() -> dict[str, Any]:
 
 
 def managed(path: str) -> dict[str, Any]:
-    """Move managed memory to the host and back, and look whether all bytes are still there."""
+    """Move managed memory to the host and back, and check that no data is lost."""
     cuda = Cuda(path)
     cuda.call("cuInit", 0)
     device = cuda.number("cuDeviceGet", 0)
@@ -135,7 +135,7 @@ def managed(path: str) -> dict[str, Any]:
     words = MANAGED_BYTES // 4
     seen = (c_uint32 * words)()
     for round_ in range(3):
-        # Written on the GPU, moved out and in again, changed at its start meanwhile, read back.
+        # Written on the GPU, moved to the host, changed at its start, moved back, and read.
         pattern = 0x5A5A0000 + round_
         cuda.call("cuMemsetD32_v2", pointer, c_uint(pattern), c_size_t(words))
         cuda.call("cuCtxSynchronize")
@@ -147,7 +147,7 @@ def managed(path: str) -> dict[str, Any]:
             words - 1
         ):
             raise ProbeError(
-                "bytes were lost when managed memory was moved; do not use the managed backend here"
+                "data was lost when managed memory was moved; do not use the managed backend on this machine"
             )
     cuda.call("cuMemFree_v2", pointer)
     cuda.call("cuDevicePrimaryCtxRelease_v2", device)
@@ -160,7 +160,7 @@ def _prefetch(cuda: Cuda, pointer: c_uint64, device: int) -> None:
 
 
 def hold(path: str) -> dict[str, Any]:
-    """Hold memory that is written on the GPU; each line is answered with whether all bytes are still there."""
+    """Hold memory that is written on the GPU; for each line of input, print whether its data is unchanged."""
     cuda = Cuda(path)
     cuda.call("cuInit", 0)
     device, context, pointer = cuda.number("cuDeviceGet", 0), c_void_p(), c_uint64()
@@ -186,7 +186,7 @@ def hold(path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what was found."""
+    """Run a check and print its result."""
     probes: dict[str, Callable[..., dict[str, Any]]] = {
         "driver": driver,
         "preload": preload,

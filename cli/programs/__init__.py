@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands that let programs and front ends of all kinds share."""
+"""Commands that let any program or front end share the GPU."""

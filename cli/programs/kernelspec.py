@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare kernelspec``: kernelspecs for front ends that know nothing of kernel provisioners."""
+"""``gpushare kernelspec``: kernelspecs for front ends that bypass kernel provisioners."""
 
 from __future__ import annotations
 
@@ -16,56 +16,61 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKerne
 from jupyter_core.paths import jupyter_data_dir
 
 from ...kernel_provisioner.launch import BACKENDS
+from ...scheduler.node.arguments import nearest
 from .run import _backend, _memory
 
 DESCRIPTION = """\
-VS Code, nbconvert, papermill, qtconsole and others start kernels without Jupyter's kernel provisioners. A kernelspec
-made here shares the GPU there too: it runs its kernel under `gpushare run`.
+Create kernelspecs that share the GPU in every front end. VS Code, nbconvert, papermill, qtconsole and others bypass
+Jupyter's kernel provisioners; a kernelspec of this command starts its kernel with `gpushare run` instead.
 """
 
 
 class KernelspecError(Exception):
-    """Something cannot be done; the message is one sentence for the user."""
+    """A request that failed; the message is one sentence for the user."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``gpushare kernelspec``."""
     parser = subparsers.add_parser(
         "kernelspec",
-        help="make kernelspecs that share the GPU in VS Code, nbconvert, papermill, ...",
         description=DESCRIPTION,
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{add,list,remove}")
-    add = verbs.add_parser("add", help="make a kernelspec that shares the GPU in every front end")
-    add.add_argument("name", metavar="NAME", help="the new kernelspec's name")
+    add = verbs.add_parser("add", help="create a kernelspec")
+    add.add_argument("name", metavar="NAME", help="name of the new kernelspec")
     add.add_argument(
         "--from",
         dest="source",
         default="python3",
         metavar="SPEC",
-        help="the kernelspec to wrap (default: python3)",
+        help="kernelspec whose kernel is started (default: python3)",
     )
     add.add_argument(
         "--display-name",
         metavar="T",
-        help="what front ends show (default: the wrapped one's, marked)",
+        help="name shown in front ends (default: that of SPEC, with a mark)",
     )
-    add.add_argument("--memory", type=_memory, metavar="B", help="as in gpushare run")
     add.add_argument(
-        "--backend", type=_backend, metavar="B", help=f"as in gpushare run: {', '.join(BACKENDS)}"
+        "--memory", type=_memory, metavar="B", help="limit of GPU memory, such as 20GiB"
+    )
+    add.add_argument(
+        "--backend", type=_backend, metavar="B", help=f"memory backend: {', '.join(BACKENDS)}"
     )
     place = add.add_mutually_exclusive_group()
-    place.add_argument("--user", action="store_true", help="for this user (the default)")
+    place.add_argument("--user", action="store_true", help="install for this user (the default)")
     place.add_argument(
-        "--prefix", type=Path, metavar="P", help="below this prefix, such as a virtualenv's"
+        "--prefix",
+        type=Path,
+        metavar="P",
+        help="install below a prefix, such as that of a virtual environment",
     )
-    verbs.add_parser("list", help="show the kernelspecs made here")
-    remove = verbs.add_parser("remove", help="remove a kernelspec made here")
-    remove.add_argument("name", metavar="NAME")
+    verbs.add_parser("list", help="list the kernelspecs that were created by gpushare")
+    remove = verbs.add_parser("remove", help="remove a kernelspec that was created by gpushare")
+    remove.add_argument("name", metavar="NAME", help="name of the kernelspec")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked for; the exit status."""
+    """Create, list or remove kernelspecs; return the exit status."""
     try:
         if arguments.verb == "add":
             folder = add(
@@ -75,15 +80,17 @@ def run(arguments: argparse.Namespace) -> int:
                 prefix=arguments.prefix,
                 options=_options(arguments),
             )
-            print(f"{arguments.name} is in {folder}")
+            print(f"Created the kernelspec {arguments.name} in {folder}.")
         elif arguments.verb == "list":
             made = find()
             for name, (folder, spec) in sorted(made.items()):
                 print(f"{name}\tfrom {spec.metadata['gpushare']['wraps']}\t{folder}")
             if not made:
-                print("none; make one with: gpushare kernelspec add NAME", file=sys.stderr)
+                print(
+                    "No kernelspecs; create one with: gpushare kernelspec add NAME", file=sys.stderr
+                )
         else:
-            print(f"{remove(arguments.name)} is removed")
+            print(f"Removed the kernelspec {arguments.name} from {remove(arguments.name)}.")
     except KernelspecError as error:
         print(f"gpushare: {error}", file=sys.stderr)
         return 2
@@ -98,20 +105,20 @@ def add(
     prefix: Path | None = None,
     options: list[str] | None = None,
 ) -> Path:
-    """Write a kernelspec that runs another one's kernel under ``gpushare run``.
+    """Create a kernelspec that starts the kernel of another one with ``gpushare run``.
 
     Parameters
     ----------
     name
-        Of the new kernelspec.
+        The name of the new kernelspec.
     source
-        Of the one to wrap.
+        The name of the kernelspec to wrap.
     display_name
-        What front ends show.
+        The name shown in front ends.
     prefix
-        Where to put it; None: into the user's own folder.
+        The prefix to install below; None: the user's own folder.
     options
-        Of ``gpushare run``.
+        Options of ``gpushare run``.
 
     Returns
     -------
@@ -121,23 +128,23 @@ def add(
     Raises
     ------
     KernelspecError
-        If it cannot be made.
+        If it cannot be created.
     """
-    # jupyter_client finds no others.
+    # jupyter_client ignores kernelspecs with other names.
     if not re.fullmatch(r"[a-z0-9._-]+", name, re.IGNORECASE | re.ASCII):
         raise KernelspecError(
-            f"{name!r} is no name for a kernelspec; use letters, digits, dots, dashes and underscores"
+            f"invalid name {name!r}; use letters, digits, dots, dashes and underscores"
         )
     try:
         wrapped = KernelSpecManager().get_kernel_spec(source)
     except NoSuchKernel:
-        known = ", ".join(sorted(KernelSpecManager().find_kernel_specs())) or "none"
+        known = sorted(KernelSpecManager().find_kernel_specs())
         raise KernelspecError(
-            f"there is no kernelspec {source!r} to wrap; there are: {known}"
+            f"unknown kernelspec {source!r}{nearest(source, known)}; choose from {', '.join(known) or 'none'}"
         ) from None
     if _is_made(wrapped):
         raise KernelspecError(
-            f"{source} shares the GPU already; wrap {wrapped.metadata['gpushare']['wraps']} instead"
+            f"{source} already shares the GPU; use --from {wrapped.metadata['gpushare']['wraps']} instead"
         )
     kernels = (
         Path(jupyter_data_dir()) / "kernels"
@@ -146,14 +153,16 @@ def add(
     )
     folder = kernels / name.lower()
     if folder.exists() and not _is_made(_read(folder)):
-        raise KernelspecError(f"{folder} is a kernelspec of another make; choose another name")
+        raise KernelspecError(
+            f"{folder} already exists and was not created by gpushare; choose another name"
+        )
     spec = _wrap(wrapped, source, name, display_name, options or [])
     try:
         kernels.mkdir(parents=True, exist_ok=True)
         if folder.exists():
             shutil.rmtree(folder)
         if wrapped.resource_dir and Path(wrapped.resource_dir).is_dir():
-            # Logos and the like.
+            # For the logos.
             shutil.copytree(wrapped.resource_dir, folder)
         folder.mkdir(exist_ok=True)
         (folder / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
@@ -163,7 +172,7 @@ def add(
 
 
 def find() -> dict[str, tuple[Path, KernelSpec]]:
-    """The kernelspecs made here, by name."""
+    """Return the kernelspecs that were created by gpushare, by name."""
     made = {}
     for name, folder in KernelSpecManager().find_kernel_specs().items():
         spec = _read(Path(folder))
@@ -173,17 +182,18 @@ def find() -> dict[str, tuple[Path, KernelSpec]]:
 
 
 def remove(name: str) -> Path:
-    """Remove a kernelspec made here.
+    """Remove a kernelspec that was created by gpushare, and return its former folder.
 
     Raises
     ------
     KernelspecError
-        If it is another's, or there is none.
+        If there is none with this name, or it was not created by gpushare.
     """
     made = find()
     if name.lower() not in made:
         raise KernelspecError(
-            f"{name!r} was not made here; there are: {', '.join(sorted(made)) or 'none'}"
+            f"{name!r} was not created by gpushare{nearest(name, made)}; kernelspecs created by gpushare: "
+            f"{', '.join(sorted(made)) or 'none'}"
         )
     folder = made[name.lower()][0]
     try:
@@ -197,19 +207,19 @@ def _wrap(
     wrapped: KernelSpec, source: str, name: str, display_name: str | None, options: list[str]
 ) -> dict[str, Any]:
     command = list(wrapped.argv)
-    # jupyter_client replaces these by its own interpreter, but only at the command's head.
+    # jupyter_client replaces these by its own interpreter, but only at the start of the command.
     if command[:1] in (["python"], ["python3"], [f"python3.{sys.version_info[1]}"]):
         command[0] = sys.executable
     spec: dict[str, Any] = wrapped.to_dict()
     spec["argv"] = [*_gpushare(), "run", "--name", name, *options, "--", *command]
     spec["display_name"] = display_name or f"{wrapped.display_name} (shared GPU)"
-    # The provisioner must not wrap it a second time.
+    # The provisioner must not add the interposer a second time.
     spec["metadata"] = {**(wrapped.metadata or {}), "gpushare": {"enabled": False, "wraps": source}}
     return spec
 
 
 def _gpushare() -> list[str]:
-    """The command, by a path that does not depend on the front end's environment."""
+    """Return the command with a path that does not depend on the front end's environment."""
     script = Path(sysconfig.get_path("scripts"), "gpushare")
     if script.is_file():
         return [str(script)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare run``: any program, under the interposer."""
+"""``gpushare run``: run any program with the interposer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from ...scheduler.node.entitlements import parse_size
 from ...scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
 
 DESCRIPTION = """\
-Run any program so that it shares the GPU with your notebooks. All that the program starts belongs to it: they are one
-lease group. The program takes the place of this command, so that signals, exit status and process id are its own.
+Run any program so that it shares the GPU with your notebooks. The program and all processes that it starts form one
+lease group: they get the GPU together. The program replaces this command, so it keeps the process ID, and signals and
+the exit status are its own.
 """
 
 
@@ -38,7 +39,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add ``gpushare run``."""
     parser = subparsers.add_parser(
         "run",
-        help="run any program so that it shares the GPU",
         description=DESCRIPTION,
         usage="gpushare run [--memory B] [--gpu N] [--name T] [--backend B] [--oversubscribe] -- CMD [ARG ...]",
     )
@@ -46,29 +46,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--memory",
         type=_memory,
         metavar="B",
-        help="most device memory that the program may have, such as 20GiB (default: GPUSHARE_MEMORY, else no cap)",
+        help="limit of the program's GPU memory, such as 20GiB (default: GPUSHARE_MEMORY, otherwise no limit)",
     )
     parser.add_argument(
         "--gpu",
         type=_gpus,
         metavar="N",
-        help="the GPU that the program sees: index or UUID, or several with commas between (default: all)",
+        help="GPU that the program sees: index or UUID, or several separated by commas (default: all)",
     )
     parser.add_argument(
-        "--name", metavar="T", help="what the queue shows (default: the program's name)"
+        "--name", metavar="T", help="name shown in the queue (default: the program's name)"
     )
     parser.add_argument(
         "--backend",
         type=_backend,
         metavar="B",
-        help=f"memory backend: {', '.join(BACKENDS)} (default: GPUSHARE_BACKEND, else auto)",
+        help=f"memory backend: {', '.join(BACKENDS)} (default: GPUSHARE_BACKEND, otherwise auto)",
     )
     parser.add_argument(
         "--oversubscribe",
         action="store_true",
         default=None,
-        help="let one process hold more than the GPU has, as managed memory "
-        "(default: GPUSHARE_OVERSUBSCRIBE, else no)",
+        help="let one process allocate more memory than the GPU has, as managed memory (default: "
+        "GPUSHARE_OVERSUBSCRIBE, otherwise no)",
     )
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="CMD", help="the program and its arguments"
@@ -76,17 +76,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Become the program. Returns only where that cannot be done: the exit status."""
+    """Replace this process with the program. Return the exit status if that fails."""
     command: list[str] = list(arguments.program)
     if command[:1] == ["--"]:
         del command[0]
     if not command:
-        return _refuse("name a program: gpushare run -- CMD [ARG ...]", 2)
+        return _refuse("no program is given; use: gpushare run -- CMD [ARG ...]", 2)
     program = shutil.which(command[0])
     if program is None:
         found = Path(command[0]).exists()
         return _refuse(
-            f"{command[0]}: {'not an executable file' if found else 'no such program'}",
+            f"{command[0]}: {'not an executable file' if found else 'program not found'}",
             126 if found else 127,
         )
     environ: dict[str, str] = plain_environment(os.environ)
@@ -95,24 +95,24 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         environ = _shared(environ, arguments, command)
     except (DriverError, LaunchError, AddressError) as error:
-        _say(f"{error}; {command[0]} runs without sharing")
+        _say(f"{error}; running {command[0]} without GPU sharing")
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execve(program, with_in_kernel_part(command), environ)
     except OSError as error:
-        return _refuse(f"{command[0]} cannot be run: {error.strerror}", 126)
+        return _refuse(f"cannot run {command[0]}: {error.strerror}", 126)
 
 
 def _shared(
     environ: dict[str, str], arguments: argparse.Namespace, command: Sequence[str]
 ) -> dict[str, str]:
-    """Make the program's environment, and see to it that there is a scheduler."""
+    """Make the program's environment, and make sure that a scheduler is running."""
     driver = find_driver(environ)
     if driver is None:
-        raise DriverError("no CUDA driver was found")
+        raise DriverError("no CUDA driver found")
     socket, group = socket_path(environ), new_group()
-    # Here and not above: it needs the protocol's compiled part.
+    # Imported late, because it needs the compiled part of the protocol.
     from . import standby
 
     ours, kernel = is_own_place(socket), ticket.of_kernel(os.environ)
@@ -134,9 +134,9 @@ def _shared(
         prepare(socket)
         if not standby.attend(socket, driver):
             _say(
-                f"no scheduler answers at {socket} and none could be started; `gpushare doctor` says why"
+                f"no scheduler is running at {socket} and none could be started; run `gpushare doctor`"
             )
-            # There is none to wait for.
+            # The program must not wait for a scheduler.
             environment.setdefault("GPUSHARE_SCHEDULER_PATIENCE_S", "0")
     elif shown is not None and kernel is None:
         standby.start(socket, driver, group, shown)
@@ -144,7 +144,7 @@ def _shared(
 
 
 def _ticket(socket: Path, group: str) -> Path | None:
-    """Get the program's ticket from a node's scheduler, and return where it lies, if it needs one."""
+    """Get a ticket for the program from a node's scheduler, and return its path, if the program needs one."""
     from ...scheduler.protocol.client import ControlError
 
     try:
@@ -155,7 +155,7 @@ def _ticket(socket: Path, group: str) -> Path | None:
 
 
 def program_name(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What the queue shows where no name is given: the notebook, the script, the module or the program."""
+    """Return the default name for the queue: the notebook, the script, the module or the program."""
     if is_ipykernel(command) and (notebook := environ.get("JPY_SESSION_NAME")):
         return Path(notebook).name
     program = Path(command[0]).name
@@ -185,9 +185,7 @@ def _backend(text: str) -> str:
 
 def _gpus(text: str) -> str:
     if not re.fullmatch(r"(\d+|(GPU|MIG)-[0-9a-fA-F/-]+)(,(\d+|(GPU|MIG)-[0-9a-fA-F/-]+))*", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no GPU; write its index, such as 0, or its UUID"
-        )
+        raise argparse.ArgumentTypeError(f"invalid GPU {text!r}; use an index such as 0, or a UUID")
     return text
 
 

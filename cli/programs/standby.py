@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Does for as long as a program lives what a Jupyter server does for its kernels: ``gpushare run``'s.
+"""A helper process that does for a program of ``gpushare run`` what a Jupyter server does for its kernels.
 
-It keeps a scheduler there; of a node's, it gives the program's ticket back. It ends when its standard input does, whose
-other end is the program's.
+It keeps a scheduler running, or returns the program's ticket to the scheduler of a node. The program holds the other
+end of its standard input, so it ends when the program does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ...scheduler.protocol.client import ControlClient, ControlError
 
 #: Seconds between two attempts to find or start a scheduler.
 PAUSE = 0.5
-#: Seconds that a scheduler is given to answer after it was started.
+#: Seconds that a scheduler has to respond after it was started.
 PATIENCE = 5.0
 
 
 def is_there(socket: Path) -> bool:
-    """Whether a scheduler answers."""
+    """Return whether a scheduler responds."""
     try:
         with ControlClient(socket, 1.0) as client:
             client.request("status")
@@ -35,18 +35,18 @@ def is_there(socket: Path) -> bool:
 
 
 def start(socket: Path, driver: Driver, group: str = "", ticket: Path | None = None) -> None:
-    """Start a standby that lives until this process, whatever it executes, and its children have ended.
+    """Start a standby that runs until this process and its children have ended, whatever they execute.
 
     Parameters
     ----------
     socket
-        The scheduler's.
+        The scheduler's socket.
     driver
-        What a scheduler that it starts looks at.
+        The driver for schedulers that the standby starts.
     group
         The program's lease group.
     ticket
-        Where the group's ticket lies, to be given back in the end; None: keep a scheduler there.
+        The path of the group's ticket, which is returned at the end; None: keep a scheduler running.
     """
     reader, writer = os.pipe()
     environment = {
@@ -55,8 +55,8 @@ def start(socket: Path, driver: Driver, group: str = "", ticket: Path | None = N
         "GPUSHARE_SOCKET": str(socket),
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
-    # Through a shell that ends at once: the program must not find a child that it never started. What a shell runs in
-    # the background reads from /dev/null unless told otherwise.
+    # A shell that exits at once starts it, because the program must not find a child that it did not start. Background
+    # commands of a shell read from /dev/null unless their input is redirected.
     subprocess.run(
         [
             "/bin/sh",
@@ -70,7 +70,7 @@ def start(socket: Path, driver: Driver, group: str = "", ticket: Path | None = N
         ],
         stdin=reader,
         env=environment,
-        # With -m, Python looks for modules here first; the user's folder may hold a select.py.
+        # With -m, Python imports from the working folder first, and the user's may contain a select.py.
         cwd="/",
         start_new_session=True,
         check=True,
@@ -80,12 +80,12 @@ def start(socket: Path, driver: Driver, group: str = "", ticket: Path | None = N
 
 
 def attend(socket: Path, driver: Driver) -> bool:
-    """Let a standby keep a scheduler there until this process, whatever it executes, and its children have ended.
+    """Let a standby keep a scheduler running until this process and its children have ended, whatever they execute.
 
     Returns
     -------
     bool
-        Whether a scheduler answers now.
+        Whether a scheduler responds now.
     """
     start(socket, driver)
     deadline = time.monotonic() + PATIENCE
@@ -99,7 +99,7 @@ def attend(socket: Path, driver: Driver) -> bool:
 def main(arguments: list[str]) -> None:
     """Run until standard input ends."""
     if arguments:
-        # Here and not above: a scheduler that somebody waits for should not have to wait for it.
+        # Imported late, because it would delay the start of a scheduler that a program is waiting for.
         from ...kernel_provisioner.ticket import give_back_here
 
         _await_end()
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> None:
                 while True:
                     client.next_event(3600.0)
         except ControlError:
-            # It shares our standard input and so ends with the program as well.
+            # It inherits this standard input, and therefore also ends with the program.
             subprocess.run(
                 [sys.executable, "-m", "jupyter_gpushare.scheduler", "--parent-pipe"], check=False
             )

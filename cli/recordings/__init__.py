@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands about the scheduler in virtual time, and about what it was given."""
+"""Commands that record, replay and simulate scheduling."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare record``: write down what the scheduler takes in, to go through it again."""
+"""``gpushare record``: record the input events of the scheduler, to replay them later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.amounts import size
 from ...scheduler.views.words.notices import recording_end
 
-#: Seconds between two looks at how the recording stands.
+#: Seconds between two requests for the state of the recording.
 LOOK = 0.2
 
 
@@ -21,19 +21,20 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "record",
-        help="write down what the scheduler takes in, for replay",
-        description="Have the running scheduler write what it takes in to a file, until Ctrl-C. "
-        "It begins with what happened last, as far as the scheduler kept it.",
+        description="Record the input events of the running scheduler to a file until you press Ctrl-C. The recording "
+        "starts with the latest events that the scheduler has kept.",
     )
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path)
-    parser.add_argument("--seconds", type=seconds, metavar="N", help="end after so many seconds")
-    parser.add_argument("--stop", action="store_true", help="end all recordings that go on")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", type=Path, help="the file to write the recording to"
+    )
+    parser.add_argument("--seconds", type=seconds, metavar="N", help="stop after this many seconds")
+    parser.add_argument("--stop", action="store_true", help="stop all running recordings")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record until it is to end, and say what was written."""
+    """Record until the recording is stopped, and print what was written."""
     if args.stop == (args.file is not None):
-        return complain("write gpushare record FILE, or gpushare record --stop")
+        return complain("give a file or --stop: gpushare record FILE, or gpushare record --stop")
     try:
         if args.stop:
             with ControlClient() as client:
@@ -44,14 +45,15 @@ def run(args: argparse.Namespace) -> int:
     except ControlError as error:
         return complain(str(error))
     for recording in files:
-        print(f"{recording['file']}: {recording['events']} events, {size(recording['bytes'])}")
+        written = f"{recording['events']} events, {size(recording['bytes'])}"
+        print(f"Recorded {written} to {recording['file']}.")
         if recording["ended"] != "stopped":
             return complain(recording_end(recording["ended"], recording["error"]))
     return 0
 
 
 def record(file: Path, seconds: float | None) -> dict[str, Any]:
-    """Have a file written, and return how its recording ended."""
+    """Record to a file, and return how the recording ended."""
     with ControlClient() as client:
         asked = {} if seconds is None else {"seconds": seconds}
         client.request("record", file=str(file), **asked)
@@ -63,7 +65,7 @@ def record(file: Path, seconds: float | None) -> dict[str, Any]:
 
 
 def wait(client: ControlClient, file: str) -> dict[str, Any]:
-    """Wait until a recording has ended, and return how."""
+    """Wait until a recording has ended, and return how it ended."""
     while True:
         for found in client.request("recordings")["recordings"]:
             if found["file"] == file and found["ended"] is not None:

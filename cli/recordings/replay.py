@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare replay``: put a recording through the scheduler's core again."""
+"""``gpushare replay``: run the scheduler's core on recorded events and compare the decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...scheduler.observability.recording import (
 from ...scheduler.protocol.client import ControlError
 from ...scheduler.views.words.amounts import duration
 from ...scheduler.views.words.notices import recording_end
-from ..show.status import table
+from ..terminal import columns, console, table
 from .record import record
 
 
@@ -29,23 +29,24 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "replay",
-        help="go through a recording again, and compare",
-        description="Put a recording through the scheduler's core again, and say whether it "
-        "decides the same. The exit status is 1 if not.",
-    )
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path)
-    parser.add_argument(
-        "--last", action="store_true", help="what the running scheduler took in last"
+        description="Run the scheduler on recorded events and compare its decisions with the recorded ones. The exit "
+        "status is 1 if they differ.",
     )
     parser.add_argument(
-        "--policy", metavar="NAME", help="see what another policy would have decided"
+        "file", metavar="FILE", nargs="?", type=Path, help="a recording of `gpushare record`"
+    )
+    parser.add_argument(
+        "--last", action="store_true", help="replay the latest events of the running scheduler"
+    )
+    parser.add_argument(
+        "--policy", metavar="NAME", help="compare with the decisions of another policy"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay, and print what came of it."""
+    """Replay the recording, and print the comparison."""
     if args.last == (args.file is not None):
-        return complain("write gpushare replay FILE, or gpushare replay --last")
+        return complain("give a file or --last: gpushare replay FILE, or gpushare replay --last")
     try:
         if args.file is not None:
             return _replay(args.file, args.policy)
@@ -65,33 +66,31 @@ def _replay(file: Path, policy: str | None) -> int:
         return _compare(file, done, policy)
     if done.difference is None:
         print(
-            f"{done.events} events, {done.decisions} decisions, {duration(done.lasted)}: the same"
+            f"Replayed {done.events} events of {duration(done.lasted)}: all {done.decisions} decisions are the same."
         )
         return 0
     print(_worded(done.difference))
     if release != __version__:
-        print(f"It was recorded by release {release}, and this is {__version__}.")
+        print(f"The recording was made by version {release}; this is version {__version__}.")
     return 1
 
 
 def _compare(file: Path, recorded: Replay, policy: str) -> int:
-    """Say what another policy would have decided."""
+    """Print what another policy would have decided."""
     if recorded.difference is not None:
-        print(
-            f"Not even the recorded policy decides the same again. {_worded(recorded.difference)}"
-        )
+        print(f"Even the recorded policy now decides differently. {_worded(recorded.difference)}")
     other, _ = _read(file, policy)
     kinds = sorted({*recorded.kinds, *other.kinds})
     rows = [(kind, str(recorded.kinds[kind]), str(other.kinds[kind])) for kind in kinds]
-    print(table(("DECISIONS", "RECORDED", policy.upper()), rows, {1, 2}))
+    console().print(table(("DECISIONS", "RECORDED", policy.upper()), rows, {1, 2}, columns()))
     if other.difference is None:
-        print(f"{other.events} events: {policy} decides the same.")
+        print(f"{policy} makes the same decisions for all {other.events} events.")
     else:
         found = other.difference
         print(
-            f"{policy} first decides otherwise at event {found.number} of {other.events}, after "
-            f"{duration(found.after)}. From there on this is but a hint: what notebooks "
-            "did stays as it was recorded; gpushare simulate has them go on as they would."
+            f"{policy} first decides differently at event {found.number} of {other.events}, after "
+            f"{duration(found.after)}. From this point on the comparison is only indicative, because the notebooks' "
+            "behaviour is fixed by the recording; use `gpushare simulate` for a full what-if."
         )
     return 0
 
@@ -106,16 +105,16 @@ def _read(file: Path, policy: str | None) -> tuple[Replay, str]:
 
 
 def _worded(found: Difference) -> str:
-    decided = "; ".join(_decisions(found)) or "nothing"
+    decided = "; ".join(_decisions(found)) or "none"
     return (
         f"The first difference is at event {found.number}, after {duration(found.after)}: "
-        f"for {found.event}, {found.recorded} decisions were recorded; now it decides: {decided}"
+        f"for {found.event}, {found.recorded} decisions were recorded; the decisions are now: {decided}"
     )
 
 
 def _decisions(found: Difference) -> Iterator[str]:
     if isinstance(found.found, Exception):
-        yield f"it cannot be ({found.found})"
+        yield f"the event is impossible ({found.found})"
         return
     for decision in found.found:
         if type(decision).__name__ != "Log":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare simulate``: what policies would do, in virtual time."""
+"""``gpushare simulate``: compare scheduling policies in virtual time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...scheduler.node.arguments import complain, seconds
+from ...scheduler.node.arguments import complain, nearest, seconds
 
 if TYPE_CHECKING:
+    from ...scheduler.simulation.machine import Outcome
     from ...scheduler.simulation.trace import Trace
 
 DEFAULT_POLICIES = "burst,fcfs,exclusive,shared"
@@ -23,27 +24,28 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "simulate",
-        help="see what policies would do with a day's work, in virtual time",
-        description="Run the scheduler in virtual time over a trace, under several policies, and print side by side "
-        "how long cells waited, how long jobs took, and what was moved. Needs no GPU.",
+        description="Run the scheduler in virtual time on a workload (a trace), under several policies. Print for each "
+        "policy how long cells waited, how long jobs took, and how much data was moved. Needs no GPU.",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--trace", type=Path, metavar="FILE", help="simulate this trace")
+    source.add_argument("--trace", type=Path, metavar="FILE", help="simulate the trace in a file")
     source.add_argument(
-        "--generate", metavar="KIND", help="make a trace: students, research or production"
+        "--generate",
+        metavar="KIND",
+        help="simulate a generated trace: students, research or production",
     )
     source.add_argument(
         "--record-from",
         type=Path,
         metavar="RECORDING",
-        help="make a trace from what `gpushare record` wrote",
+        help="simulate a trace made from a recording of `gpushare record`",
     )
     parser.add_argument(
         "--policy",
         default=DEFAULT_POLICIES,
         metavar="NAMES",
-        help="policies, with commas between them; also exclusive (one after the other on a GPU of its own) and shared "
-        f"(no scheduler) (default: {DEFAULT_POLICIES})",
+        help="comma-separated policies; also exclusive (each notebook has a whole GPU, one after the other) and shared "
+        f"(all run at once, without a scheduler) (default: {DEFAULT_POLICIES})",
     )
     parser.add_argument(
         "--with",
@@ -51,34 +53,40 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a parameter of the generator, such as load=1.2; can be repeated",
+        help="set a parameter of the generator, such as load=1.2; can be repeated",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the generator (default: 1)")
     parser.add_argument(
-        "--gpus", type=_gpus, metavar="N", help="GPUs, 1 to 1000 (default: as the trace says)"
+        "--gpus",
+        type=_gpus,
+        metavar="N",
+        help="number of GPUs, 1 to 1000 (default: the trace's number)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a picture: .png or .svg")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="plot the result to a .png or .svg file"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the trace to a file")
     parser.add_argument(
         "--starved-after",
         type=seconds,
         default=300.0,
         metavar="S",
-        help="seconds without any GPU time after which one that wants it counts as starved (default: 300)",
+        help="count a notebook as starved if it waits this many seconds without any GPU time (default: 300)",
     )
     parser.add_argument(
         "--meter",
         type=seconds,
         default=0.1,
         metavar="S",
-        help="seconds between two meters of a client; more is faster and coarser (default: 0.1, as real ones)",
+        help="seconds between two readings of a notebook's GPU time; larger is faster and less exact (default: 0.1, as "
+        "in production)",
     )
     parser.add_argument(
         "--processes",
         type=_processes,
         metavar="N",
-        help="processes to use for several nodes and policies (default: one for each processor)",
+        help="number of processes that simulate in parallel (default: one for each CPU core)",
     )
 
 
@@ -88,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from ...scheduler.policies import available
     from ...scheduler.simulation import plot, report
     from ...scheduler.simulation.node import Stalled
-    from ...scheduler.simulation.run import BASELINES, simulate
+    from ...scheduler.simulation.run import BASELINES
     from ...scheduler.simulation.trace import TraceError, write
 
     policies = list(dict.fromkeys(name.strip() for name in args.policy.split(",") if name.strip()))
@@ -96,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in policies if name not in known]
     if unknown or not policies:
         asked = unknown[0] if unknown else ""
-        return complain(f"no policy is called {asked!r}; there are {', '.join(known)}")
+        return complain(
+            f"unknown policy {asked!r}{nearest(asked, known)}; choose from {', '.join(known)}"
+        )
     try:
         if args.plot is not None:
             plot.check(args.plot)
@@ -110,18 +120,9 @@ def run(args: argparse.Namespace) -> int:
         return complain(f"{error.filename}: {error.strerror}")
     gpus = args.gpus or trace.header.gpus
     try:
-        outcomes = dict(
-            simulate(
-                trace,
-                policies,
-                gpus,
-                meter=args.meter,
-                starving=args.starved_after,
-                processes=args.processes or len(os.sched_getaffinity(0)),
-            )
-        )
+        outcomes = _simulate(args, trace, policies, gpus)
     except Stalled as error:
-        print(f"gpushare: the simulation came to a halt: {error}", file=sys.stderr)
+        print(f"gpushare: the simulation stalled: {error}", file=sys.stderr)
         return 1
     figures = {policy: report.figures(outcome) for policy, outcome in outcomes.items()}
     title = f"{trace.header.name or 'trace'}: {len(trace.kernels)} kernels on {gpus} GPU"
@@ -130,17 +131,37 @@ def run(args: argparse.Namespace) -> int:
         shown = {"trace": trace.header.name, "kernels": len(trace.kernels), "gpus": gpus}
         print(json.dumps({**shown, "policies": figures}))
     else:
-        from ..show.status import table
+        from ..terminal import columns, console, table
 
-        rows = report.rows(figures)
+        rows, right = report.rows(figures), set(range(1, len(policies) + 1))
         print(title)
-        print(table(("", *policies), rows, set(range(1, len(policies) + 1))))
+        console().print(table(("", *policies), rows, right, columns()))
     if args.plot is not None:
         try:
             plot.draw(args.plot, title, outcomes, figures)
         except plot.PlotError as error:
             return complain(str(error))
     return 0
+
+
+def _simulate(
+    args: argparse.Namespace, trace: Trace, policies: list[str], gpus: int
+) -> dict[str, Outcome]:
+    from ...scheduler.simulation.run import simulate
+    from ..terminal import progress
+
+    with progress() as show:
+        return dict(
+            simulate(
+                trace,
+                policies,
+                gpus,
+                meter=args.meter,
+                starving=args.starved_after,
+                processes=args.processes or len(os.sched_getaffinity(0)),
+                on_step=lambda done, total: show("simulating", done, total),
+            )
+        )
 
 
 def _trace(args: argparse.Namespace) -> Trace:
@@ -153,7 +174,9 @@ def _trace(args: argparse.Namespace) -> Trace:
         try:
             given[name] = float(value)
         except ValueError:
-            raise TraceError(f"--with {text} has to be a name, = and a number") from None
+            raise TraceError(
+                f"invalid parameter --with {text}; use NAME=NUMBER, for example load=1.2"
+            ) from None
     if args.record_from is not None:
         from ...scheduler.simulation.recorded import convert
 
@@ -168,7 +191,9 @@ def _trace(args: argparse.Namespace) -> Trace:
         )
         return replace(named, header=replace(named.header, name=header.name or header.generate))
     if given or args.seed is not None:
-        raise TraceError(f"{args.trace} names its kernels: --with and --seed are for generators")
+        raise TraceError(
+            f"{args.trace} lists its kernels; --with and --seed apply only to generated traces"
+        )
     return trace
 
 
@@ -190,5 +215,7 @@ def _whole(text: str, most: int) -> int:
     except ValueError:
         value = 0
     if not 1 <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
+        raise argparse.ArgumentTypeError(
+            f"invalid number {text!r}; use a whole number from 1 to {most}"
+        )
     return value

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands that show what the GPUs are used for, and why."""
+"""Commands that show how the GPUs are used."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare explain``: which rule put whom before whom."""
+"""``gpushare explain``: why the queue has its order."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from typing import Any
 from ...kernel_provisioner.in_kernel.tables import explanation_text
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
+from ..steer.groups import HELP, names
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "explain",
-        help="say which rule put whom before whom",
-        description="Say for those that wait, or are held back, which rule put whom before them, "
-        "and what it would take to be next.",
+        description="Explain for each notebook that is waiting or throttled which rules put others ahead of it, and "
+        "what would move it to the front.",
     )
-    parser.add_argument(
+    group = parser.add_argument(
         "group",
         metavar="GROUP",
         nargs="?",
-        help="its id, a beginning of it, or its name; default: all that wait or are held back",
+        help=f"{HELP}; default: all that are waiting or throttled",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
-    )
+    group.completer = names
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare history``: who ran, waited and moved in the last minutes."""
+"""``gpushare history``: what notebooks and programs did in the last minutes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from ...kernel_provisioner.in_kernel.faults import Failure
 from ...kernel_provisioner.in_kernel.tables import History
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
-from .status import table
+from ..terminal import columns, console, table
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "history",
-        help="show who ran, waited and moved in the last minutes",
-        description="Show who ran, waited and moved in the last 10 minutes, the last at the end.",
+        description="Show when notebooks and programs ran, waited, or were evicted or restored in the last 10 "
+        "minutes, in order of time.",
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON: spans as in docs/contributing/lab-protocol.md, and what is left out",
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rows = [row[1:] for row in history.rows()]
     head = [heading.upper() for heading in History.HEADINGS[1:]]
-    # The mark of one's own kernel is not for a terminal.
+    # The first column marks the own kernel, which a terminal does not have.
     right = {column - 1 for column in History.RIGHT}
-    print("\n".join([*history.lines(), table(head, rows, right) if rows else history.EMPTY]))
+    out = console()
+    for line in history.lines():
+        out.print(line)
+    out.print(table(head, rows, right, columns()) if rows else history.EMPTY)
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare report``, ``audit`` and ``metrics``: what administrators read."""
+"""``gpushare report``, ``audit`` and ``metrics``: figures and logs for administrators."""
 
 from __future__ import annotations
 
@@ -19,39 +19,34 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommands."""
+    since = "start of the period: an age such as 2h or 3d, or a date"
     report = subparsers.add_parser(
         "report",
-        help="say what the GPUs did in a week",
-        description="One line: hours used and shared, waits, out-of-memory errors avoided. What each "
-        "word means is in docs/how-to/admin/administration.md. For administrators.",
+        description="Summarise GPU use in one line: GPU hours used and shared, waits, and out-of-memory errors "
+        "avoided. For administrators.",
     )
-    report.add_argument("--week", action="store_true", help="the last seven days (the default)")
+    report.add_argument("--week", action="store_true", help="report the last seven days (default)")
+    report.add_argument("--since", type=moment, metavar="WHEN", help=since)
     report.add_argument(
-        "--since", type=moment, metavar="WHEN", help="from then on: 2h, 3d, or a date"
+        "--until", type=moment, metavar="WHEN", help="end of the period (default: now)"
     )
-    report.add_argument("--until", type=moment, metavar="WHEN", help="up to then (default: now)")
     audit = subparsers.add_parser(
         "audit",
-        help="show who steered what",
-        description="Who changed what, and with which outcome, the last at the end. For administrators.",
+        description="Show the audit log: who changed what, when, and with which result, in order of time. For "
+        "administrators.",
     )
-    audit.add_argument(
-        "--since", type=moment, metavar="WHEN", help="from then on: 2h, 3d, or a date"
-    )
+    audit.add_argument("--since", type=moment, metavar="WHEN", help=since)
     for parser in (report, audit):
-        parser.add_argument(
-            "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
-        )
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     subparsers.add_parser(
         "metrics",
-        help="print figures for Prometheus",
-        description="Print the scheduler's figures in Prometheus' text format (metrics.md), for instance for "
-        "node_exporter's textfile collector. For administrators.",
+        description="Print the scheduler's metrics in the text format of Prometheus, for example for the textfile "
+        "collector of node_exporter. For administrators.",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for it, and print it."""
+    """Print the report, the audit log or the metrics."""
     try:
         with ControlClient() as client:
             if args.command == "metrics":
@@ -65,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
                 if (value := getattr(args, name, None)) is not None
             }
             if args.command == "report" and args.week and when:
-                return complain("--week is the last seven days: leave --since and --until out")
+                return complain(
+                    "--week cannot be combined with --since or --until. See: gpushare report --help"
+                )
             found = client.request(args.command, **when)[args.command]
     except ControlError as error:
         return complain(str(error))
@@ -80,21 +77,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def moment(text: str) -> float:
-    """Read a time: so long ago (``90m``, ``2h``, ``3d``), or a date; seconds since 1970."""
+    """Parse an age (``90m``, ``2h``, ``3d``) or a date into seconds since 1970."""
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text, re.ASCII):
         return time.time() - float(match[1]) * _UNITS[match[2]]
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time; write for instance 2h, 3d, 2026-03-01 or 2026-03-01T12:00"
+            f"invalid time {text!r}; use for example 2h, 3d, 2026-03-01 or 2026-03-01T12:00"
         ) from None
 
 
 def line(found: dict[str, Any]) -> str:
-    """Word a report in one line."""
+    """Summarise a report in one line."""
     if not found["hours"]:
-        return "nothing is known of that time: the scheduler did not run, or has no folder to keep it in"
+        return "no data for this period: the scheduler was not running, or has no state directory"
     first, last = (
         time.strftime("%d %b %Y", time.localtime(at)) for at in (found["since"], found["until"] - 1)
     )
@@ -102,19 +99,19 @@ def line(found: dict[str, Any]) -> str:
     present = found["present"] / 3600
     part = 100 * used / present if present else 0.0
     sharing = 100 * shared / used if used else 0.0
-    waits = f"{found['leases']} turns"
+    waits = _count(found["leases"], "lease")
     if found["waits"]:
         waits += (
-            f", {found['waits']} waited for, {duration(found['waited'] / found['waits'])} on average and "
+            f", {_count(found['waits'], 'wait')} of {duration(found['waited'] / found['waits'])} on average and "
             f"{duration(found['longest'])} at most"
         )
     else:
-        waits += ", none waited for"
+        waits += ", no waits"
     return (
         f"{first if first == last else f'{first} to {last}'}: {_count(found['gpus'], 'GPU')}, "
-        f"{_count(len(found['users']), 'user')}, {used:.1f} of {present:.1f} GPU hours used ({part:.0f} %), "
-        f"{shared:.1f} of these shared by several users ({sharing:.0f} %); {waits}; "
-        f"{_count(found['avoided'], 'out-of-memory error')} avoided, {found['given']} given"
+        f"{_count(len(found['users']), 'user')}, {used:.1f} of {present:.1f} GPU hours used ({part:.0f}%), "
+        f"{shared:.1f} of them shared by several users ({sharing:.0f}%); {waits}; "
+        f"{_count(found['avoided'], 'out-of-memory error')} avoided, {found['given']} raised"
     )
 
 
@@ -123,7 +120,7 @@ def _count(number: int, what: str) -> str:
 
 
 def entry_text(entry: dict[str, Any]) -> str:
-    """Word a line of the audit log."""
+    """Return an entry of the audit log as a line of text."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.get("time", 0)))
     who = entry.get("user") or f"uid {entry.get('uid')}"
     if entry.get("on_behalf"):

@@ -1,44 +1,53 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare status``: who has the GPU, who waits and why."""
+"""``gpushare status``: which notebooks use the GPUs, which wait, and why."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import textwrap
 import time
-import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
-from ...kernel_provisioner.in_kernel.tables import words_of
+from rich.text import Text
+
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.redaction import OTHER
 from ...scheduler.views.words.amounts import duration, size
+from ..terminal import columns, console, table
 
-#: Seconds between two pictures of ``--watch`` if nothing happens, and at least.
+#: Seconds between two updates of ``--watch``: at most, and at least.
 WATCH_SLOW = 1.0
 WATCH_FAST = 0.1
+#: Colours of the states; other states have none.
+COLOURS = {
+    "running": "green",
+    "yielding": "cyan",
+    "moving": "cyan",
+    "waking": "cyan",
+    "waiting": "yellow",
+    "idle": "dim",
+    "hibernated": "dim",
+}
+WARNING = "yellow"
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "status",
-        help="show who has the GPU, who waits and why",
-        description="Show who has the GPU, who waits and why, and where the memory is.",
+        description="Show the memory of each GPU, and which notebooks and programs are running or waiting, why, and "
+        "for about how much longer.",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
-        "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
+        "--watch", action="store_true", help="refresh continuously until you press Ctrl-C"
     )
-    parser.add_argument("--watch", action="store_true", help="go on, until Ctrl-C")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the status, once or again and again."""
+    """Print the status, once or continuously."""
     try:
         with ControlClient() as client:
             if not args.watch:
@@ -48,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             while True:
                 status = client.request("status", text=True)["status"]
                 if not args.json and sys.stdout.isatty():
-                    # Home, and clear what is below: no flicker.
+                    # Moving to the start and clearing the rest flickers less than clearing first.
                     print("\033[H\033[J", end="")
                 _print(status, args.json)
                 time.sleep(WATCH_FAST)
@@ -60,125 +69,39 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(status: dict[str, Any], as_json: bool) -> None:
-    # What is read by a program or written to a file keeps one line for each row.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    text = json.dumps(status) if as_json else render(status, width)
-    print(text, flush=True)
+    if as_json:
+        print(json.dumps(status), flush=True)
+    else:
+        console().print(render(status, columns()))
 
 
-def render(status: dict[str, Any], width: int | None = None) -> str:
-    """Word a status as text.
+def render(status: dict[str, Any], width: int | None = None) -> Text:
+    """Return a status as text.
 
     Parameters
     ----------
     status
-        The scheduler's.
+        The scheduler's status, with its sentences.
     width
-        Columns of the terminal; None: lines may have any length.
+        The width of the terminal. None: lines can have any length.
     """
+    maintenance = f"maintenance: {status['maintenance']}" if status.get("maintenance") else ""
     parts = [
-        _wrapped(
-            f"maintenance: {status['maintenance']}" if status.get("maintenance") else "", width
-        ),
+        Text(maintenance, WARNING),
         _gpus(status, width),
         _groups(status, width),
         _processes(status, width),
-        _wrapped(_notices(status), width),
-        _wrapped(_words(status).get("hibernation", ""), width),
-        _wrapped(_footer(status), width),
+        Text(_notices(status), WARNING),
+        Text(status["words"]["hibernation"]),
+        Text(_footer(status), "dim"),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return Text("\n\n").join(part for part in parts if part)
 
 
-def table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: set[int],
-    width: int | None = None,
-) -> str:
-    """Align columns.
-
-    Parameters
-    ----------
-    head
-        What the columns are called.
-    rows
-        Their cells.
-    right
-        Which of them are aligned to the right.
-    width
-        Columns of the terminal; what has no room there is below its row. None: lines may have any length.
-    """
-    rows = [[_spread(cell) for cell in row] for row in rows]
-    if width is not None:
-        rows = [
-            [_shortened(cell, max(width // 3, MIDDLE)) for cell in r[:-1]] + [r[-1]] for r in rows
-        ]
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    fit = len(head)
-    while width is not None and fit > 1 and sum(widths[:fit]) + 2 * (fit - 1) > width:
-        fit -= 1
-    lines = []
-    for number, row in enumerate((head, *rows)):
-        cells = [
-            row[i].rjust(widths[i]) if i in right else row[i].ljust(widths[i]) for i in range(fit)
-        ]
-        lines.append("  ".join(cells).rstrip())
-        if number > 0:
-            below = [f"{head[i].lower()} {row[i]}".strip() for i in range(fit, len(row)) if row[i]]
-            lines += _folded(", ".join(below), width or 0, **_BELOW) if below else []
-    return _drawn("\n".join(lines))
-
-
-#: Takes the second of the two columns of a wide character, such as a Chinese one, while a text is laid out.
-_FILL = "\0"
-
-
-def _spread(text: str) -> str:
-    """Return a text that has one character for each column of a terminal."""
-    return "".join(
-        one + _FILL if unicodedata.east_asian_width(one) in "WF" else one for one in text
-    )
-
-
-def _drawn(text: str) -> str:
-    """Return the text that is shown for one that was spread."""
-    return text.replace(_FILL, "")
-
-
-#: Longest cell of a table that has to fit into a narrow terminal.
-MIDDLE = 24
-_BELOW = {"initial_indent": "    ", "subsequent_indent": "    "}
-
-
-def _shortened(cell: str, most: int) -> str:
-    """Cut the middle out of a cell that is too long: names differ at both ends."""
-    if len(cell) <= most:
-        return cell
-    end = (most - 1) // 2
-    start = most - 1 - end
-    # Both halves of a wide character stay, or neither.
-    start -= cell[start] == _FILL
-    return f"{cell[:start]}…{cell[-end:].lstrip(_FILL)}"
-
-
-def _wrapped(text: str, width: int | None) -> str:
-    if width is None:
-        return text
-    lines = [one for line in text.splitlines() for one in _folded(_spread(line), width) or [""]]
-    return _drawn("\n".join(lines))
-
-
-def _folded(text: str, width: int, **indents: Any) -> list[str]:
-    """Wrap a text that was spread."""
-    # A line may end between the halves of a wide character, which then needs one more column.
-    return textwrap.wrap(text, width - (_FILL in text), **indents)
-
-
-def _gpus(status: dict[str, Any], width: int | None) -> str:
+def _gpus(status: dict[str, Any], width: int | None) -> Text:
     if not status["gpus"]:
-        return "no GPU is known to the scheduler; run: gpushare doctor"
-    head = ("GPU", "NAME", "TOTAL", "RESIDENT", "PINNED", "CONTEXTS", "OTHERS", "FREE")
+        return Text("The scheduler found no GPUs; run: gpushare doctor")
+    head = ("GPU", "NAME", "TOTAL", "RESIDENT", "UNEVICTABLE", "CONTEXTS", "UNMANAGED", "FREE")
     rows = [
         (
             str(gpu["index"]),
@@ -190,20 +113,15 @@ def _gpus(status: dict[str, Any], width: int | None) -> str:
         )
         for gpu in status["gpus"]
     ]
-    drained = _words(status).get("draining", [])
-    return "\n".join([table(head, rows, set(range(2, len(head))), width), *drained])
+    draining = [Text(sentence, WARNING) for sentence in status["words"]["draining"]]
+    return Text("\n").join([table(head, rows, set(range(2, len(head))), width), *draining])
 
 
-def _words(status: dict[str, Any]) -> dict[str, Any]:
-    """Return the sentences about the whole node; an older scheduler sends none."""
-    return status.get("words") or {}
-
-
-def _groups(status: dict[str, Any], width: int | None) -> str:
+def _groups(status: dict[str, Any], width: int | None) -> Text:
     if not status["groups"]:
-        return "nobody uses the GPU through gpushare now"
+        return Text("No notebooks or programs are using the GPU through gpushare.")
     now = status["time"]
-    # Who sees the notebooks of others wants to know whose they are.
+    # The column of users is for viewers who see the notebooks of several.
     viewer = status.get("viewer", {}).get("user")
     users = any(group.get("user", viewer) not in (viewer, OTHER) for group in status["groups"])
     head = (
@@ -215,16 +133,16 @@ def _groups(status: dict[str, Any], width: int | None) -> str:
         "FOR",
         "FOOTPRINT",
         "RESIDENT",
-        "SWAPPED",
-        "WISHES",
+        "IN HOST MEMORY",
+        "SETTINGS",
         "",
     )
     rows = []
     for group in status["groups"]:
-        words = words_of(group)
+        words = group["words"]
         rows.append(
             (
-                words["state"],
+                Text(words["state"], COLOURS.get(group["state"], "")),
                 group["name"],
                 *((group["user"],) if users else ()),
                 group["id"][:8],
@@ -242,16 +160,16 @@ def _groups(status: dict[str, Any], width: int | None) -> str:
     return table(head, rows, set(range(first, first + 4)), width)
 
 
-def _processes(status: dict[str, Any], width: int | None) -> str:
-    """Word who holds what nobody states; only administrators are told."""
+def _processes(status: dict[str, Any], width: int | None) -> Text:
+    """List the processes with memory that gpushare cannot account for, which only administrators see."""
     found = status.get("processes")
     if not found:
-        return ""
+        return Text()
     indices = {gpu["uuid"]: str(gpu["index"]) for gpu in status["gpus"]}
-    head = ("NOT STATED", "GPU", "PID", "USER", "HOLDS", "STATES")
+    head = ("UNACCOUNTED", "GPU", "PID", "USER", "HOLDS", "REPORTED")
     rows = [
         (
-            "outside gpushare" if one["code"] == "outside" else "more than stated",
+            "not managed by gpushare" if one["code"] == "outside" else "more than reported",
             indices.get(one["gpu"], one["gpu"]),
             str(one["pid"]),
             one["user"] or "?",
@@ -274,14 +192,14 @@ def _notices(status: dict[str, Any]) -> str:
 def _footer(status: dict[str, Any]) -> str:
     host = status["host"]
     words = [
-        _words(status).get("settings", ""),
-        f"host memory {size(host['swapped'])} of {size(host['budget'])}",
+        status["words"]["settings"],
+        f"host memory {size(host['swapped'])} of {size(host['budget'])} in use",
     ]
     pool = host.get("pool")
     if pool is not None and pool["prepared"]:
         words.append(
-            f"pool {size(pool['in_use'])} used, {size(pool['prepared'])} ready, "
-            f"{size(pool['pinned'])} pinned"
+            f"pool {size(pool['in_use'])} in use, {size(pool['prepared'])} ready, "
+            f"{size(pool['pinned'])} page-locked"
         )
     if status["driver"]["simulated"]:
         words.append("simulated driver")

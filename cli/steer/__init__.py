@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands that change what becomes of a notebook, a user or all of them."""
+"""Commands that control notebooks and programs, and how GPUs are shared."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Asks something for a group: ``background``, ``keep``, ``freeze``, ``limit`` and the like."""
+"""Commands that set how a notebook or program shares: ``background``, ``keep``, ``freeze``, ``limit`` and so on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from ...kernel_provisioner.in_kernel.faults import Failure
 from ...kernel_provisioner.in_kernel.verbs import (
+    DONE,
     parse_limit,
     parse_memory,
     parse_part,
@@ -16,112 +17,135 @@ from ...kernel_provisioner.in_kernel.verbs import (
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.amounts import percent, size
-from .release import add_group, only_group
+from .groups import add_group, ask
+
+#: What is printed once a notebook or program is frozen or not; the magics have no such commands.
+FROZEN = {
+    True: "Froze {}. It cannot use the GPU until you run `gpushare unfreeze`.",
+    False: "{} can use the GPU again.",
+}
+
+
+#: By command: what it asks for, and its description.
+COMMANDS: dict[str, tuple[dict[str, Any], str]] = {
+    "background": (
+        {"priority": "background"},
+        "Let interactive notebooks go first. The memory of background notebooks is evicted first, and they are "
+        "preempted after 2 s when an interactive notebook is waiting.",
+    ),
+    "interactive": (
+        {"priority": "interactive"},
+        "Let a notebook or program go ahead of your background notebooks, however long its cells run. Between users, "
+        "entitlements and GPU time decide.",
+    ),
+    "auto": (
+        {"priority": "auto"},
+        "Choose the class automatically. The notebook is interactive at the start of each cell and becomes background "
+        "once the cell has used 2 s of GPU time. This is the default.",
+    ),
+    "keep": (
+        {},
+        "Keep the memory of an idle notebook or program on the GPU. Another notebook that needs the space waits up to "
+        "5 min for it.",
+    ),
+    "freeze": (
+        {"frozen": True},
+        "Stop a notebook or program from using the GPU. Its next use of the GPU waits for `gpushare unfreeze`; until "
+        "then its memory can be evicted.",
+    ),
+    "unfreeze": ({"frozen": False}, "Allow a frozen notebook or program to use the GPU again."),
+    "limit": (
+        {},
+        "Limit the memory of a notebook or program per GPU, or its share of GPU time. Allocations beyond a memory "
+        "limit fail with an out-of-memory error; existing memory is kept. GPU time is measured over 10 s.",
+    ),
+    "memory": (
+        {},
+        "Limit the memory of a notebook or program per GPU. Allocations beyond the limit fail with an out-of-memory "
+        "error; existing memory is kept.",
+    ),
+    "request": (
+        {},
+        "Guarantee a share of GPU time. Notebooks that have received less than their request over the last 10 s go "
+        "first.",
+    ),
+    "weight": (
+        {},
+        "Set the weight for spare GPU time. A notebook with twice the weight gets twice the spare time. Default: 1.",
+    ),
+}
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommands."""
     parsers = {}
-    for command, wish, text, more in (
-        (
-            "background",
-            {"priority": "background"},
-            "let a notebook or program wait behind the interactive ones",
-            "Its memory leaves the GPU first, and it yields to an interactive one after 2 s.",
-        ),
-        (
-            "interactive",
-            {"priority": "interactive"},
-            "let it come before those in the background, however long its cells are",
-            "Among one user's own; between users, shares and GPU time decide.",
-        ),
-        (
-            "auto",
-            {"priority": "auto"},
-            "let what it does decide which of the two it is",
-            "It is interactive from the begin of a cell, and in the background once the cell has "
-            "had 2 s of GPU time. All are so at first.",
-        ),
-        (
-            "keep",
-            {},
-            "keep its idle memory on the GPU, or no longer",
-            "Kept memory stays on the GPU until somebody has waited for it for 5 min.",
-        ),
-        (
-            "freeze",
-            {"frozen": True},
-            "take the GPU from it until it is unfrozen",
-            "Its next use of the GPU waits until it is unfrozen; its memory may leave the GPU.",
-        ),
-        ("unfreeze", {"frozen": False}, "let it use the GPU again", "It waits in turn again."),
-        (
-            "limit",
-            {},
-            "bound its memory on each GPU, or its part of a GPU's time",
-            "A size: what it allocates beyond it is refused (out of memory); what is there stays. "
-            "A percentage: it gets no more of a GPU's time than that, over 10 s. off: neither.",
-        ),
-        (
-            "memory",
-            {},
-            "bound its memory on each GPU",
-            "What it allocates beyond that is refused (out of memory); what is there stays.",
-        ),
-        (
-            "request",
-            {},
-            "guarantee it a part of a GPU's time",
-            "Who has had less than its request, over 10 s, comes before the others.",
-        ),
-        (
-            "weight",
-            {},
-            "set its part of the GPU time that is spare",
-            "Twice the weight, twice the spare time. It is 1 for all at first.",
-        ),
-    ):
-        parser = subparsers.add_parser(command, help=text, description=more)
+    for command, (wish, description) in COMMANDS.items():
+        parser = subparsers.add_parser(command, description=description)
         parser.set_defaults(wish=wish)
         add_group(parser)
         parsers[command] = parser
-    parsers["keep"].add_argument("asked", metavar="on|off", type=_switch)
+    parsers["keep"].add_argument(
+        "asked", metavar="on|off", type=_switch, help="on: keep its memory; off: the default"
+    )
     parsers["limit"].add_argument(
-        "asked", metavar="SIZE|N%|off", type=parsed(parse_limit), help="for instance 20GiB or 50%%"
+        "asked",
+        metavar="SIZE|N%|off",
+        type=parsed(parse_limit),
+        help="20GiB limits memory, 50%% limits GPU time, off removes both limits",
     )
     parsers["memory"].add_argument(
-        "asked", metavar="SIZE|off", type=parsed(parse_memory), help="for instance 20GiB"
+        "asked",
+        metavar="SIZE|off",
+        type=parsed(parse_memory),
+        help="such as 20GiB; off removes the limit",
     )
     parsers["request"].add_argument(
-        "asked", metavar="N%|off", type=parsed(_request), help="for instance 25%%"
+        "asked",
+        metavar="N%|off",
+        type=parsed(_request),
+        help="such as 25%%; off removes the guarantee",
     )
     parsers["weight"].add_argument(
-        "asked", metavar="N", type=parsed(_weight), help="above 0; 1 is the usual"
+        "asked", metavar="N", type=parsed(_weight), help="a positive number; default: 1"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for it, and print what is asked for the group now."""
+    """Send the request, and print what has changed."""
     wish = args.wish or args.asked
     try:
         with ControlClient() as client:
-            reply = client.request("adjust", group=args.group or only_group(client), **wish)
+            _, group = ask(client, "adjust", args.group, **wish)
     except ControlError as error:
         return complain(str(error))
-    wishes = reply["wishes"]
-    print(f"priority: {wishes['priority']}")
-    print(f"keep: {'on' if wishes['keep'] else 'off'}")
-    print(f"frozen: {'on' if wishes['frozen'] else 'off'}")
-    print(f"memory: {size(wishes['memory']) if wishes['memory'] else 'off'}")
-    print(f"request: {percent(wishes['request']) if wishes['request'] else 'off'}")
-    print(f"limit: {percent(wishes['limit']) if wishes['limit'] else 'off'}")
-    print(f"weight: {wishes['weight']:g}")
+    print(_done(wish).format(group["name"], *map(_amount, wish.items())))
     return 0
+
+
+def _done(wish: dict[str, Any]) -> str:
+    """Return the sentence about what has changed, with places for the name and the amount."""
+    if "frozen" in wish:
+        return FROZEN[wish["frozen"]]
+    if wish.keys() == {"memory", "limit"}:
+        return DONE["limit off"]
+    ((what, value),) = wish.items()
+    if what == "priority":
+        return DONE[value]
+    if what == "keep":
+        return DONE["keep on" if value else "keep off"]
+    return DONE[what if value else f"{what} off"]
+
+
+def _amount(wish: tuple[str, Any]) -> str:
+    what, value = wish
+    if what in ("request", "limit"):
+        return percent(value)
+    return size(value) if what == "memory" else f"{value:g}" if what == "weight" else str(value)
 
 
 def _switch(text: str) -> dict[str, Any]:
     if text not in ("on", "off"):
-        raise argparse.ArgumentTypeError(f"write on or off, not {text!r}")
+        raise argparse.ArgumentTypeError(f"invalid choice {text!r}; use on or off")
     return {"keep": text == "on"}
 
 
@@ -134,7 +158,7 @@ def _weight(text: str) -> dict[str, Any]:
 
 
 def parsed(parse: Any) -> Any:
-    """Return a parser of an argument."""
+    """Return what argparse calls to parse an argument."""
 
     def read(text: str) -> Any:
         try:

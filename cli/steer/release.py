@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare release``, ``offload``, ``hibernate`` and ``wake``: leave the GPU, and come back to it."""
+"""``gpushare release``, ``offload``, ``hibernate`` and ``wake``: leave the GPU, and return to it."""
 
 from __future__ import annotations
 
@@ -10,95 +10,75 @@ from typing import Any
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.amounts import size
+from .groups import add_group, ask, groups
 
-#: Seconds for which a hibernation that is under way is followed, and between two looks at it.
+#: Seconds for which a hibernation is followed, and between two requests for its state.
 PATIENCE, PAUSE = 10.0, 0.05
+#: States in which a notebook or program has no lease.
+WITHOUT_LEASE = ("waiting", "idle", "hibernated")
+
+DESCRIPTIONS = {
+    "release": "Give up the lease so that the next notebook can run. Memory stays on the GPU until another notebook "
+    "needs the space.",
+    "offload": "Give up the lease so that the next notebook can run, and evict all memory to the host. It is restored "
+    "when the notebook or program runs again.",
+    "hibernate": "Free all GPU memory as soon as the notebook or program is idle, including the CUDA context. The next "
+    "cell wakes it.",
+    "wake": "Wake a hibernated notebook or program now instead of at its next cell. Its memory is restored when it is "
+    "used.",
+}
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommands."""
-    release = subparsers.add_parser(
-        "release",
-        help="end a notebook's or program's burst, so that others can run",
-        description="End the burst: the GPU goes to who waits; memory stays until it is in the "
-        "way.",
-    )
-    offload = subparsers.add_parser(
-        "offload",
-        help="the same, and move its memory off the GPU",
-        description="End the burst and move all its memory to the host. It comes back by itself.",
-    )
-    hibernate = subparsers.add_parser(
-        "hibernate",
-        help="take it off the GPU altogether as soon as it is idle",
-        description="Move its memory to the host, and have the driver free the rest, the CUDA "
-        "context too. Its next cell wakes it.",
-    )
-    wake = subparsers.add_parser(
-        "wake",
-        help="wake one that is hibernated, before its next cell does",
-        description="Bring it back to the GPU; its memory follows when it is used.",
-    )
-    for parser in (release, offload, hibernate, wake):
-        add_group(parser)
-
-
-def add_group(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that says which group."""
-    parser.add_argument(
-        "group",
-        metavar="GROUP",
-        nargs="?",
-        help="its id, a beginning of it, or its name; needed if there are several",
-    )
+    for command, description in DESCRIPTIONS.items():
+        add_group(subparsers.add_parser(command, description=description))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for it."""
+    """Send the request, and print what happened."""
     try:
         with ControlClient() as client:
-            group = args.group or only_group(client)
-            reply = client.request(args.command, group=group)
+            _, group = ask(client, args.command, args.group)
             if args.command == "hibernate":
-                return _follow(client, reply["group"])
+                return _follow(client, group["id"])
     except ControlError as error:
         return complain(str(error))
+    name, state = group["name"], group["state"]
+    released = f"Released the GPU held by {name}."
+    if args.command == "wake":
+        print(f"Waking {name}." if state == "hibernated" else f"{name} is not hibernated.")
+    elif args.command == "offload":
+        evicted = f"The memory of {name} is being evicted to the host."
+        print(evicted if state in WITHOUT_LEASE else f"{released} {evicted}")
+    else:
+        print(f"{name} does not hold the GPU." if state in WITHOUT_LEASE else released)
     return 0
 
 
 def _follow(client: ControlClient, group: str) -> int:
-    """Say what comes of an order to hibernate, and return the exit status."""
+    """Print what becomes of a hibernation, and return the exit status."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        groups = client.request("status")["status"]["groups"]
-        found = next((each for each in groups if each["id"] == group), None)
+        found = next((each for each in groups(client) if each["id"] == group), None)
         if found is None:
             return complain("the notebook or program has ended")
         name, sleep = found["name"], found.get("hibernation") or {}
         state = sleep.get("state")
         if state == "hibernated":
-            print(f"{name} has left the GPU, which frees {size(sleep.get('frees') or 0)}.")
+            print(f"Hibernated {name}, which freed {size(sleep.get('frees') or 0)}.")
             return 0
         if state == "refused":
-            return complain(f"{name} does not hibernate: {sleep.get('text') or sleep.get('code')}")
+            return complain(f"{name} cannot hibernate: {sleep.get('text') or sleep.get('code')}")
         if state == "ordered":
-            why = f" Not yet: {sleep['text']}." if sleep.get("text") else ""
-            print(f"Ordered: {name} hibernates as soon as it is idle.{why}")
+            why = f" Cannot hibernate yet: {sleep['text']}." if sleep.get("text") else ""
+            print(f"{name} will hibernate as soon as it is idle.{why}")
             return 0
         if state is None:
-            return complain(f"{name} was used meanwhile and has not hibernated; try again")
+            return complain(f"{name} used the GPU again and was not hibernated; try again later")
         if time.monotonic() > deadline:
-            print(f"Under way: {name} is leaving the GPU. `gpushare status` shows when it has.")
+            print(
+                f"{name} is still being hibernated. Run `gpushare status` to see when it is done."
+            )
             return 0
         time.sleep(PAUSE)
-
-
-def only_group(client: ControlClient) -> str:
-    """Return the id of the only group there is."""
-    groups = client.request("status")["status"]["groups"]
-    if not groups:
-        raise ControlError("nobody uses the GPU through gpushare now")
-    if len(groups) > 1:
-        listed = ", ".join(f"{group['name']} ({group['id'][:8]})" for group in groups)
-        raise ControlError(f"say which one: {listed}")
-    return str(groups[0]["id"])

@@ -7,72 +7,91 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...scheduler.node.arguments import complain, idleness, quantum
+from ...scheduler.node.arguments import complain, idleness, nearest, quantum
 from ...scheduler.protocol.client import ControlClient, ControlError
+
+ANTI_THRASH = ["auto", "on", "off"]
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "set",
-        help="change the policy, the quantum, anti-thrashing or hibernation",
-        description="Change how the running scheduler shares the GPUs; print the settings. "
-        "`gpushare set policy fcfs` is the same as `gpushare set --policy fcfs`.",
+        description="Change how the running scheduler shares the GPUs, or print the settings. "
+        "`gpushare set policy fcfs` and `gpushare set --policy fcfs` are equivalent.",
     )
     parser.add_argument(
         "setting",
         metavar="SETTING VALUE",
         nargs="*",
-        help="policy, quantum, anti-thrash or hibernate-after, and its value",
+        help="policy, quantum, anti-thrash or hibernate-after, and the new value",
     )
     parser.add_argument(
         "--policy",
         metavar="NAME",
-        help="who comes first: burst, fcfs, tgs, gemini, priority, or one that another package "
-        "registered",
+        help="order of the queue: burst, fcfs, tgs, gemini, priority, or a policy of another package",
     )
     parser.add_argument(
         "--quantum",
         type=quantum,
         metavar="S",
-        help="seconds that a holder may keep others waiting, or auto",
+        help="how long a notebook can keep running while others wait, in seconds, or auto",
     )
     parser.add_argument(
         "--anti-thrash",
-        choices=["auto", "on", "off"],
-        help="auto: serialise only what does not fit; on: one at a time; off: never where the "
-        "memory can be paged",
+        choices=ANTI_THRASH,
+        help="auto: take turns only if the data does not fit; on: always take turns; off: never take turns, if the "
+        "driver can page the memory",
     )
     parser.add_argument(
         "--hibernate-after",
         type=idleness,
         metavar="S|off",
-        help="seconds for which a notebook or program is idle before it is hibernated; off: never",
+        help="how long a notebook or program is idle before it is hibernated, in seconds; off: never hibernate",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Change the settings and print them."""
+    """Change the settings, and print what has changed; without a change, print all settings."""
     try:
-        params = {**_pairs(args.setting), **_options(args)}
+        asked = {**_pairs(args.setting), **_options(args)}
     except argparse.ArgumentTypeError as error:
-        return complain(str(error))
+        return complain(f"{error}. See: gpushare set --help")
     try:
         with ControlClient() as client:
-            reply = client.request("set", **params)
+            if "policy" in asked:
+                _check_policy(client, asked["policy"])
+            settings = client.request("set", **asked)["settings"]
     except ControlError as error:
         return complain(str(error))
-    for name, value in reply["settings"].items():
-        if name != "policies":
-            print(f"{name}: {'off' if value is None else value}")
+    for name in asked or [name for name in settings if name != "policies"]:
+        value = "off" if settings[name] is None else settings[name]
+        label = name.replace("_", "-")
+        print(f"Set {label} to {value}." if asked else f"{label}: {value}")
     return 0
 
 
-#: The settings, and what reads their values.
+def _check_policy(client: ControlClient, policy: str) -> None:
+    known = client.request("status")["status"]["settings"]["policies"]
+    if policy not in known:
+        raise ControlError(
+            f"unknown policy {policy!r}{nearest(policy, known)}; choose from {', '.join(known)}"
+        )
+
+
+def _anti_thrash(text: str) -> str:
+    if text not in ANTI_THRASH:
+        raise argparse.ArgumentTypeError(
+            f"invalid anti-thrash {text!r}{nearest(text, ANTI_THRASH)}; choose from {', '.join(ANTI_THRASH)}"
+        )
+    return text
+
+
+#: The settings, and what parses their values.
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "policy": str,
     "quantum": quantum,
-    "anti_thrash": str,
+    "anti_thrash": _anti_thrash,
     "hibernate_after": idleness,
 }
 
@@ -83,13 +102,19 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pairs(words: Sequence[str]) -> dict[str, Any]:
-    """Read settings that are written as words: a name and its value each."""
+    """Parse settings that are written as pairs of a name and a value."""
     found: dict[str, Any] = {}
     for place in range(0, len(words), 2):
-        name = words[place].replace("-", "_")
-        if name not in _PARSERS or place + 1 == len(words):
+        written = words[place]
+        name = written.replace("-", "_")
+        if name not in _PARSERS:
+            meant = nearest(written, [known.replace("_", "-") for known in _PARSERS])
             raise argparse.ArgumentTypeError(
-                f"this is not understood: set {' '.join(words)}; write for instance set policy fcfs"
+                f"unknown setting {written!r}{meant}; for example: gpushare set policy fcfs"
+            )
+        if place + 1 == len(words):
+            raise argparse.ArgumentTypeError(
+                f"no value for {written!r}; for example: gpushare set policy fcfs"
             )
         found[name] = _PARSERS[name](words[place + 1])
     return found

@@ -1,79 +1,88 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare shares``: what users, and teams of users, are entitled to."""
+"""``gpushare shares``: the entitlements of users and teams."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ...kernel_provisioner.in_kernel.verbs import parse_memory, parse_part, parse_weight
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.amounts import percent, size
-from ..show.status import table
+from ...scheduler.views.words.events import quota_text
+from ..terminal import columns, console, table
 from .adjust import parsed
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def _bytes(text: str) -> int:
+    return int(parse_memory(text)["memory"])
+
+
+def _count(text: str) -> int:
+    if text == "off":
+        return 0
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(
+            f"invalid number of GPUs {text!r}; use a positive number such as 2, or off"
+        )
+    return int(text)
+
+
+#: Options that set an entitlement: name, placeholder, parser and help.
+OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
+    ("request", "N%|off", parse_part, "guaranteed GPU time"),
+    ("limit", "N%|off", parse_part, "maximum GPU time"),
+    ("weight", "N", parse_weight, "weight for spare GPU time (default: 1)"),
+    ("memory", "SIZE|off", _bytes, "maximum memory on each GPU, of all notebooks together"),
+    ("gpus", "N|off", _count, "maximum number of GPUs that the notebooks can use at once"),
+    ("host", "SIZE|off", _bytes, "maximum memory over all GPUs, because all of it can be evicted"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "shares",
-        help="show or set what users and teams may have of the GPUs",
-        description="Show or set what users, and teams of users, are entitled to. Time is a part "
-        "of one GPU's, over 10 s. What is left out stays as it is.",
+        description="Show the entitlements of users and teams, or set those of one. GPU time is a percentage of one "
+        "GPU's time, measured over 10 s. Entitlements that you do not give keep their values.",
     )
     parser.add_argument(
         "whose",
         metavar="user:NAME|team:NAME",
         nargs="?",
-        help="user:*: each user of whom nothing else is stated",
+        help="the user or team; user:* stands for each user without entitlements",
     )
-    for name, metavar, parse, text in (
-        ("request", "N%|off", parse_part, "guaranteed time"),
-        ("limit", "N%|off", parse_part, "most time"),
-        ("weight", "N", parse_weight, "part of the time that is spare; 1 is the usual"),
-        (
-            "memory",
-            "SIZE|off",
-            lambda text: parse_memory(text)["memory"],
-            "most memory on each GPU, in all",
-        ),
-        ("gpus", "N|off", _count, "most GPUs on which their notebooks may have the lease at once"),
-        (
-            "host",
-            "SIZE|off",
-            lambda text: parse_memory(text)["memory"],
-            "most memory over all GPUs, which may all have to lie in host memory",
-        ),
-    ):
-        parser.add_argument(
-            f"--{name}", metavar=metavar, type=parsed(parse), help=text.replace("%", "%%")
-        )
+    for name, metavar, parse, text in OPTIONS:
+        parser.add_argument(f"--{name}", metavar=metavar, type=parsed(parse), help=text)
     parser.add_argument(
-        "--member", metavar="USER", action="append", help="who is in the team; once for each"
+        "--member", metavar="USER", action="append", help="a member of the team; can be repeated"
     )
-    parser.add_argument("--off", action="store_true", help="entitle them to nothing in particular")
     parser.add_argument(
-        "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
+        "--off", action="store_true", help="remove all entitlements of the user or team first"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Set what is given, and print all shares."""
-    given = {
-        name: value
-        for name in ("request", "limit", "weight", "memory", "gpus", "host")
-        if (value := getattr(args, name)) is not None
-    }
+    """Set the entitlements that are given and print what has changed, or print all entitlements."""
+    given = {name: value for name, *_ in OPTIONS if (value := getattr(args, name)) is not None}
     if args.member is not None:
         given["members"] = args.member
-    if args.whose is None and (given or args.off):
-        return complain("say whose: user:NAME or team:NAME")
+    changes = bool(given) or args.off
+    if args.whose is None and changes:
+        return complain(
+            "no user or team is given; specify user:NAME or team:NAME. See: gpushare shares --help"
+        )
     try:
         with ControlClient() as client:
             shares = client.request("shares")["shares"]
-            if args.whose is not None and (given or args.off):
+            if args.whose is not None and changes:
                 known = {} if args.off else shares.get(args.whose, {})
                 stated = {name: value for name, value in known.items() if name != "used"}
                 shares = client.request("entitle", whose=args.whose, **{**stated, **given})[
@@ -83,15 +92,34 @@ def run(args: argparse.Namespace) -> int:
         return complain(str(error))
     if args.json:
         print(json.dumps(shares))
+    elif changes:
+        print(_changed(args.whose, shares.get(args.whose)))
     elif not shares:
-        print("nobody is entitled to anything in particular: all have the same")
+        print("No entitlements are configured; all users have equal shares.")
     else:
-        print(_table(shares))
+        console().print(_table(shares))
     return 0
 
 
-def _table(shares: dict[str, Any]) -> str:
-    head = ("WHOSE", "REQUEST", "LIMIT", "WEIGHT", "MEMORY", "GPUS", "HOST", "USED", "MEMBERS")
+def _changed(whose: str, found: dict[str, Any] | None) -> str:
+    if found is None:
+        return f"Removed the entitlements of {whose}."
+    members = f"; members: {', '.join(found['members'])}" if found["members"] else ""
+    return f"Set the entitlements of {whose}: {quota_text(found) or 'the defaults'}{members}."
+
+
+def _table(shares: dict[str, Any]) -> Text:
+    head = (
+        "USER OR TEAM",
+        "REQUEST",
+        "LIMIT",
+        "WEIGHT",
+        "MEMORY",
+        "GPUS",
+        "HOST",
+        "USED",
+        "MEMBERS",
+    )
     rows = [
         (
             whose,
@@ -106,12 +134,4 @@ def _table(shares: dict[str, Any]) -> str:
         )
         for whose, found in sorted(shares.items())
     ]
-    return table(head, rows, {1, 2, 3, 4, 5, 6, 7})
-
-
-def _count(text: str) -> int:
-    if text == "off":
-        return 0
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"{text!r} is no number of GPUs; write for instance 2, or off")
-    return int(text)
+    return table(head, rows, set(range(1, 8)), columns())

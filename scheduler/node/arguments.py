@@ -1,25 +1,68 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arguments of commands: sizes, quanta, and complaints of one line."""
+"""Parsing of command-line arguments: sizes and times, errors of one line, and suggestions."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
+class Formatter(argparse.HelpFormatter):
+    """Formats help texts: paragraphs that are laid out already stay as they are, and addresses stay whole."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text.strip() else "\n".join(self._split_lines(text, width))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        words = " ".join(text.split())
+        return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser whose errors are one line, and suggest what was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **settings})
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message and status 2."""
-        self.exit(2, f"gpushare: {message}; see: {self.prog} --help\n")
+        self.exit(2, f"gpushare: {message}. See: {self.prog} --help\n")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments; those of a subcommand fail here and not in its parent, so that the hint names it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            what = "option" if unknown[0].startswith("-") else "argument"
+            meant = nearest(unknown[0], self._option_string_actions)
+            self.error(f"unknown {what} {unknown[0]!r}{meant}")
+        return found, []
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(action.choices)
+            raise argparse.ArgumentError(
+                action,
+                f"invalid choice {value!r}{nearest(value, choices)}; choose from {', '.join(choices)}",
+            )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question that suggests the known word most similar to a mistyped one, or nothing."""
+    import difflib
+
+    found = difflib.get_close_matches(word, [*known], 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def complain(text: str) -> int:
-    """Print one line about what the user can mend, and return the exit status for it."""
+    """Print a mistake that the user can correct in one line, and return the exit status for it."""
     print(f"gpushare: {text}", file=sys.stderr)
     return 2
 
@@ -34,7 +77,7 @@ def size(text: str) -> int:
             raise ValueError
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; write bytes, or for example 512M or 8G"
+            f"invalid size {text!r}; use a number of bytes, or for example 512M or 8G"
         ) from None
     return int(value)
 
@@ -43,19 +86,19 @@ def quantum(text: str) -> float | str:
     """Parse a quantum: ``auto``, or seconds."""
     if text == "auto":
         return text
-    return _above_zero(text, f"{text!r} is no quantum; write auto, or seconds above 0")
+    return _above_zero(text, f"invalid quantum {text!r}; use auto or a positive number of seconds")
 
 
 def seconds(text: str) -> float:
-    """Parse a length of time."""
-    return _above_zero(text, f"write a number of seconds above 0, not {text!r}")
+    """Parse a duration in seconds."""
+    return _above_zero(text, f"invalid time {text!r}; use a positive number of seconds")
 
 
 def idleness(text: str) -> float:
-    """Parse seconds of idleness: 0 or ``off`` for never."""
+    """Parse an idle time in seconds; 0 or ``off`` means never."""
     if text in ("off", "0"):
         return 0.0
-    return _above_zero(text, f"write off, or a number of seconds above 0, not {text!r}")
+    return _above_zero(text, f"invalid time {text!r}; use off or a positive number of seconds")
 
 
 def _above_zero(text: str, complaint: str) -> float:

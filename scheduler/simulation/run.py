@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from .calibration import H200
@@ -56,6 +56,7 @@ def simulate(
     meter: float,
     starving: float,
     processes: int = 1,
+    on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[tuple[str, Outcome]]:
     """Yield each policy with what happened under it.
 
@@ -69,6 +70,8 @@ def simulate(
         Seconds without any GPU time after which a kernel counts as starved.
     processes
         Processes to use at most.
+    on_step
+        Called with the number of simulations that are done, and of all: one for each policy and node.
     """
     arrivals = place(trace, gpus)
     header = trace.header
@@ -83,8 +86,10 @@ def simulate(
             )
     outcomes = {policy: Outcome() for policy in policies}
     # What comes first is written first: the same, however many processes there are.
-    for task, outcome in zip(tasks, _outcomes(tasks, processes), strict=True):
-        outcomes[task[0]].add(outcome)
+    on_step(0, len(tasks))
+    for number, outcome in enumerate(_outcomes(tasks, processes)):
+        outcomes[tasks[number][0]].add(outcome)
+        on_step(number + 1, len(tasks))
     yield from outcomes.items()
 
 

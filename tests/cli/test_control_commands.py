@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.cli.main import main
+from jupyter_gpushare import docs_url
+from jupyter_gpushare.cli.main import COMMANDS, main
 from jupyter_gpushare.cli.show.status import render
+from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import DONE
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.words import answers
+from jupyter_gpushare.scheduler.views.words.amounts import percent
 from tests.cli.conftest import Command
 from tests.support.client import PATIENCE
 from tests.support.scheduler import GIB, Scheduler, state, until
@@ -47,8 +50,8 @@ def test_the_status_names_who_runs_and_who_waits_and_why(
         assert running.split()[1:3] == ["train.ipynb", "aaaa"]
         assert waiting.startswith("waiting (1)")
         assert "plot.ipynb" in waiting
-        assert "needs 6 GiB" in waiting
-        assert "train.ipynb yields within" in waiting
+        assert "GiB more; " in waiting
+        assert "train.ipynb's turn ends within" in waiting
         # Columns are aligned.
         head = next(line for line in lines if line.startswith("STATE"))
         assert head.index("NAME") == running.index("train.ipynb") == waiting.index("plot.ipynb")
@@ -58,7 +61,7 @@ def test_the_status_names_who_runs_and_who_waits_and_why(
 def test_the_status_shows_notices(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.control() as control:
         control.request("notice", group="k1", code="started_without_interposer", params={})
-    assert "note: k1 runs without gpushare" in gpushare("status").stdout
+    assert "note: k1 runs without GPU sharing" in gpushare("status").stdout
 
 
 def test_the_status_shows_the_pool_once_it_has_pages(
@@ -79,7 +82,7 @@ def test_the_status_shows_the_pool_once_it_has_pages(
 
         until(lambda: ready() > 0)
         footer = gpushare("status").stdout.splitlines()[-1]
-        assert re.search(r", pool 0 B used, [\d.]+ [KMG]iB ready, 0 B pinned, ", footer)
+        assert re.search(r", pool 0 B in use, [\d.]+ [KMG]iB ready, 0 B page-locked, ", footer)
 
 
 def test_the_status_as_json_is_the_schedulers(scheduler: Scheduler, gpushare: Command) -> None:
@@ -104,15 +107,23 @@ def test_watching_shows_what_happens(scheduler: Scheduler, environ: dict[str, st
 def test_settings_are_changed_and_printed(scheduler: Scheduler, gpushare: Command) -> None:
     done = gpushare("set", "--quantum", "3", "--anti-thrash", "on", "--policy", "fcfs")
     assert done.returncode == 0
-    assert "quantum: 3.0" in done.stdout
-    assert "anti_thrash: on" in done.stdout
-    assert "policy: fcfs" in done.stdout
+    assert sorted(done.stdout.splitlines()) == [
+        "Set anti-thrash to on.",
+        "Set policy to fcfs.",
+        "Set quantum to 3.0.",
+    ]
     done = gpushare("set", "quantum", "auto", "policy", "burst", "anti-thrash", "off")
-    assert [line.split(": ")[1] for line in sorted(done.stdout.splitlines())] == [
-        "off",
-        "600.0",
-        "burst",
-        "auto",
+    assert done.stdout.splitlines() == [
+        "Set quantum to auto.",
+        "Set policy to burst.",
+        "Set anti-thrash to off.",
+    ]
+    assert gpushare("set", "hibernate-after", "off").stdout == "Set hibernate-after to off.\n"
+    assert sorted(gpushare("set").stdout.splitlines()) == [
+        "anti-thrash: off",
+        "hibernate-after: off",
+        "policy: burst",
+        "quantum: auto",
     ]
     assert "policy burst, quantum auto" in gpushare("status").stdout
 
@@ -121,56 +132,65 @@ def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
         a.run()
-        # The only one needs no name.
-        assert gpushare("release").returncode == 0
+        # The name is optional while there is only one.
+        assert gpushare("release").stdout == "Released the GPU held by a.ipynb.\n"
         a.expect(ev.Revoke)
         a.release()
-        assert gpushare("offload", "a.ipynb").returncode == 0
+        until(lambda: state(scheduler, "kernel-1").get("state") == "idle")
+        assert gpushare("release", "kernel").stdout == "a.ipynb does not hold the GPU.\n"
+        assert gpushare("wake").stdout == "a.ipynb is not hibernated.\n"
+        done = gpushare("offload", "a.ipynb")
+        assert done.stdout == "The memory of a.ipynb is being evicted to the host.\n"
         assert a.evict().bytes == GIB
-        with scheduler.client("kernel-2", name="b.ipynb"):
+        with scheduler.client("kernel-2", name="b.ipynb") as b:
             done = gpushare("release")
             assert done.returncode == 2
             (line,) = done.stderr.splitlines()
             assert "a.ipynb (kernel-1)" in line
             assert "b.ipynb (kernel-2)" in line
-            assert gpushare("release", "kernel-2").returncode == 0
+            b.run()
+            assert gpushare("offload", "kernel-2").stdout == (
+                "Released the GPU held by b.ipynb. The memory of b.ipynb is being evicted to the host.\n"
+            )
 
 
-def test_wishes_are_asked_and_shown(scheduler: Scheduler, gpushare: Command) -> None:
-    usual = {"priority": "auto", "keep": "off", "frozen": "off", "memory": "off"}
-    usual |= {"request": "off", "limit": "off", "weight": "1"}
+def test_commands_tell_what_they_have_changed(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
-        for arguments, changed in (
-            (["background"], {"priority": "background"}),
-            (["interactive", "a.ipynb"], {"priority": "interactive"}),
-            (["auto", "a.ipynb"], {"priority": "auto"}),
-            (["keep", "on"], {"keep": "on"}),
-            (["keep", "kernel-1", "off"], {"keep": "off"}),
-            (["limit", "20GiB"], {"memory": "20 GiB"}),
-            (["limit", "a.ipynb", "50%"], {"memory": "20 GiB", "limit": "50 %"}),
-            (["limit", "a.ipynb", "off"], {"limit": "off"}),
-            (["memory", "a.ipynb", "2GiB"], {"memory": "2 GiB"}),
-            (["memory", "off"], {"memory": "off"}),
-            (["request", "12.5%"], {"request": "12.5 %"}),
-            (["request", "kernel-1", "off"], {"request": "off"}),
-            (["weight", "2.5"], {"weight": "2.5"}),
-            (["weight", "1"], {"weight": "1"}),
-            (["freeze"], {"frozen": "on"}),
-            (["unfreeze", "kernel"], {"frozen": "off"}),
+        for arguments, what, amount in (
+            (["background"], "background", ""),
+            (["interactive", "a.ipynb"], "interactive", ""),
+            (["auto", "a.ipynb"], "auto", ""),
+            (["keep", "on"], "keep on", ""),
+            (["keep", "kernel-1", "off"], "keep off", ""),
+            (["limit", "20GiB"], "memory", "20 GiB"),
+            (["limit", "a.ipynb", "50%"], "limit", percent(0.5)),
+            (["limit", "a.ipynb", "off"], "limit off", ""),
+            (["memory", "a.ipynb", "2GiB"], "memory", "2 GiB"),
+            (["memory", "off"], "memory off", ""),
+            (["request", "12.5%"], "request", percent(0.125)),
+            (["request", "kernel-1", "off"], "request off", ""),
+            (["weight", "2.5"], "weight", "2.5"),
+            (["weight", "1"], "weight", "1"),
         ):
             done = gpushare(*arguments)
             assert (done.returncode, done.stderr) == (0, "")
-            found = dict(line.split(": ") for line in done.stdout.splitlines())
-            assert found == {**usual, **changed}
+            assert done.stdout == DONE[what].format("a.ipynb", amount) + "\n"
+        assert gpushare("freeze").stdout == (
+            "Froze a.ipynb. It cannot use the GPU until you run `gpushare unfreeze`.\n"
+        )
+        assert gpushare("unfreeze", "kernel").stdout == "a.ipynb can use the GPU again.\n"
         for arguments in (["background"], ["limit", "2G"], ["limit", "50%"]):
             gpushare(*arguments)
-        assert "background, memory 2 GiB, limit 50 %" in gpushare("status").stdout
+        assert f"background, memory 2 GiB, limit {percent(0.5)}" in gpushare("status").stdout
         with scheduler.client("kernel-2", name="b.ipynb"):
             for arguments in (["background"], ["keep", "on"], ["limit", "2G"], ["freeze"]):
                 done = gpushare(*arguments)
                 assert (done.returncode, done.stdout) == (2, "")
                 assert "b.ipynb (kernel-2)" in done.stderr
+            done = gpushare("release", "b.ipnb")
+            assert done.returncode == 2
+            assert done.stderr.endswith("(did you mean 'b.ipynb'?)\n")
 
 
 def test_a_frozen_one_waits_and_the_status_says_so(scheduler: Scheduler, gpushare: Command) -> None:
@@ -180,7 +200,7 @@ def test_a_frozen_one_waits_and_the_status_says_so(scheduler: Scheduler, gpushar
         a.request()
         until(lambda: state(scheduler, "kernel-1").get("state") == "waiting")
         (line,) = [x for x in gpushare("status").stdout.splitlines() if x.startswith("waiting")]
-        assert "frozen  it is frozen, and waits until somebody unfreezes it" in line
+        assert "frozen    frozen; unfreeze it to continue" in line
         assert gpushare("unfreeze").returncode == 0
         a.expect(ev.Grant)
 
@@ -194,12 +214,15 @@ def test_an_estimate_is_shown_with_its_interval() -> None:
     }
     status = {
         **{"time": 3.0, "gpus": [], "groups": [group], "notices": []},
-        "settings": {"quantum": "auto", "anti_thrash": "auto", "policy": "burst"},
+        "settings": {
+            **{"quantum": "auto", "anti_thrash": "auto", "policy": "burst"},
+            "hibernate_after": None,
+        },
         "host": {"swapped": 0, "budget": 0, "pool": None},
         "driver": {"simulated": True},
     }
-    shown = render(answers.status(status))
-    assert "b.ipynb is first; about 4 s (2-9 s)" in shown
+    shown = render(answers.status(status)).plain
+    assert "b.ipynb is ahead of it; about 4 s (2-9 s)" in shown
 
 
 def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command) -> None:
@@ -217,7 +240,7 @@ def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command
 
 def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command) -> None:
     nobody = gpushare("explain")
-    assert nobody.stdout == "Nobody waits for the GPU, and nobody is held back.\n"
+    assert nobody.stdout == "No notebook is waiting for the GPU or being throttled.\n"
     with (
         scheduler.client("aaaa", name="train.ipynb") as a,
         scheduler.client("bbbb", name="plot.ipynb") as b,
@@ -233,31 +256,37 @@ def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command
             one.request()
             until(lambda group=one.group: state(scheduler, group).get("state") == "waiting")
         lines = gpushare("explain").stdout.splitlines()
-        assert lines[0].startswith("plot.ipynb waits for ")
-        assert "6 GiB" in lines[0]
+        assert lines[0].startswith("plot.ipynb has been waiting for ")
+        assert "GiB more" in lines[0]
         assert lines[1].startswith("  interactive: ")
-        assert lines[3].startswith("late.ipynb waits for ")
-        assert lines[5].startswith("  1. plot.ipynb came ")
-        assert lines[6] == "  to be served: plot.ipynb has to be served before it"
+        assert lines[3].startswith("late.ipynb has been waiting for ")
+        assert lines[5].startswith("  1. plot.ipynb started waiting ")
+        assert lines[6] == "  to run next: wait for plot.ipynb"
         (found,) = json.loads(gpushare("explain", "late.ipynb", "--json").stdout)["groups"]
         assert [(one["group"], one["code"]) for one in found["before"]] == [("bbbb", "came")]
 
 
 def test_shares_are_set_and_listed(scheduler: Scheduler, gpushare: Command) -> None:
-    assert gpushare("shares").stdout.startswith("nobody is entitled to anything in particular")
+    assert (
+        gpushare("shares").stdout
+        == "No entitlements are configured; all users have equal shares.\n"
+    )
     done = gpushare("shares", "user:ada", "--request", "50%", "--memory", "20GiB")
     assert (done.returncode, done.stderr) == (0, "")
-    # What is left out stays.
+    given = f"request {percent(0.5)}, 20 GiB per GPU"
+    assert done.stdout == f"Set the entitlements of user:ada: {given}.\n"
+    # Entitlements that are not given keep their values.
     gpushare("shares", "user:ada", "--weight", "2", "--request", "25%")
     gpushare("shares", "team:course", "--limit", "40%", "--member", "ben", "--member", "cy")
     gpushare("shares", "user:*", "--gpus", "1", "--host", "64GiB")
     head, team, others, ada = gpushare("shares").stdout.splitlines()
-    assert head.split()[4:] == ["MEMORY", "GPUS", "HOST", "USED", "MEMBERS"]
+    assert head.split()[6:] == ["MEMORY", "GPUS", "HOST", "USED", "MEMBERS"]
     assert team.split() == ["team:course", "40", "%", "1", "0", "%", "ben,", "cy"]
     assert others.split()[:5] == ["user:*", "1", "1", "64", "GiB"]
     assert ada.split() == ["user:ada", "25", "%", "2", "20", "GiB", "0", "%"]
     gpushare("shares", "user:*", "--gpus", "off", "--host", "off")
-    gpushare("shares", "user:ada", "--off")
+    done = gpushare("shares", "user:ada", "--off")
+    assert done.stdout == "Removed the entitlements of user:ada.\n"
     found = json.loads(gpushare("shares", "--json").stdout)
     assert found.keys() == {"team:course"}
     assert (found["team:course"]["limit"], found["team:course"]["members"]) == (0.4, ["ben", "cy"])
@@ -283,7 +312,9 @@ def test_what_happened_is_recorded_and_replayed(
     take_turns(scheduler)
     done = gpushare("replay", "--last")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"\d+ events, \d+ decisions, [\d.]+ s: the same\n", done.stdout)
+    assert re.fullmatch(
+        r"Replayed \d+ events of [\d.]+ s: all \d+ decisions are the same\.\n", done.stdout
+    )
 
     file = tmp_path / "recording"
     command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "record", str(file)]
@@ -293,10 +324,10 @@ def test_what_happened_is_recorded_and_replayed(
         recording.send_signal(signal.SIGINT)
         said, _ = recording.communicate(timeout=PATIENCE)
     assert recording.returncode == 0
-    assert said.startswith(f"{file}: ")
+    assert said.endswith(f" to {file}.\n")
     done = gpushare("replay", str(file))
     assert done.returncode == 0
-    assert done.stdout.endswith(": the same\n")
+    assert done.stdout.endswith(" are the same.\n")
 
     done = gpushare("replay", str(file), "--policy", "fcfs")
     assert done.returncode == 0
@@ -325,7 +356,7 @@ def test_a_recording_ends_after_its_time(
     file = tmp_path / "recording"
     done = gpushare("record", str(file), "--seconds", "0.2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{file}: ")
+    assert done.stdout.endswith(f" to {file}.\n")
     assert gpushare("replay", str(file)).returncode == 0
 
 
@@ -389,39 +420,51 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["release"], "nobody uses"),
+        (["release"], "no notebooks or programs are using the GPU"),
         (["release", "nobody"], "'nobody'"),
         (["set", "--quantum", "never"], "quantum"),
         (["set", "--quantum", "99999"], "quantum"),
-        (["set", "--anti-thrash", "maybe"], "maybe"),
-        (["status", "--colour"], "--colour"),
-        (["background"], "nobody uses"),
+        (
+            ["set", "--anti-thrash", "of"],
+            "did you mean 'off'?); choose from auto, on, off. See: gpushare set --help",
+        ),
+        (["set", "anti-thrash", "of"], "did you mean 'off'?"),
+        (["status", "--colour"], "unknown option '--colour'. See: gpushare status --help"),
+        (["status", "--jsn"], "did you mean '--json'?"),
+        (["status", "now"], "unknown argument 'now'"),
+        (["background"], "no notebooks or programs are using the GPU"),
         (["freeze", "nobody"], "'nobody'"),
-        (["keep", "a", "maybe"], "write on or off, not 'maybe'"),
+        (["keep", "a", "maybe"], "invalid choice 'maybe'; use on or off"),
         (["keep"], "on|off"),
         (["limit", "a", "much"], "write for instance 20GiB, 50%, or off"),
         (["limit", "a", "150%"], "write for instance 25%, or off"),
         (["memory", "a", "50%"], "write for instance 20GiB, or off"),
         (["request", "a", "half"], "write for instance 25%, or off"),
         (["weight", "a", "0"], "write a number above 0"),
-        (["set", "policy", "best"], "policy must be one of burst"),
-        (["set", "policy"], "write for instance set policy fcfs"),
-        (["set", "colour", "red"], "write for instance set policy fcfs"),
+        (["set", "policy", "brust"], "did you mean 'burst'?); choose from burst"),
+        (["set", "policy"], "no value for 'policy'; for example: gpushare set policy fcfs"),
+        (
+            ["set", "polices", "fcfs"],
+            "did you mean 'policy'?); for example: gpushare set policy fcfs",
+        ),
         (["set", "quantum", "never"], "quantum"),
         (["shares", "ada", "--limit", "50%"], "user:NAME or team:NAME"),
-        (["shares", "--limit", "50%"], "say whose"),
+        (["shares", "--limit", "50%"], "specify user:NAME or team:NAME"),
         (["shares", "user:ada", "--memory", "much"], "20GiB"),
         (
             ["shares", "user:ada", "--gpus", "0.5"],
-            "no number of GPUs; write for instance 2, or off",
+            "invalid number of GPUs '0.5'; use a positive number such as 2, or off",
         ),
         (["shares", "user:ada", "--member", "ben"], "members"),
         (["explain", "nobody"], "'nobody'"),
         (["record"], "gpushare record FILE"),
         (["record", "/proc/none/x"], "cannot write to /proc/none/x"),
-        (["record", "x", "--seconds", "0"], "above 0"),
+        (["record", "x", "--seconds", "0"], "invalid time '0'"),
         (["record", "--stop"], "nothing is recorded"),
         (["replay"], "gpushare replay FILE"),
+        (["simulate", "--generate", "students", "--policy", "brust"], "did you mean 'burst'?"),
+        (["kernelspec", "ad", "x"], "did you mean 'add'?"),
+        (["bench", "launhc"], "unknown benchmark 'launhc' (did you mean 'launch'?)"),
         (["replay", "/proc/none"], "cannot read /proc/none"),
         (["replay", "/proc/version"], "cannot be read"),
     ],
@@ -466,7 +509,33 @@ def test_help_names_every_command(gpushare: Command) -> None:
     for command in ("status", "run", "release", "freeze", "history", "set", "scheduler", "explain"):
         assert command in done.stdout
     assert gpushare("--version").stdout.startswith("gpushare ")
-    assert gpushare("dance").returncode == 2
+    done = gpushare("statsu")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gpushare: unknown command 'statsu' (did you mean 'status'?). See: gpushare --help\n"
+    )
+    done = gpushare("--verison")
+    assert done.returncode == 2
+    assert "did you mean '--version'?" in done.stderr
+    assert docs_url() in gpushare().stdout
+
+
+def test_help_points_to_pages_that_exist(root: Path, here: Here, tmp_path: Path) -> None:
+    """Users who installed a wheel have no docs folder, so the addresses are those of the published pages."""
+    for command in ("", *COMMANDS):
+        _, output, _ = here(tmp_path / "s.sock", *([command] if command else []), "--help")
+        words = output.split()
+        assert not [word for word in words if ".md" in word]
+        pages = [word for word in words if word.startswith(docs_url())]
+        assert pages
+        for page in pages:
+            path = page.removeprefix(docs_url()).replace(".html", ".md") or "index.md"
+            assert (root / "docs" / path).is_file()
+
+
+def test_the_command_alone_prints_help(gpushare: Command) -> None:
+    done = gpushare()
+    assert (done.returncode, done.stdout) == (0, gpushare("--help").stdout)
 
 
 def test_only_the_chosen_commands_module_is_loaded(environ: dict[str, str]) -> None:
@@ -478,4 +547,4 @@ def test_only_the_chosen_commands_module_is_loaded(environ: dict[str, str]) -> N
         "print(sorted(name.rpartition('.')[2] for name in loaded))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['main', 'show', 'status']\n"
+    assert done.stdout == "['main', 'show', 'status', 'terminal']\n"

@@ -47,7 +47,9 @@ def test_what_administrators_steer_holds_and_outlives_the_scheduler(
         a.run()
         done = gpushare("hold", "train.ipynb")
         assert (done.returncode, done.stdout) == (
-            0, "train.ipynb gets no GPU until --off; its user cannot end that\n",
+            0,
+            "train.ipynb is on hold. Only an administrator can resume it: "
+            "`gpushare hold train.ipynb --off`.\n",
         )  # fmt: skip
         a.expect(ev.Revoke)
         a.release()
@@ -56,8 +58,8 @@ def test_what_administrators_steer_holds_and_outlives_the_scheduler(
         refused = gpushare("unfreeze", "train.ipynb")
         assert refused.returncode == 2
         assert "only an administrator can let it go on" in refused.stderr
-        assert "an administrator took the GPU from it" in gpushare("status").stdout
-        assert gpushare("drain", "0").stdout.startswith("0 is being emptied")
+        assert "on hold; only an administrator can resume it" in gpushare("status").stdout
+        assert gpushare("drain", "0").stdout.startswith("Draining GPU 0: no new leases")
         assert a.evict().bytes == 2 * GIB
         assert gpushare("maintenance", "stops  at 18:00").returncode == 0
     scheduler.close()
@@ -68,22 +70,22 @@ def test_what_administrators_steer_holds_and_outlives_the_scheduler(
     assert [gpu["draining"] for gpu in found["gpus"]] == [True]
     shown = gpushare("status").stdout
     assert shown.startswith("maintenance: stops at 18:00\n")
-    assert "GPU 0 is being emptied: it grants nothing" in shown
+    assert "GPU 0 is draining: no new leases are granted" in shown
     assert "note:" not in shown
     with scheduler.client("aaaa", name="train.ipynb") as a:
         # What grows has room, and no lease.
         a.grow(GIB)
         a.request()
         until(lambda: state(scheduler, "aaaa").get("state") == "waiting")
-        gpushare("drain", "0", "--off")
+        assert gpushare("drain", "0", "--off").stdout == "GPU 0 accepts new leases again.\n"
         assert state(scheduler, "aaaa")["reason"]["code"] == "on_hold"
         gpushare("hold", "aaaa", "--off")
         a.take()
-        assert gpushare("evict", "aaaa").returncode == 0
+        assert gpushare("evict", "aaaa").stdout.startswith("The memory of train.ipynb is being")
         a.expect(ev.Revoke)
         a.release()
         assert a.evict().bytes == GIB
-    assert gpushare("maintenance", "--off").returncode == 0
+    assert gpushare("maintenance", "--off").stdout == "Maintenance message cleared.\n"
     assert status(scheduler)["maintenance"] is None
 
 
@@ -140,7 +142,7 @@ def test_a_report_has_what_happened_before_the_scheduler_was_started_anew(
     assert sum(found["users"].values()) == pytest.approx(found["used"], abs=0.2)
     done = gpushare("report")
     assert "1 GPU, 1 user, " in done.stdout
-    assert done.stdout.endswith("1 out-of-memory error avoided, 0 given\n")
+    assert done.stdout.endswith("1 out-of-memory error avoided, 0 raised\n")
     assert done.stdout.count("\n") == 1
 
 
@@ -160,8 +162,8 @@ def test_metrics_are_printed(scheduler: Scheduler, gpushare: Command) -> None:
         (["maintenance"], "gpushare maintenance TEXT, or gpushare maintenance --off"),
         (["maintenance", "x", "--off"], "gpushare maintenance TEXT"),
         (["maintenance", "x" * 501], "500 characters"),
-        (["audit", "--since", "soon"], "write for instance 2h, 3d, 2026-03-01"),
-        (["report", "--week", "--since", "2h"], "--week is the last seven days"),
+        (["audit", "--since", "soon"], "use for example 2h, 3d, 2026-03-01"),
+        (["report", "--week", "--since", "2h"], "--week cannot be combined with --since"),
         (["report", "--since", "1h", "--until", "2h"], "'since' must be before 'until'"),
     ],
 )

@@ -136,11 +136,11 @@ def test_exit_status_and_arguments_are_the_programs_own() -> None:
     ("arguments", "status", "complaint"),
     [
         (["--memory", "much", "--", "true"], 2, "write for instance 20GiB"),
-        (["--gpu", "first", "--", "true"], 2, "write its index"),
+        (["--gpu", "first", "--", "true"], 2, "use an index such as 0, or a UUID"),
         (["--backend", "fast", "--", "true"], 2, "choose auto, swap, managed or plain"),
-        ([], 2, "name a program"),
-        (["--"], 2, "name a program"),
-        (["--", "no-such-program-here"], 127, "no such program"),
+        ([], 2, "no program is given"),
+        (["--"], 2, "no program is given"),
+        (["--", "no-such-program-here"], 127, "program not found"),
         (["--", __file__], 126, "not an executable file"),
     ],
 )
@@ -162,7 +162,7 @@ def test_without_driver_the_program_runs_plainly(place: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "-\n")
     assert done.stderr.count("\n") == 1
-    assert "sh runs without sharing" in done.stderr
+    assert "running sh without GPU sharing" in done.stderr
 
 
 def test_a_socket_that_is_no_socket_costs_only_the_sharing(place: Path) -> None:
@@ -199,5 +199,5 @@ def test_a_program_that_cannot_be_executed(place: Path) -> None:
     program.chmod(0o755)
     done = run("--", str(program))
     assert done.returncode == 126
-    assert "cannot be run" in done.stderr
+    assert "cannot run" in done.stderr
     assert done.stderr.count("\n") == 1

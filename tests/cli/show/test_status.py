@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.cli.show.status import table
+from jupyter_gpushare.cli.terminal import table
 from tests.cli.conftest import Command
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.fake_hub import connect, start_node
@@ -28,6 +28,7 @@ def in_terminal(environ: dict[str, str], columns: int) -> list[str]:
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     without = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES")}
+    without["TERM"] = "xterm-256color"
     process = subprocess.Popen(
         [sys.executable, "-m", "jupyter_gpushare.cli.main", "status"],
         env=without,
@@ -66,7 +67,7 @@ def test_no_line_is_longer_than_the_terminal(
         with scheduler.control() as control:
             control.request("adjust", group="bbbb", priority="background", limit=0.5)
             control.request("maintenance", text="the GPU is exchanged " * 10)
-        lines = in_terminal(environ, columns)
+        lines = in_terminal({**environ, "NO_COLOR": "1"}, columns)
         text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= columns
     for told in ("plot.ipynb", "bbbb", "background", "6 GiB", "notebook.ipynb", "exchanged"):
@@ -75,12 +76,25 @@ def test_no_line_is_longer_than_the_terminal(
     assert max(map(len, gpushare("status").stdout.splitlines())) > 120
 
 
+def test_a_terminal_shows_colour_unless_the_user_wants_none(
+    scheduler: Scheduler, environ: dict[str, str], gpushare: Command
+) -> None:
+    with scheduler.client("aaaa", name="train.ipynb") as a:
+        a.run()
+        coloured = "\n".join(in_terminal(environ, 160))
+        assert re.search(r"\x1b\[32mrunning", coloured)
+        plain = "\n".join(in_terminal({**environ, "NO_COLOR": "1"}, 160))
+        assert re.search(r"^running ", plain, re.M)
+        for text in (plain, gpushare("status").stdout):
+            assert "\x1b" not in text
+
+
 def test_what_has_no_room_is_below_its_row() -> None:
     head, rows = ("A", "NUMBER", ""), [("one", "12", "because of this"), ("two", "3", "")]
-    assert table(head, rows, {1}) == "\n".join(
+    assert table(head, rows, {1}).plain == "\n".join(
         ["A    NUMBER", "one      12  because of this", "two       3"]
     )
-    assert table(head, rows, {1}, 14) == "\n".join(
+    assert table(head, rows, {1}, 14).plain == "\n".join(
         ["A    NUMBER", "one      12", "    because of", "    this", "two       3"]
     )
 
@@ -88,12 +102,12 @@ def test_what_has_no_room_is_below_its_row() -> None:
 def test_characters_that_take_two_columns_are_counted_as_two() -> None:
     """As those of Chinese, Japanese and Korean, and emojis."""
     rows = [("训练", "aaaa", "等待" * 29), ("plot", "bbbb", "")]
-    assert table(("NAME", "ID", ""), rows, set()) == "\n".join(
+    assert table(("NAME", "ID", ""), rows, set()).plain == "\n".join(
         ["NAME  ID", f"训练  aaaa  {'等待' * 29}", "plot  bbbb"]
     )
     for width in (40, 41):
         long = ("训练" * 30, *rows[0][1:])
-        lines = table(("NAME", "ID", ""), [long, *rows], set(), width).splitlines()
+        lines = table(("NAME", "ID", ""), [long, *rows], set(), width).plain.splitlines()
         assert max(map(columns_of, lines)) <= width
     before = [
         columns_of(found[1]) for line in lines if (found := re.match("(.*) (aaaa|bbbb)", line))

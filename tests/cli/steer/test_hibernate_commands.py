@@ -81,16 +81,16 @@ def shown(gpushare: Command, beginning: str) -> str:
 def test_people_hibernate_and_wake_a_program(program: Program, gpushare: Command) -> None:
     done = gpushare("hibernate", "work")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"work has left the GPU, which frees [\d.]+ MiB\.\n", done.stdout)
+    assert re.fullmatch(r"Hibernated work, which freed [\d.]+ MiB\.\n", done.stdout)
     line = shown(gpushare, "hibernated")
     assert "work" in line
-    assert "frees " in line
+    assert "freed " in line
     assert " to wake" in line
     (group,) = json.loads(gpushare("status", "--json").stdout)["groups"]
     assert group["hibernation"]["state"] == "hibernated"
-    # The only one needs no name.
-    assert gpushare("wake").returncode == 0
-    assert "frees" not in shown(gpushare, "idle")
+    # The name is optional while there is only one.
+    assert gpushare("wake").stdout == "Waking work.\n"
+    assert "freed" not in shown(gpushare, "idle")
     assert gpushare("hibernate").returncode == 0
     shown(gpushare, "hibernated")
     # Its own use of the GPU wakes it, too.
@@ -102,10 +102,10 @@ def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare
     assert "hibernate after 10 min" in gpushare("status").stdout
     done = gpushare("set", "--hibernate-after", "0.2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "hibernate_after: 0.2" in done.stdout
+    assert done.stdout == "Set hibernate-after to 0.2.\n"
     shown(gpushare, "hibernated")
-    assert "hibernate_after: off" in gpushare("set", "hibernate-after", "off").stdout
-    assert "hibernate off" in gpushare("status").stdout
+    assert "Set hibernate-after to off." in gpushare("set", "hibernate-after", "off").stdout
+    assert "hibernation off" in gpushare("status").stdout
     assert program.use()
     # What is off is off for people, too; and the sentence says so.
     done = gpushare("hibernate")
@@ -114,7 +114,7 @@ def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare
     for wrong in ("soon", "-1", "inf"):
         done = gpushare("set", "hibernate-after", wrong)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "write off, or a number of seconds" in done.stderr
+        assert "use off or a positive number of seconds" in done.stderr
 
 
 def test_one_that_is_left_alone_is_shown_with_the_reason(
@@ -126,7 +126,7 @@ def test_one_that_is_left_alone_is_shown_with_the_reason(
         until(lambda: gpushare("hibernate", "plain.ipynb").returncode == 2)
         assert "plain.ipynb does not hibernate" in gpushare("hibernate", "plain.ipynb").stderr
         gpushare("set", "hibernate-after", "0.1")
-        until(lambda: "not hibernated: " in shown(gpushare, "idle"))
+        until(lambda: "cannot hibernate: " in shown(gpushare, "idle"))
 
 
 def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushare: Command) -> None:
@@ -136,13 +136,13 @@ def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushar
         client.run()
         done = gpushare("hibernate", "a.ipynb")
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == "Ordered: a.ipynb hibernates as soon as it is idle.\n"
+        assert done.stdout == "a.ipynb will hibernate as soon as it is idle.\n"
         client.end_burst()
         client.release("release")
         # It is asked to leave and answers nothing: nobody waits for it in vain.
         started = gpushare("hibernate", "a.ipynb")
         assert started.returncode == 0
-        assert started.stdout.startswith("Under way: a.ipynb is leaving the GPU.")
+        assert started.stdout.startswith("a.ipynb is still being hibernated.")
         with scheduler.control() as control:
             control.request("adjust", group="kernel-1", keep=True)
         until(lambda: "(keep)" in gpushare("hibernate", "a.ipynb").stderr)
@@ -152,5 +152,5 @@ def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushar
 
 def test_a_machine_where_nobody_can_hibernate_says_so(start: Start, gpushare: Command) -> None:
     start(GPUSHARE_SIM_DRIVER_VERSION="565")
-    until(lambda: "Kernels cannot be hibernated: " in gpushare("status").stdout)
+    until(lambda: "Hibernation is unavailable: " in gpushare("status").stdout)
     assert "older than 570" in gpushare("status").stdout
