@@ -61,7 +61,7 @@ def test_the_status_names_who_runs_and_who_waits_and_why(
 def test_the_status_shows_notices(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.control() as control:
         control.request("notice", group="k1", code="started_without_interposer", params={})
-    assert "note: k1 runs without GPU sharing" in gpushare("status").stdout
+    assert "note: k1 uses the GPU without taking turns" in gpushare("status").stdout
 
 
 def test_the_status_shows_the_pool_once_it_has_pages(
@@ -222,7 +222,7 @@ def test_an_estimate_is_shown_with_its_interval() -> None:
         "driver": {"simulated": True},
     }
     shown = render(answers.status(status)).plain
-    assert "b.ipynb is ahead of it; about 4 s (2-9 s)" in shown
+    assert "b.ipynb is ahead in the queue; about 4 s (2-9 s)" in shown
 
 
 def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command) -> None:

@@ -230,12 +230,12 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
     found = {"gpus": [], "settings": SETTINGS, "groups": [waits, holds], "notices": []}
     status = Status(answers.status(found), "g")
     (first, second) = status.rows()
-    assert first[7:] == ("exclusive", "must yield within 3.0 s")
+    assert first[7:] == ("exclusive", "turn ends within 3.0 s")
     assert second[2] == "waiting (2)"
     assert second[3] == "background"
     assert second[7:] == (
         "background, keep, memory 20 GiB",
-        "b.ipynb is ahead of it; about 4 s (2-9 s)",
+        "b.ipynb is ahead in the queue; about 4 s (2-9 s)",
     )
     assert all(text in status._repr_html_() for text in (*first[7:], *second[7:]))
 

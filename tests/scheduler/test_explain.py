@@ -72,7 +72,7 @@ def test_who_came_earlier_is_before() -> None:
     said = lines(m)
     assert said[0].startswith("b.ipynb has been waiting for 4.0 s: needs 35 GiB more")
     assert said[2] == "  to run next: it is next in line; see the reason above"
-    assert said[3] == "c.ipynb has been waiting for 1.0 s: b.ipynb is ahead of it"
+    assert said[3] == "c.ipynb has been waiting for 1.0 s: b.ipynb is ahead in the queue"
     assert said[5] == "  1. b.ipynb started waiting 3.0 s earlier"
     assert said[6] == "  to run next: wait for b.ipynb"
 
@@ -178,7 +178,7 @@ def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
     assert (found["reason"]["code"], found["next"]["code"]) == ("limited", "limit")
     assert found["next"]["params"]["until_in"] > 0
     said = lines(m, "a")
-    assert "it has reached the GPU time limit; more within" in said[0]
+    assert "it has reached its GPU time limit; more in" in said[0]
     assert "or raise its GPU time limit" in said[-1]
 
 

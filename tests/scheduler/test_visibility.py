@@ -354,7 +354,12 @@ def test_sentences_are_made_of_what_is_left(view: View) -> None:
     reason = {"code": "serialised", "params": params}
     entry = {"id": "mine", "name": "a", "user": "ada", "state": "waiting", "reason": reason}
     notice = {"group": "theirs", "code": "stuck", "params": {"name": "secret"}, "time": 1.0}
-    settings_ = {"policy": "burst", "quantum": "auto", "anti_thrash": "auto"}
+    settings_ = {
+        "policy": "burst",
+        "quantum": "auto",
+        "anti_thrash": "auto",
+        "hibernate_after": None,
+    }
     status = {"gpus": [], "settings": settings_, "groups": [entry], "notices": [notice]}
     whole = answers.status(status)
     assert "secret.ipynb yields" in whole["groups"][0]["words"]["why"]
@@ -362,7 +367,7 @@ def test_sentences_are_made_of_what_is_left(view: View) -> None:
     cut = view.status(whole)
     assert "secret" not in json.dumps(cut)
     assert "secret" not in json.dumps(answers.status(cut))
-    why = f"one notebook runs at a time (anti-thrash is on); {OTHER}'s turn ends within 2.0 s"
+    why = f"one notebook at a time (anti-thrash is on); {OTHER}'s turn ends within 2.0 s"
     (shown,) = answers.status(cut)["groups"]
     assert shown["reason"]["text"] == shown["words"]["why"] == why
 

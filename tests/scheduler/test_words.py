@@ -98,8 +98,8 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         ),
         ("making_room", {}, "evicting 1 GiB of a, b to make room"),
         ("making_room", {"victims": []}, "evicting 1 GiB of other notebooks to make room"),
-        ("filling", {}, "restoring its memory (1 GiB of 3 GiB) while evicting b"),
-        ("filling", {"victims": []}, "restoring its memory (1 GiB of 3 GiB)"),
+        ("filling", {}, "restoring its memory while evicting b: 1 GiB of 3 GiB"),
+        ("filling", {"victims": []}, "restoring its memory: 1 GiB of 3 GiB"),
         (
             "kept",
             {},
@@ -109,9 +109,9 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         (
             "exclusive",
             {},
-            "needs 1 GiB more; a has the GPU until its cell ends (at most 30 s more)",
+            "needs 1 GiB more; a has the GPU to itself for one cell (at most 30 s more)",
         ),
-        ("exclusive", {"lack": 0}, "a has the GPU until its cell ends (at most 30 s more)"),
+        ("exclusive", {"lack": 0}, "a has the GPU to itself for one cell (at most 30 s more)"),
         ("frozen", {}, "frozen; unfreeze it to continue"),
         ("quota_gpus", {}, "user ada may use 1 GPU at once; a's turn ends within 3.0 s"),
         (
@@ -143,17 +143,17 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         (
             "limited",
             {},
-            "user ada has reached the GPU time limit; more within 2.5 s",
+            "user ada has reached its GPU time limit; more in 2.5 s",
         ),
         (
             "limited",
             {"whose": "team:course"},
-            "team course has reached the GPU time limit; more within 2.5 s",
+            "team course has reached its GPU time limit; more in 2.5 s",
         ),
         (
             "limited",
             {"whose": "group:k"},
-            "it has reached the GPU time limit; more within 2.5 s",
+            "it has reached its GPU time limit; more in 2.5 s",
         ),
         (
             "thrashing",
@@ -200,7 +200,7 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
                 "hibernation": {"state": "waking", "frees": GIB, "estimate": 1.2},
                 "reason": {"code": "waking", "params": {"for": 0.4, "estimate": 0.8}},
             },
-            "waking from hibernation (about 0.8 s more)",
+            "waking up from hibernation (about 0.8 s more)",
         ),
         ({"state": "idle", "hibernation": {"state": "parking"}}, "is being hibernated"),
         (
@@ -318,7 +318,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_notices() -> None:
     notice = {"group": "k", "code": "started_without_interposer", "params": {"status": -11}}
     text = notice_text(notice, "a.ipynb")
-    assert text.startswith("a.ipynb runs without GPU sharing")
+    assert text.startswith("a.ipynb uses the GPU without taking turns")
     assert "-11" in text
     assert notice_text({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
     stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
@@ -365,8 +365,12 @@ def test_a_status_is_in_the_order_in_which_it_is_listed() -> None:
     said = answers.status({**NOTHING, "groups": groups, "notices": [notice]})
     assert [group["id"] for group in said["groups"]] == ["d", "b", "a", "c"]
     waits = said["groups"][1]
-    assert waits["words"] == {"state": "waiting (2)", "wishes": "keep", "why": "d is ahead of it"}
-    assert waits["reason"] == {**reason, "text": "d is ahead of it"}
+    assert waits["words"] == {
+        "state": "waiting (2)",
+        "wishes": "keep",
+        "why": "d is ahead in the queue",
+    }
+    assert waits["reason"] == {**reason, "text": "d is ahead in the queue"}
     assert said["notices"] == [{**notice, "text": "d: new one"}]
 
 

@@ -13,8 +13,8 @@ from .reasons import reason_text
 #: The name of each state, in the order of lists; JupyterLab and the Hub page use the same words.
 STATES = {
     "running": "running",
-    "yielding": "yielding",
-    "moving": "moving in",
+    "yielding": "finishing",
+    "moving": "restoring",
     "waking": "waking",
     "waiting": "waiting",
     "held": "idle lease",
@@ -75,10 +75,10 @@ def wishes_text(wishes: Mapping[str, Any] | None) -> str:
 
 
 def remark(group: Mapping[str, Any]) -> str:
-    """Return why a group is waiting and for about how much longer, or when it must yield."""
+    """Return why a group is waiting and for about how much longer, or when its turn ends."""
     said = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
     if not said[0] and group.get("yields_in") is not None:
-        said.append("must yield within {}".format(duration(group["yields_in"])))
+        said.append("turn ends within {}".format(duration(group["yields_in"])))
     said.append(sleep_text(group))
     return "; ".join(text for text in said if text)
 

@@ -60,13 +60,13 @@ def _hibernation_stuck(name: str, given: Mapping[str, Any]) -> str:
 def _started_without(name: str, given: Mapping[str, Any]) -> str:
     status = given.get("status")
     ended = "" if status is None else f" (status {status})"
-    return f"{name} runs without GPU sharing, because it failed to start with gpushare{ended}"
+    return f"{name} uses the GPU without taking turns, because it failed to start with GPU sharing{ended}"
 
 
 NOTICES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "started_without_interposer": _started_without,
     "stuck": lambda name, given: (
-        f"{name} was asked to release the GPU and does not respond; other notebooks continue without it"
+        f"{name} was asked to release the GPU and has not responded; other notebooks continue without it"
     ),
     "hibernation_stuck": _hibernation_stuck,
     "recording_ended": lambda name, given: (

@@ -34,19 +34,24 @@ def _at_most(given: dict[str, Any]) -> str:
     return "" if seconds is None else f" (at most {duration(seconds)} more)"
 
 
+def _in(seconds: float | None) -> str:
+    return "later" if seconds is None else f"in {duration(seconds)}"
+
+
 def _victims(given: dict[str, Any]) -> str:
     return ", ".join(map(str, given["victims"]))
 
 
 REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "needs_memory": lambda given: f"needs {size(given['lack'])} more; {_turn(given)}",
-    "serialised": lambda given: f"one notebook runs at a time (anti-thrash is on); {_turn(given)}",
+    "serialised": lambda given: f"one notebook at a time (anti-thrash is on); {_turn(given)}",
     "making_room": lambda given: (
         f"evicting {size(given['lack'])} of {_victims(given) or 'other notebooks'} to make room"
     ),
     "filling": lambda given: (
-        f"restoring its memory ({size(given['arrived'])} of {size(given['footprint'])})"
+        "restoring its memory"
         + (f" while evicting {_victims(given)}" if given["victims"] else "")
+        + f": {size(given['arrived'])} of {size(given['footprint'])}"
     ),
     "draining": lambda given: (
         f"waiting for the CUDA kernel {_short(given['kernel'])} of {_holder(given)}, which has been running for "
@@ -61,16 +66,18 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         else f"{_holder(given)} has not responded for {duration(given['for'])}: it may be stopped, or its GPU work may "
         "be stuck; interrupt or restart it"
     ),
-    "behind": lambda given: f"{given.get('ahead_name') or given.get('ahead')} is ahead of it",
+    "behind": lambda given: (
+        f"{given.get('ahead_name') or given.get('ahead')} is ahead in the queue"
+    ),
     "residency": lambda given: (
-        f"{_holder(given)}'s memory was just loaded; it can be evicted{within(given.get('until_in'), ' soon')}"
+        f"{_holder(given)}'s memory was just restored; it can be evicted {_in(given.get('until_in'))}"
     ),
     "foreign_use": lambda given: (
         f"needs {size(given['lack'])} more; programs not managed by gpushare hold {size(given['foreign'])}"
     ),
     "crowded": lambda given: (
-        f"needs {size(given['lack'])} more; others hold {size(given['fixed'])} that cannot be evicted (CUDA contexts, "
-        "shared memory): shut down a notebook, or restart one that holds such memory"
+        f"needs {size(given['lack'])} more; other notebooks hold {size(given['fixed'])} of unevictable memory (CUDA "
+        "contexts, shared memory); shut one of them down or restart it"
     ),
     "frozen": lambda given: "frozen; unfreeze it to continue",
     "on_hold": lambda given: "on hold; only an administrator can resume it",
@@ -85,26 +92,27 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         )
     ),
     "gpu_draining": lambda given: (
-        "its GPU is being drained by an administrator; wait, or restart the kernel to get another GPU"
+        "an administrator is draining its GPU; wait, or restart the kernel to get another GPU"
     ),
     "kept": lambda given: (
         f"{_needs(given)}{_holder(given)} keeps its idle memory on the GPU{_at_most(given)}"
     ),
     "exclusive": lambda given: (
-        f"{_needs(given)}{_holder(given)} has the GPU until its cell ends{_at_most(given)}"
+        f"{_needs(given)}{_holder(given)} has the GPU to itself for one cell{_at_most(given)}"
     ),
     "limited": lambda given: (
-        f"{owner(given['whose'])} has reached the GPU time limit; more{within(given['until_in'], ' later')}"
+        f"{owner(given['whose'])} has reached its GPU time limit; more {_in(given['until_in'])}"
     ),
     "thrashing": lambda given: (
         f"paging slowed both down when they ran side by side, so they take turns; {_turn(given)}"
     ),
     "waking": lambda given: (
-        "waking from hibernation"
+        "waking up from hibernation"
         + (f" (about {duration(given['estimate'])} more)" if given.get("estimate") else "")
     ),
     "dying": lambda given: (
-        f"waiting for the driver to free {size(given['ghosts'])} from a process that has exited"
+        f"needs {size(given['lack'])} more; waiting for the driver to free {size(given['ghosts'])} of a process that "
+        "has exited"
     ),
     "returning": lambda given: (
         f"needs {size(given['lack'])} more; waiting for {_processes(given['clients'])} to reconnect after the "
