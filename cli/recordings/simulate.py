@@ -32,6 +32,7 @@ def add_parser(subparsers: Any) -> None:
     source.add_argument(
         "--generate",
         metavar="KIND",
+        choices=["students", "research", "production"],
         help="simulate a generated trace: students, research or production",
     )
     source.add_argument(

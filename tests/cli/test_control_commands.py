@@ -464,6 +464,7 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["replay"], "gpushare replay FILE"),
         (["simulate", "--generate", "students", "--policy", "brust"], "did you mean 'burst'?"),
         (["kernelspec", "ad", "x"], "did you mean 'add'?"),
+        (["simulate", "--generate", "studens"], "did you mean 'students'?"),
         (["bench", "launhc"], "unknown benchmark 'launhc' (did you mean 'launch'?)"),
         (["replay", "/proc/none"], "cannot read /proc/none"),
         (["replay", "/proc/version"], "cannot be read"),
@@ -529,8 +530,10 @@ def test_help_points_to_pages_that_exist(root: Path, here: Here, tmp_path: Path)
         pages = [word for word in words if word.startswith(docs_url())]
         assert pages
         for page in pages:
-            path = page.removeprefix(docs_url()).replace(".html", ".md") or "index.md"
-            assert (root / "docs" / path).is_file()
+            path, _, section = page.removeprefix(docs_url()).partition("#")
+            assert (root / "docs" / (path.replace(".html", ".md") or "index.md")).is_file()
+            # The page has a section for each command (docs/conf.py).
+            assert section == (f"gpushare-{command}" if command else "")
 
 
 def test_the_command_alone_prints_help(gpushare: Command) -> None:

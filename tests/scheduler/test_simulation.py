@@ -310,11 +310,13 @@ def test_a_bad_trace_is_answered_with_line_and_field(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--generate", "nobody"], "there are students, research, production"),
-        (["--generate", "students", "--with", "load"], "has to be a name, = and a number"),
+        (
+            ["--generate", "students", "--with", "load"],
+            "invalid parameter --with load; use NAME=NUMBER",
+        ),
         (["--generate", "students", "--with", "weight=1"], "no parameter 'weight'; there are gpus"),
         (["--generate", "students", "--with", "load=-1"], "load has to be from 0.01"),
-        (["--generate", "students", "--policy", "burst,best"], "no policy is called 'best'"),
+        (["--generate", "students", "--policy", "burst,best"], "unknown policy 'best'"),
         (["--trace", "/nowhere.jsonl"], "/nowhere.jsonl: No such file"),
         (["--generate", "students", "--plot", "x.pdf"], "has to end in .png or .svg"),
         (["--generate", "students", "--plot", "/nowhere/x.png"], "there is no such folder"),

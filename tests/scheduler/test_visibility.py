@@ -362,7 +362,7 @@ def test_sentences_are_made_of_what_is_left(view: View) -> None:
     }
     status = {"gpus": [], "settings": settings_, "groups": [entry], "notices": [notice]}
     whole = answers.status(status)
-    assert "secret.ipynb yields" in whole["groups"][0]["words"]["why"]
+    assert "secret.ipynb's turn ends" in whole["groups"][0]["words"]["why"]
     # Sentences that were made before are not shown.
     cut = view.status(whole)
     assert "secret" not in json.dumps(cut)
