@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compiles the C libraries, the C program and the cffi module into the wheel and tags it by what they need.
 
+Also makes the links of README.md absolute, for pages outside of the repository such as the package index.
+
 ``GPUSHARE_CC`` names another C compiler, also one for another machine:
 ``GPUSHARE_CC=aarch64-linux-gnu-gcc`` makes an aarch64 wheel.
 """
@@ -24,6 +26,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 #: The oldest glibc that a wheel is made for (manylinux2014): the interposer has to load into
 #: images as old as that.
@@ -197,7 +200,8 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_libraries(root, command, machine)
             return
         out = root / "build" / "wheel" / machine
-        shutil.rmtree(out, ignore_errors=True)
+        # The object files stay: make compiles again what has changed.
+        shutil.rmtree(out / "package", ignore_errors=True)
         build_module(root, command, machine, out / "package")
         build_libraries(
             root, command, machine, CFLAGS="-O2", OUT=out / "package" / "lib", BUILD=out / "objects"
@@ -209,3 +213,31 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         for path in built:
             inside = Path("jupyter_gpushare") / path.relative_to(out / "package")
             build_data["force_include"][str(path)] = str(inside)
+
+
+def absolute_links(markdown: str, source: str) -> str:
+    """Make the links of a Markdown page at the top of the repository absolute.
+
+    Parameters
+    ----------
+    markdown
+        The page. Links inside the page, and those that are absolute already, stay as they are.
+    source
+        Address of the repository.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        image, target = match.groups(default="")
+        return f"{image}]({source}/{'raw' if image else 'blob'}/HEAD/{target})"
+
+    return re.sub(r"(!\[[^\[\]]*)?\]\((?![a-z]+:|#)([^()\s]+)\)", replace, markdown)
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Takes the package's description from README.md."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the field ``readme``."""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        text = absolute_links(text, metadata["urls"]["Source"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}

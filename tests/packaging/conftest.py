@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An sdist of this checkout, and a fresh environment without Node.js that makes the wheel of it, as a release does."""
+"""Builds the sdist and the wheel of this checkout, and creates environments to install them into."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -99,22 +99,20 @@ class Fresh:
         return re.sub(r"\x1b\[\d*m", "", done.stdout + done.stderr)
 
 
-@pytest.fixture(scope="session")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """Return an environment on a machine that has no Node.js."""
-    prefix = tmp_path_factory.mktemp("fresh")
+def _environment(factory: pytest.TempPathFactory, missing: Iterable[str]) -> Fresh:
+    prefix = factory.mktemp("fresh")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
     # Its dependencies and its pip are those of this environment, so that the registry is not asked. A folder named in a
     # .pth file is searched, but its own .pth files (this checkout's editable install) are not read.
     major, minor = sys.version_info[:2]
     site = prefix / "lib" / f"python{major}.{minor}" / "site-packages"
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    traps = tmp_path_factory.mktemp("traps")
-    for name in ("node", "npm", "yarn", "jlpm"):
+    traps = factory.mktemp("traps")
+    for name in missing:
         trap = traps / name
         trap.write_text(f"#!/bin/sh\necho there is no {name} here >&2\nexit 127\n")
         trap.chmod(0o755)
-    home = tmp_path_factory.mktemp("home")
+    home = factory.mktemp("home")
     env = {
         name: value
         for name, value in os.environ.items()
@@ -123,6 +121,22 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
     env |= {"PATH": f"{traps}:{os.defpath}", "HOME": str(home)}
     env |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     return Fresh(prefix, env)
+
+
+NODE = ("node", "npm", "yarn", "jlpm")
+COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++", "ld", "as", "make", "gmake")
+
+
+@pytest.fixture(scope="session")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
+    """Return an environment on a machine without Node.js."""
+    return _environment(tmp_path_factory, NODE)
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
+    """Return an environment on a machine without Node.js and compilers."""
+    return _environment(tmp_path_factory, (*NODE, *COMPILERS))
 
 
 @pytest.fixture(scope="session")
