@@ -73,7 +73,7 @@ def _in(file: str, old: str, new: str) -> Patch:
 _SLEEPS = "#include <stdlib.h>"
 _SLOW_KERNELS = ("0 slow 2000000",)
 
-#: The first twelve were there once (CHANGELOG.md), the others never.
+#: The first twelve were real defects once, the others never.
 DEFECTS: dict[str, Defect] = {
     "1": Defect(
         "what a running kernel writes to a block that was allocated after its launch is lost",
