@@ -136,7 +136,7 @@ class Activity:
 
     def classify(self) -> None:
         """See what has become of those that something happened to."""
-        touched, self.turn.unclassed = self.turn.unclassed, {}
+        touched, self.turn.to_classify = self.turn.to_classify, {}
         for group in touched.values():
             for uuid, share in group.shares.items():
                 self.turn.paces_stale[uuid] = share.gpu
@@ -147,7 +147,7 @@ class Activity:
                 if group.lease is not None:
                     for share in group.shares.values():
                         share.gpu.background += 1 if found == "background" else -1
-                self.queue.rank_anew(group)
+                self.queue.rank_again(group)
             self.time_class(group)
 
     def time_class(self, group: Group) -> None:

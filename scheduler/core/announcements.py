@@ -31,17 +31,17 @@ class Announcements:
         """Tell clients what has changed for them."""
         turn = self.turn
         # 1. How fast they may submit.
-        if turn.paces_stale or turn.unpaced:
+        if turn.paces_stale or turn.pace_unsent:
             self.pacer.pace()
         # 2. That a policy failed.
         if self.policy.failure is not None:
             self._tell_failure()
         # 3. How much host memory to have ready.
-        if turn.restock or self.host_reserve.asked:
-            said, again = self.host_reserve.decide(turn.now, turn.restock)
+        if turn.reserve_stale or self.host_reserve.asked:
+            said, again = self.host_reserve.decide(turn.now, turn.reserve_stale)
             turn.decisions += said
             self.timers.set(("stock", ""), again)
-            turn.restock.clear()
+            turn.reserve_stale.clear()
         # 4. Whether other groups wait for their GPUs or run there.
         self.contention.notify_holders()
         # 5. Since when groups are in the state that the status shows.

@@ -110,7 +110,7 @@ class Attachment:
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
         )
         self.model.clients[client.number] = group.clients[client.number] = client
-        self.turn.reseat(group)
+        self.turn.notify_again(group)
         self.returning.find_again(event)
         if event.hibernated:
             client.sees = event.sees
@@ -123,8 +123,8 @@ class Attachment:
             context = holding.contexts(usage.context)
             self.ledger.leave_behind(holding)
             held = holding.left if client.gone else usage.resident + usage.pinned + context
-            alive = min(held, gpu.ghosts) if event.reattach else 0
-            gpu.ghosts -= alive
+            alive = min(held, gpu.pending_reclaim) if event.reattach else 0
+            gpu.pending_reclaim -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
             self.ledger.state(holding, usage)
             self.turn.ask(gpu)
@@ -178,7 +178,7 @@ class Departure:
         """A client is gone."""
         group = client.group
         for gpu in self.model.gpus.values():
-            gpu.parked = [d for d in gpu.parked if d.grow.client != client.number]
+            gpu.delayed_growth = [d for d in gpu.delayed_growth if d.grow.client != client.number]
         for wait in self.queue.waits_of(group):
             if wait.grow is not None and wait.grow.client == client.number:
                 self.queue.dequeue(wait)
@@ -193,11 +193,11 @@ class Departure:
             mapped = holding.resident
             if client.lease is not None:
                 mapped = holding.room
-            gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
-            gpu.died_at, gpu.read_pause = self.turn.now, 0.0
+            gpu.pending_reclaim += mapped + holding.pinned + holding.context + holding.left
+            gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
             self.shares.close(holding)
             if gpu.context_sizes.departures is not None:
-                gpu.context_sizes.departures.spoilt = True
+                gpu.context_sizes.departures.inexact = True
         if client.lease is not None:
             if not group.yielding:
                 self.takeover.break_off(client, client.lease)
@@ -209,7 +209,7 @@ class Departure:
             group.silent -= 1
             self.leases.mark_silence(group)
         del self.model.clients[client.number], group.clients[client.number]
-        self.turn.reseat(group)
+        self.turn.notify_again(group)
         if not group.clients:
             self.groups.remove(group)
             return

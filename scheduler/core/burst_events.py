@@ -57,7 +57,7 @@ class BurstEvents:
             self.activity.end_absence(group)
             group.wait = self.queue.enqueue(group)
             if group.hibernation is not None:
-                self.queue.rank_anew(group)
+                self.queue.rank_again(group)
 
     def on_burst(self, client: Client, event: Burst) -> None:
         """A burst began or ended."""
@@ -121,7 +121,7 @@ class BurstEvents:
         # What it runs may wait for a thread that waits for memory, and all others for that.
         for wait in self.queue.waits_of(group):
             wait.front = wait.front or wait.grow is not None
-        self.queue.rank_anew(group)
+        self.queue.rank_again(group)
         self.collectives.step_said_stuck(client)
 
     def on_released(self, client: Client, event: Released) -> None:

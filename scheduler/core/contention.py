@@ -28,15 +28,15 @@ class ContentionNotices:
     def notify_holders(self) -> None:
         """Notify the holders on GPUs where other groups began or ceased to wait or to run."""
         touched = self.turn.touched
-        for gpu in self.turn.crowded.values():
+        for gpu in self.turn.contention_stale.values():
             gpu.waiting = len(
                 {w.group.id for w in gpu.queue if w.logged and w.counts(self.turn.now)}
             )
             crowd = (min(gpu.waiting, 2), min(len(gpu.holders), 2))
-            if crowd != gpu.crowd:
-                gpu.crowd = crowd
+            if crowd != gpu.contention:
+                gpu.contention = crowd
                 self._notify_all(gpu, touched)
-        self.turn.crowded.clear()
+        self.turn.contention_stale.clear()
         for group in touched.values():
             if group.lease is not None and self._may_have_changed(group):
                 waiting = self._others_waiting(group)
@@ -48,7 +48,7 @@ class ContentionNotices:
 
     def _may_have_changed(self, group: Group) -> bool:
         """Whether the numbers of one holder may have changed though those of its GPU did not."""
-        if self.turn.untold.pop(group.id, None) is not None or group.wishes.exclusive:
+        if self.turn.to_notify.pop(group.id, None) is not None or group.wishes.exclusive:
             return True
         for share in group.shares.values():
             if share.gpu.queue:

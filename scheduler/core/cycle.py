@@ -57,7 +57,7 @@ class Cycle:
             for group in list(model.evacuating.values()):
                 self.hibernation.evacuate(group)
         # 3. Rank: what groups count as, and the order of the queue.
-        if turn.unclassed:
+        if turn.to_classify:
             self.activity.classify()
         self._sort()
         # 4. Leases beyond a quota are revoked.
@@ -75,7 +75,7 @@ class Cycle:
         # 7. A group that was admitted on another GPU may be beyond a quota now.
         if self.times.counted:
             self._keep_quotas()
-        if turn.unclassed:
+        if turn.to_classify:
             self.activity.classify()
 
     def _sort(self) -> None:
@@ -88,8 +88,8 @@ class Cycle:
             self.queue.sort()
 
     def _keep_quotas(self) -> None:
-        if self.turn.recount:
-            self.turn.recount = False
+        if self.turn.quotas_stale:
+            self.turn.quotas_stale = False
             if self.times.counted:
                 self.quotas.keep_quotas()
 
@@ -147,8 +147,8 @@ class GpuCycle:
         self.turn.again = None
         due: dict[str, float | None] = {}
         for gpu in list(gpus.values()):
-            if gpu.parked and (gpu.asked_at is None or self.readings.is_overdue(gpu)):
-                parked, gpu.parked = gpu.parked, []
+            if gpu.delayed_growth and (gpu.asked_at is None or self.readings.is_overdue(gpu)):
+                parked, gpu.delayed_growth = gpu.delayed_growth, []
                 for delayed in parked:
                     client = self.model.clients[delayed.grow.client]
                     self.growth.grow(delayed.grow, delayed)
@@ -165,7 +165,7 @@ class GpuCycle:
             self.turn.again = None
             if gpu.free < 0:
                 self.relief.relieve(gpu)
-            for delayed in gpu.parked:
+            for delayed in gpu.delayed_growth:
                 if delayed.obstacle == "host_memory":
                     self.turn.look_at(delayed.since + self.model.rules.host_patience)
                 elif delayed.obstacle == "holders":
@@ -216,7 +216,7 @@ class GpuCycle:
 def _is_calm(gpu: Gpu) -> bool:
     """Whether nobody waits for anything here, and there is not too much: then there is nothing to decide."""
     return (
-        not (gpu.queue or gpu.parked or gpu.ghosts or gpu.drained)
+        not (gpu.queue or gpu.delayed_growth or gpu.pending_reclaim or gpu.drained)
         and gpu.asked_at is None
         and gpu.free >= 0
     )

@@ -47,7 +47,7 @@ class Eligibility:
         for share in group.shares.values():
             if any(wait.group is group for wait in share.gpu.queue):
                 return None
-            if any(d.grow.client in group.clients for d in share.gpu.parked):
+            if any(d.grow.client in group.clients for d in share.gpu.delayed_growth):
                 return None
         if group.wait is not None:
             return None
@@ -73,7 +73,7 @@ class Eligibility:
         for share in group.shares.values():
             if any(w.group is group and w.grow is not None for w in share.gpu.queue):
                 return True
-            if any(d.grow.client in group.clients for d in share.gpu.parked):
+            if any(d.grow.client in group.clients for d in share.gpu.delayed_growth):
                 return True
         return False
 

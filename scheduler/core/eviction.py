@@ -35,29 +35,29 @@ class VictimChooser:
         """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
         return min(self.model.rules.margin, gpu.total // 256)
 
-    def restless(self, gpu: Gpu) -> list[Share]:
+    def volatile(self, gpu: Gpu) -> list[Share]:
         """Bring ``Gpu.victims`` up to date, and return the shares that are not at rest, first come first."""
         victims = gpu.victims
         policy = self.policy.policy
         if victims.ranked_by is not policy:
             victims.ranked_by = policy
-            victims.stirred.update((share.number, share) for share in gpu.shares.values())
+            victims.changed.update((share.number, share) for share in gpu.shares.values())
         if victims.ends and victims.ends[0][0] <= self.turn.now:
             victims.wake(self.turn.now)
-        while victims.stirred:
-            number, share = victims.stirred.popitem()
+        while victims.changed:
+            number, share = victims.changed.popitem()
             group = share.group
             if gpu.shares.get(group.id) is not share:
                 victims.remove(share)
             elif not self._is_at_rest(share):
                 victims.remove(share)
                 if group.lease is not None or share.resident or share.evicting:
-                    victims.restless[number] = share
+                    victims.volatile[number] = share
             elif share.resident + share.arriving > 0:
                 victims.rest(share, *self.policy.lasting_rank(group))
             else:
                 victims.remove(share)
-        return [share for _, share in sorted(victims.restless.items())]
+        return [share for _, share in sorted(victims.volatile.items())]
 
     def _is_at_rest(self, share: Share) -> bool:
         """Whether its memory may be taken now, whoever asks for it, until something happens to its group."""

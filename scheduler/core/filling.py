@@ -74,7 +74,7 @@ class Filling:
         patience = self.model.rules.filling_patience
         if plan.short:
             starved += [gpu for gpu, _ in plan.short]
-            if any(gpu.ghosts < lack for gpu, lack in plan.short):
+            if any(gpu.pending_reclaim < lack for gpu, lack in plan.short):
                 patience = self.model.rules.starving_patience
         elif plan.later or plan.revoke or plan.draining:
             # It must not keep room for long that somebody else could use.

@@ -88,7 +88,7 @@ class GrowthAdmission:
         share = holding.share
         if share.ceiling is None or not holding.client.oversubscribes:
             return more
-        return min(more, max(0, share.gpu.capacity - share.gpu.ghosts - share.goal))
+        return min(more, max(0, share.gpu.capacity - share.gpu.pending_reclaim - share.goal))
 
     def grow(self, event: Grow, before: Delayed | None = None) -> None:
         """Answer growth, or put that off; ``before``: as it was already."""
@@ -112,7 +112,7 @@ class GrowthAdmission:
             ):
                 obstacle = None
             if obstacle is not None:
-                gpu.parked.append(Delayed(event, obstacle, since))
+                gpu.delayed_growth.append(Delayed(event, obstacle, since))
                 self.turn.touch(group)
                 return
             self.refuse_growth(holding, event, status, text)
@@ -128,17 +128,17 @@ class GrowthAdmission:
         if event.urgent and lacks_room and client.lease is not None and group.filling is None:
             since = self.turn.now if before is None else before.since
             if not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
-                gpu.parked.append(Delayed(event, "reading", since))
+                gpu.delayed_growth.append(Delayed(event, "reading", since))
                 return
             if charged <= gpu.free:
                 self.promise(holding, event, more, fixed, "resident")
                 return
             if self._make_room_now(gpu, charged - gpu.free):
-                gpu.parked.append(Delayed(event, "reading", since))
+                gpu.delayed_growth.append(Delayed(event, "reading", since))
                 return
             held = any(s.group.lease is not None for s in gpu.shares.values() if s is not share)
             if held and self.turn.now < since + self.model.rules.holders_patience:
-                gpu.parked.append(Delayed(event, "holders", since))
+                gpu.delayed_growth.append(Delayed(event, "holders", since))
                 return
         wish = event.most - holding.promised - more
         extra = self.limits.headroom(share, more, wish, event.oversubscribe)
@@ -147,7 +147,7 @@ class GrowthAdmission:
             self.promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
             return
         if more and not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
-            gpu.parked.append(Delayed(event, "reading", self.turn.now))
+            gpu.delayed_growth.append(Delayed(event, "reading", self.turn.now))
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))

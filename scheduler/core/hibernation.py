@@ -92,7 +92,7 @@ class HibernationManager:
         """Look later whether a group has been idle for long enough."""
         if when is None and self.model.rules.hibernate_after is not None:
             when = self.turn.now + self.model.rules.hibernate_after
-        if group.dismissed_at is not None:
+        if group.hibernate_asked_at is not None:
             until = 0.0 if group.unfit is None else group.unfit.until
             when = max(self.turn.now + self.look_again, until)
         self.timers.set(group.rests, when if self.eligibility.able else None)
@@ -114,8 +114,8 @@ class HibernationManager:
         if since is None:
             self._ask_for_end(group)
         if group.wishes.keep or self.model.rules.hibernate_after is None:
-            group.dismissed_at = None  # people think otherwise by now
-        if group.dismissed_at is not None:
+            group.hibernate_asked_at = None  # people think otherwise by now
+        if group.hibernate_asked_at is not None:
             if since is None:
                 self.rest(group)
             else:
@@ -144,7 +144,7 @@ class HibernationManager:
         """Have all that can move leave the GPU, for the head of a queue if need be; then it is to park."""
         code = unfit_code(group)
         if code == NOTHING:
-            group.dismissed_at = None
+            group.hibernate_asked_at = None
             self.rest(group)
             return False
         if code:
@@ -251,7 +251,7 @@ class HibernationManager:
         if passes:
             pause = min(self.passing_refusal * 2.0 ** min(group.refusals, 10), pause)
         else:
-            group.dismissed_at = None
+            group.hibernate_asked_at = None
         group.unfit = unfit = Unfit(code, text, self.turn.now, self.turn.now + pause)
         if log:
             self.turn.log("hibernate_failed", group, code=code, text=text)
@@ -568,7 +568,7 @@ class HibernationManager:
         if state.failed is not None:
             self.refuse(group, *state.failed)
         elif begun_here:
-            group.dismissed_at = None
+            group.hibernate_asked_at = None
             freed = state.frees - sum(map(staying_contexts, group.shares.values()))
             seconds = self.turn.now - state.began
             self.turn.log("hibernate", group, bytes=freed, seconds=seconds)

@@ -29,7 +29,7 @@ class HibernationCommands:
         self.model.hibernatable = event
         for group in self.model.groups.values():
             # Orders that came before this was known.
-            if group.dismissed_at is None or group.hibernation is not None:
+            if group.hibernate_asked_at is None or group.hibernation is not None:
                 continue
             if event.able:
                 self.hibernation.consider(group)
@@ -47,7 +47,7 @@ class HibernationCommands:
         if group.hibernation is not None:
             # It may be let go on its way there; and one that wakes will be idle again.
             on_the_way = group.hibernation.stage != "hibernated"
-            group.dismissed_at = self.turn.now if on_the_way else None
+            group.hibernate_asked_at = self.turn.now if on_the_way else None
             return
         if self.model.rules.hibernate_after is None:
             raise ValueError(
@@ -63,7 +63,7 @@ class HibernationCommands:
             )
         if code := unfit_code(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
-        group.dismissed_at = self.turn.now
+        group.hibernate_asked_at = self.turn.now
         if found is not None:
             self.hibernation.consider(group)
 
@@ -71,5 +71,5 @@ class HibernationCommands:
         """A user wants a group to be awake."""
         group = self.model.groups.get(event.group)
         if group is not None:
-            group.dismissed_at = None
+            group.hibernate_asked_at = None
             self.hibernation.rouse(group)

@@ -53,13 +53,13 @@ class Leases:
 
     def hold(self, group: Group, gpu: Gpu) -> None:
         """Note that a group holds a lease on a GPU."""
-        self.turn.recount = True
-        self.turn.crowded[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
+        self.turn.quotas_stale = True
+        self.turn.contention_stale[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
         gpu.holders[group.id] = group
         if group.yielding:
             gpu.yielding[group.id] = group
         gpu.background += group.activity_class == "background"
-        self.turn.untold[group.id] = group
+        self.turn.to_notify[group.id] = group
         if gpu.subscribers is not None:
             subscribe(gpu.subscribers, group)
 
@@ -226,13 +226,13 @@ class Leases:
 
     def end_holding(self, group: Group, gpu: Gpu) -> None:
         """Note that a group holds no lease on a GPU any longer."""
-        self.turn.recount = True
+        self.turn.quotas_stale = True
         del gpu.holders[group.id]
         gpu.yielding.pop(group.id, None)
         if gpu.subscribers is not None:
             unsubscribe(gpu.subscribers, group)
         gpu.background -= group.activity_class == "background"
-        self.turn.crowded[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
+        self.turn.contention_stale[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
 
     def retry(self, client: Client, error: int = 0) -> None:
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
@@ -258,7 +258,7 @@ class Leases:
         """End the wish to have the lease for a whole cell."""
         if group.wishes.exclusive:
             group.wishes = replace(group.wishes, exclusive=False)
-            self.turn.reseat(group)
+            self.turn.notify_again(group)
             self.turn.log("adjust", group, wishes=asdict(group.wishes))
 
     def hear(self, client: Client) -> None:
@@ -318,7 +318,9 @@ class Leases:
         """Mark a group of which a client began or ceased to answer."""
         self.turn.touch(group)
         if group.wait is not None:
-            self.turn.crowded.update({uuid: share.gpu for uuid, share in group.shares.items()})
+            self.turn.contention_stale.update(
+                {uuid: share.gpu for uuid, share in group.shares.items()}
+            )
 
     def try_again(self, holding: Holding) -> None:
         """One that refused for long may be asked once more."""
@@ -347,7 +349,7 @@ class Leases:
         group = client.group
         client.lease = lease
         group.granted[client.number] = client
-        self.turn.unpaced[group.id] = group
+        self.turn.pace_unsent[group.id] = group
 
     def lend(self, client: Client, lease: int) -> None:
         """Let a client that has given its lease back use it once more while its group drains."""

@@ -51,8 +51,8 @@ class Ledger:
             if fixed and gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.count += 1
                 gpu.context_sizes.departures.bytes += fixed
-                gpu.context_sizes.departures.spoilt = (
-                    gpu.context_sizes.departures.spoilt or not holding.measured
+                gpu.context_sizes.departures.inexact = (
+                    gpu.context_sizes.departures.inexact or not holding.measured
                 )
             # No reading has counted unsettled bytes as room for others.
             gpu.shrunk += max(0, fixed - holding.unsettled)
@@ -89,7 +89,7 @@ class Ledger:
             gpu.hibernated -= 1
             self.leave_behind(holding)
             if gpu.context_sizes.departures is not None:
-                gpu.context_sizes.departures.spoilt = True
+                gpu.context_sizes.departures.inexact = True
         needs = client.needs
         if needs is not None and needs.gpu in client.holdings:
             holding = client.holdings[needs.gpu]
@@ -165,7 +165,7 @@ class Ledger:
         share = holding.share
         gpu, used = share.gpu, share.used
         if (promised, pinned, context) != (holding.promised, holding.pinned, holding.context):
-            self.turn.restock[gpu.uuid] = gpu
+            self.turn.reserve_stale[gpu.uuid] = gpu
         more = promised - holding.promised
         share.promised += more
         gpu.promised += more
@@ -188,7 +188,7 @@ class Ledger:
         share.context += more
         gpu.context += more
         holding.context = context
-        self.turn.recount = self.turn.recount or share.used != used
+        self.turn.quotas_stale = self.turn.quotas_stale or share.used != used
         self.charge_share(share)
 
     def spare(self, holding: Holding, spare: int) -> None:
@@ -198,7 +198,7 @@ class Ledger:
 
     def charge_share(self, share: Share) -> None:
         """Set the room that is kept for what a lease brings in: the only place where it changes."""
-        share.gpu.victims.stirred[share.number] = share
+        share.gpu.victims.changed[share.number] = share
         coming = arriving(share)
         share.gpu.arriving += coming - share.arriving
         share.arriving = coming

@@ -249,7 +249,7 @@ class Limits:
     def on_host_memory(self, event: HostMemory) -> None:
         """How much host memory there is for swapped data."""
         self._budget_host(event.budget, event.most)
-        self.turn.restock.update(self.model.gpus)
+        self.turn.reserve_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
 
 

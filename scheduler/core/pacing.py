@@ -35,9 +35,9 @@ class Pacer:
     def pace(self) -> None:
         """Say to the holders, where it changed, how fast they may submit."""
         changed: dict[str, Group] = {}
-        if self.turn.unpaced:
-            changed = {i: g for i, g in self.turn.unpaced.items() if g.lease is not None}
-            self.turn.unpaced.clear()
+        if self.turn.pace_unsent:
+            changed = {i: g for i, g in self.turn.pace_unsent.items() if g.lease is not None}
+            self.turn.pace_unsent.clear()
         for gpu in self.turn.paces_stale.values():
             before = gpu.paces
             gpu.paces, again = self.policy.paces(gpu)

@@ -209,7 +209,7 @@ class Placement:
         counts = others.count(user), len(others)
         if gpu is None:
             return Outlook(uuid, 0, 0, 0.0, *counts)
-        room = max(0, gpu.capacity - gpu.ghosts)
+        room = max(0, gpu.capacity - gpu.pending_reclaim)
         spare = room - gpu.promised
         wait = 0.0 if spare >= need and not gpu.queue else self._wait(gpu)
         return Outlook(uuid, room, spare, wait, *counts, gpu.drained)

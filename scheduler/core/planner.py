@@ -177,7 +177,7 @@ class Planner:
                 continue
             plan.lacks.append((gpu, lack))
             candidates: list[Share] = []
-            for share in self.chooser.restless(gpu):
+            for share in self.chooser.volatile(gpu):
                 other = share.group
                 if other is group and (
                     wait.grow is None or (group.lease is not None and share.ceiling is None)

@@ -51,7 +51,7 @@ class WaitQueue:
             found[group.wait] = None
         return sorted(found, key=place)
 
-    def rank_anew(self, group: Group) -> None:
+    def rank_again(self, group: Group) -> None:
         """Its place in the queue may be another."""
         for wait in self.waits_of(group):
             self._remove(wait)
@@ -67,9 +67,9 @@ class WaitQueue:
             self._mark(wait, gpu)
 
     def _mark(self, wait: Wait, gpu: Gpu) -> None:
-        self.turn.dirty[gpu.uuid] = self.turn.crowded[gpu.uuid] = gpu
+        self.turn.dirty[gpu.uuid] = self.turn.contention_stale[gpu.uuid] = gpu
         if wait.grow is not None:
-            self.turn.restock[gpu.uuid] = gpu
+            self.turn.reserve_stale[gpu.uuid] = gpu
 
     def _remove(self, wait: Wait) -> None:
         # One that is woken for a lease has the same place as its wait for that.
@@ -124,7 +124,7 @@ class WaitQueue:
 
     def dequeue(self, wait: Wait) -> None:
         """Take a wait out of the queue."""
-        self.turn.recount = True
+        self.turn.quotas_stale = True
         self._remove(wait)
         wait.queued = False
         if not wait.logged:

@@ -49,7 +49,7 @@ class Quotas:
             return
         gpu.drained = event.on
         self.turn.dirty.update(self.model.gpus)
-        self.turn.crowded[gpu.uuid] = gpu
+        self.turn.contention_stale[gpu.uuid] = gpu
         self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
 
     def empty(self, gpu: Gpu) -> None:
@@ -90,7 +90,7 @@ class Quotas:
             bar = self._quota_bar(wait)
         if (bar is None) != (wait.barred is None):
             for gpu in wait.gpus.values():
-                self.turn.crowded[gpu.uuid] = gpu
+                self.turn.contention_stale[gpu.uuid] = gpu
         wait.barred = bar
         return bar is not None
 
@@ -127,7 +127,7 @@ class Quotas:
             for claim in self.times.quotas(wait.group):
                 self._reserved.setdefault(claim.whose, set()).update(used_by(wait.group))
 
-    def look_anew(self) -> None:
+    def start_over(self) -> None:
         """Begin to look at those that wait: until the next lease, the same ones hold them."""
         self._reserved.clear()
         self._held = None

@@ -33,7 +33,7 @@ from .turn import Turn
 
 #: Seconds after which what the dead held is no longer expected to go soon. Perhaps it is gone, and something else grew
 #: as much meanwhile: contexts take more than they were admitted with, and readings cannot tell one from the other.
-HAUNTED = 5.0
+LONGEST_RECLAIM = 5.0
 #: A move tells the bandwidth if it is at least this part of the GPU's memory.
 SMALLEST_MEASURE = 64
 
@@ -48,7 +48,7 @@ class Readings:
 
     def _learn_residue(self, gpu: Gpu) -> None:
         """Learn from a new reading what hibernated clients leave: the middle one of what was seen lately counts."""
-        if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.ghosts:
+        if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.pending_reclaim:
             return
         held = gpu.resident + gpu.pinned + gpu.context
         sizes = gpu.context_sizes
@@ -77,7 +77,7 @@ class Readings:
 
     def _see_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
         """Find what the clients left that hibernated between two readings, if nothing else came or went."""
-        if not since.count or since.spoilt or held != since.held - since.bytes:
+        if not since.count or since.inexact or held != since.held - since.bytes:
             return False
         left = gpu.used - since.used + since.bytes
         if not 0 <= left <= since.bytes:
@@ -188,7 +188,7 @@ class Readings:
         self.turn.dirty[gpu.uuid] = gpu
         if gpu.total != event.total:
             gpu.total = event.total
-            self.turn.restock[gpu.uuid] = gpu
+            self.turn.reserve_stale[gpu.uuid] = gpu
             gpu.reserve = self.model.rules.reserve_of(event.total)
         gpu.used, gpu.read_at, gpu.asked_at = event.used, self.turn.now, None
         if event.name:
@@ -204,13 +204,15 @@ class Readings:
             # Not charged for it, but it may come all the same.
             if group.floating and gpu.filling is not share and share.ceiling is None:
                 most += share.promised - share.resident
-        before = gpu.foreign + gpu.ghosts
-        gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
+        before = gpu.foreign + gpu.pending_reclaim
+        gpu.pending_reclaim = max(0, min(gpu.pending_reclaim, event.used - least - gpu.foreign))
         residue = 0
-        if self.turn.now >= gpu.died_at + HAUNTED:
-            residue = max(0, gpu.ghosts - _held_by_returning(gpu))
-        gpu.ghosts -= residue  # nobody knows when that will be free, so it counts as others' use
-        rest = event.used - gpu.ghosts
+        if self.turn.now >= gpu.exited_at + LONGEST_RECLAIM:
+            residue = max(0, gpu.pending_reclaim - _held_by_returning(gpu))
+        gpu.pending_reclaim -= (
+            residue  # nobody knows when that will be free, so it counts as others' use
+        )
+        rest = event.used - gpu.pending_reclaim
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
         # fills would starve for a value that is too high.
         unseen = gpu.shrunk
@@ -220,13 +222,13 @@ class Readings:
         gpu.shrunk = gpu.hidden = 0
         gpu.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
-        gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)
+        gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.pending_reclaim)
         held = gpu.resident + gpu.pinned + gpu.context
         gpu.context_sizes.quietly_held = held if _is_quiet(gpu) else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
-            self.turn.restock[gpu.uuid] = gpu
-        if gpu.ghosts:
+            self.turn.reserve_stale[gpu.uuid] = gpu
+        if gpu.pending_reclaim:
             longest = (
                 self.model.rules.longest_pause if self.model.queue else self.model.rules.idle_pause
             )
@@ -240,7 +242,7 @@ class Readings:
                 self.turn.decisions.append(ReadDevice(gpu.uuid))
             self.turn.look_at(gpu.asked_at + self.model.rules.reading_timeout)
             return
-        if gpu.ghosts:
+        if gpu.pending_reclaim:
             pause = (
                 min(gpu.read_pause, self.model.rules.longest_pause)
                 if self.model.queue
@@ -268,7 +270,9 @@ class Readings:
         If the spare part is used after all and has no room, the restore fails and is tried again. After a process died
         or hibernated, a reading is needed: the process may have held, or left, more than is known.
         """
-        if wait.grow is None and not (gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf):
+        if wait.grow is None and not (
+            gpu.pending_reclaim or gpu.shrunk or gpu.read_at == -math.inf
+        ):
             return wait.group.shares[gpu.uuid].exceeds_spare
         return self.model.need(wait, gpu) > 0
 
@@ -294,7 +298,7 @@ class Readings:
 
 def _is_quiet(gpu: Gpu) -> bool:
     """Whether nothing of what clients state here may be about to come or to go."""
-    moving = gpu.leaving or gpu.unsettled or gpu.arriving or gpu.shrunk or gpu.ghosts
+    moving = gpu.leaving or gpu.unsettled or gpu.arriving or gpu.shrunk or gpu.pending_reclaim
     return not moving
 
 

@@ -265,13 +265,13 @@ def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict
     fixed += unstated(gpu) + gpu.left - (own.left if own is not None else 0)
     silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
     kept = sum(s.unreachable for s in silent)
-    if silent and (kept >= lack or kept > max(gpu.ghosts, outside(gpu), fixed)):
+    if silent and (kept >= lack or kept > max(gpu.pending_reclaim, outside(gpu), fixed)):
         worst = max(silent, key=lambda s: (s.unreachable, s.number))
         return stuck(worst.group, now, gpu, lack)
-    if gpu.ghosts >= lack or gpu.ghosts > max(outside(gpu), fixed):
+    if gpu.pending_reclaim >= lack or gpu.pending_reclaim > max(outside(gpu), fixed):
         if gpu.returning:
             return _returning(core, gpu, lack)
-        return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
+        return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.pending_reclaim)
     if fixed >= outside(gpu):
         # It may be charged for more than there is: for contexts of which nobody knows what became.
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))

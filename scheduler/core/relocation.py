@@ -49,7 +49,7 @@ class Relocation:
             room = self.times.memory_room(group, gpu)
             if room is not None and room.bytes < promised:
                 continue
-            now = not gpu.queue and gpu.parked == [] and wanted <= gpu.free - gpu.owed
+            now = not gpu.queue and gpu.delayed_growth == [] and wanted <= gpu.free - gpu.owed
             if not lacks:
                 now = now and not _is_at_work(gpu, group)
             if now or (home.drained and wanted <= gpu.capacity):
@@ -75,10 +75,10 @@ class Relocation:
         moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
         self.ledger.account(moved, moved.promised + promised, 0, 0, 0)
         self.ledger.spare(moved, moved.spare + spare)
-        self.turn.reseat(group)
-        self.turn.recount = True
-        self.turn.dirty[uuid] = self.turn.restock[uuid] = gpu
-        self.turn.dirty[other] = self.turn.restock[other] = moved.share.gpu
+        self.turn.notify_again(group)
+        self.turn.quotas_stale = True
+        self.turn.dirty[uuid] = self.turn.reserve_stale[uuid] = gpu
+        self.turn.dirty[other] = self.turn.reserve_stale[other] = moved.share.gpu
 
 
 def _is_at_work(gpu: Gpu, group: Group) -> bool:

@@ -90,7 +90,7 @@ class WaitLog:
             self.queue.new.remove(wait)
             wait.logged = True
             for gpu in wait.gpus.values():
-                self.turn.crowded[gpu.uuid] = gpu
+                self.turn.contention_stale[gpu.uuid] = gpu
             self.turn.log("wait", wait.group, reason=explainer.reason(wait))
 
 
@@ -132,7 +132,7 @@ class Serving:
         served: list[tuple[Wait, Plan]] = []
         self._plans.clear()
         if self.times.counted:
-            self.quotas.look_anew()
+            self.quotas.start_over()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
@@ -226,7 +226,7 @@ class Serving:
                     limited = max(limited, until)
         if bool(limited) != bool(wait.limited_until):
             for gpu in wait.gpus.values():
-                self.turn.crowded[gpu.uuid] = gpu
+                self.turn.contention_stale[gpu.uuid] = gpu
         wait.limited_until = limited
         if limited == 0.0:
             return False

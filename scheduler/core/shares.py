@@ -37,8 +37,8 @@ class Shares:
                 share = Share(group, gpu, self.model.last_share)
                 group.shares[uuid] = gpu.shares[group.id] = share
                 group.gpus[uuid] = gpu
-                gpu.victims.stirred[share.number] = share
-                self.turn.reseat(group)
+                gpu.victims.changed[share.number] = share
+                self.turn.notify_again(group)
                 self.turn.dirty[uuid] = gpu
                 if group.lease is not None:
                     self.leases.hold(group, gpu)
@@ -67,4 +67,4 @@ class Shares:
             self.leases.end_holding(group, gpu)
         if group.wait is not None:
             gpu.queue.remove(group.wait)
-        self.turn.crowded[gpu.uuid] = gpu
+        self.turn.contention_stale[gpu.uuid] = gpu

@@ -48,8 +48,8 @@ class ReturningClients:
                 # Readings had it as the use of others.
                 held = min(gpu.foreign, usage.resident + usage.pinned + usage.context)
                 gpu.foreign -= held
-                gpu.ghosts += held
-                gpu.died_at = self.turn.now
+                gpu.pending_reclaim += held
+                gpu.exited_at = self.turn.now
                 self.turn.dirty[gpu.uuid] = gpu
 
     def on_desist(self, event: Desist) -> None:
@@ -62,11 +62,11 @@ class ReturningClients:
             gpu = self.model.gpus.get(usage.gpu)
             if gpu is not None and gpu.returning.pop(number, None) is not None:
                 if late:
-                    held = min(gpu.ghosts, usage.resident + usage.pinned + usage.context)
-                    gpu.ghosts -= held
+                    held = min(gpu.pending_reclaim, usage.resident + usage.pinned + usage.context)
+                    gpu.pending_reclaim -= held
                     gpu.foreign += held
                 # What it still holds, if it has exited, is free within moments.
-                gpu.died_at, gpu.read_pause = self.turn.now, 0.0
+                gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
                 self.turn.dirty[gpu.uuid] = gpu
                 self.turn.ask(gpu)
 

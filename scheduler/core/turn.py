@@ -19,18 +19,18 @@ class Turn:
 
     __slots__ = (
         "again",
-        "crowded",
+        "contention_stale",
         "decisions",
         "dirty",
         "first",
         "now",
+        "pace_unsent",
         "paces_stale",
-        "recount",
-        "restock",
+        "quotas_stale",
+        "reserve_stale",
+        "to_classify",
+        "to_notify",
         "touched",
-        "unclassed",
-        "unpaced",
-        "untold",
     )
 
     def __init__(self) -> None:
@@ -43,18 +43,18 @@ class Turn:
         self.dirty: dict[str, Gpu] = {}
         #: Groups that something happened to: their state may have changed, and what they count as.
         self.touched: dict[str, Group] = {}
-        self.unclassed: dict[str, Group] = {}
+        self.to_classify: dict[str, Group] = {}
         #: GPUs of which the paces may have changed; and groups with a client that got a lease and no pace yet.
         self.paces_stale: dict[str, Gpu] = {}
-        self.unpaced: dict[str, Group] = {}
+        self.pace_unsent: dict[str, Group] = {}
         #: GPUs on which it may have changed whether groups wait, or hold leases.
-        self.crowded: dict[str, Gpu] = {}
+        self.contention_stale: dict[str, Gpu] = {}
         #: Holders to be sent the number of waiting and running groups again, although it did not change.
-        self.untold: dict[str, Group] = {}
+        self.to_notify: dict[str, Group] = {}
         #: GPUs of which another part of the host's memory may be needed.
-        self.restock: dict[str, Gpu] = {}
+        self.reserve_stale: dict[str, Gpu] = {}
         #: It may have changed on how many GPUs groups hold leases.
-        self.recount = False
+        self.quotas_stale = False
         #: When to look again at the GPU that is looked at.
         self.again: float | None = None
 
@@ -71,24 +71,24 @@ class Turn:
 
     def touch(self, group: Group) -> None:
         """Mark a group that something happened to."""
-        self.touched[group.id] = self.unclassed[group.id] = group
+        self.touched[group.id] = self.to_classify[group.id] = group
         self.concern(group)
 
     def concern(self, group: Group) -> None:
         """Mark the GPUs of a group: something happened that may change what can be done there."""
         for uuid, share in group.shares.items():
             gpu = self.dirty[uuid] = share.gpu
-            gpu.victims.stirred[share.number] = share
+            gpu.victims.changed[share.number] = share
 
-    def reseat(self, group: Group) -> None:
+    def notify_again(self, group: Group) -> None:
         """Mark a group that is to be told otherwise who waits: other clients, other GPUs, another wish."""
-        self.untold[group.id] = group
+        self.to_notify[group.id] = group
         for share in group.shares.values():
             share.gpu.subscribers = None
 
     def forget(self, group: Group) -> None:
         """Drop the marks of a group that has left."""
-        for marks in (self.touched, self.unclassed, self.untold):
+        for marks in (self.touched, self.to_classify, self.to_notify):
             marks.pop(group.id, None)
 
     def reread(self, gpu: Gpu) -> None:
@@ -116,4 +116,4 @@ class Turn:
 def stir(group: Group) -> None:
     """Mark the shares of a group of which it may have changed how their memory may be taken."""
     for share in group.shares.values():
-        share.gpu.victims.stirred[share.number] = share
+        share.gpu.victims.changed[share.number] = share

@@ -122,7 +122,9 @@ class UserCommands:
         for wait in self.queue.waits_of(group):
             self.queue.dequeue(wait)
         for gpu in self.model.gpus.values():
-            gpu.parked = [d for d in gpu.parked if d.grow.client not in group.clients]
+            gpu.delayed_growth = [
+                d for d in gpu.delayed_growth if d.grow.client not in group.clients
+            ]
         for client in group.clients.values():
             client.wants = False
             self.turn.decisions.append(CancelWaits(client.number))
@@ -177,16 +179,16 @@ class UserCommands:
         if group is None:
             return
         group.wishes = after
-        self.turn.reseat(group)
+        self.turn.notify_again(group)
         if after.exclusive and not before.exclusive:
             group.exclusive_at = self.turn.now
         if after.keep:
-            group.dismissed_at = None
+            group.hibernate_asked_at = None
         self.times.of(group)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.touch(group)
         if group.wait is not None:
-            self.turn.crowded.update(self.turn.dirty)
+            self.turn.contention_stale.update(self.turn.dirty)
         if after.stopped:
             self.leases.revoke(group)
 
@@ -197,7 +199,7 @@ class UserCommands:
         for group in self.model.groups.values():
             # Otherwise the first reader would do that, and a status must not change anything.
             self.times.of(group)
-        self.turn.recount = True
+        self.turn.quotas_stale = True
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(
@@ -225,7 +227,7 @@ class UserCommands:
             group = self.model.groups.get(group_id)
             if group is not None:
                 group.focused = self.model.focus.get(group.user) == group.id
-                self.queue.rank_anew(group)
+                self.queue.rank_again(group)
                 self.turn.touch(group)
 
     def on_configure(self, event: Configure) -> None:

@@ -57,8 +57,8 @@ class Victims(Generic[ShareT]):
     """The shares of one GPU, by what it takes to have their memory."""
 
     #: Something happened to these.
-    stirred: dict[int, ShareT] = field(default_factory=dict)
-    restless: dict[int, ShareT] = field(default_factory=dict)
+    changed: dict[int, ShareT] = field(default_factory=dict)
+    volatile: dict[int, ShareT] = field(default_factory=dict)
     #: At rest, in order: those without a lease, and those that hold one.
     idle: list[Spot] = field(default_factory=list)
     held: list[Spot] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Victims(Generic[ShareT]):
 
     def remove(self, share: ShareT) -> None:
         """Forget how a share stands."""
-        self.restless.pop(share.number, None)
+        self.volatile.pop(share.number, None)
         spot = self.spots.pop(share.number, None)
         if spot is not None:
             spots = self.held if spot.held else self.idle
@@ -99,4 +99,4 @@ class Victims(Generic[ShareT]):
             spot = self.spots.get(number)
             if spot is not None and spot.until <= now:
                 self.remove(spot.share)
-                self.stirred[number] = spot.share
+                self.changed[number] = spot.share

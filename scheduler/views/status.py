@@ -101,14 +101,14 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
             "text": "",
         }
     code, text = None, ""
-    since = group.dismissed_at
+    since = group.hibernate_asked_at
     if unfit is not None and unfit.until > now:
         code, text = unfit.code, unfit.text
         since = unfit.since if since is None else since
     if since is None:
         return None
     return {
-        "state": "refused" if group.dismissed_at is None else "ordered",
+        "state": "refused" if group.hibernate_asked_at is None else "ordered",
         "since": since,
         "frees": 0,
         "estimate": None,
@@ -265,14 +265,19 @@ class Figures:
         )
         beyond += gpu.left
         excess = (
-            gpu.resident + gpu.pinned + gpu.context + beyond + foreign_use.outside(gpu) + gpu.ghosts
+            gpu.resident
+            + gpu.pinned
+            + gpu.context
+            + beyond
+            + foreign_use.outside(gpu)
+            + gpu.pending_reclaim
         )
         excess -= gpu.total
         managed = [holding for holding in holdings if _is_paged(holding.client)]
         for kind, among in (("resident", managed), ("resident", holdings)):
             excess -= self._cut(among, kind, excess)
-        ghosts = gpu.ghosts - max(0, min(excess, gpu.ghosts))
-        excess -= gpu.ghosts - ghosts
+        ghosts = gpu.pending_reclaim - max(0, min(excess, gpu.pending_reclaim))
+        excess -= gpu.pending_reclaim - ghosts
         unstated = beyond + foreign_use.outside(gpu)
         fewer = unstated - max(0, min(excess, unstated))
         excess -= unstated - fewer

@@ -60,9 +60,9 @@ class Gpu:
     #: The share that gets all room that appears here, because its lease was granted before the room was there.
     filling: Share | None = None
     foreign: int = 0
-    ghosts: int = 0
+    pending_reclaim: int = 0
     #: When the last of them came.
-    died_at: float = 0.0
+    exited_at: float = 0.0
     #: What clients of the previous scheduler held here as far as it knew, by their numbers in its list. Until they have
     #: attached again or exited, it is part of ``ghosts``.
     returning: dict[int, Usage] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Gpu:
     #: The pause after which to read again by itself.
     read_pause: float = 0.0
     #: Growth that is answered later.
-    parked: list[Delayed] = field(default_factory=list)
+    delayed_growth: list[Delayed] = field(default_factory=list)
     #: Groups that hold a lease here, by id; and how fast they may submit, where anything bounds them.
     holders: dict[str, Group] = field(default_factory=dict)
     #: Of these, those that were revoked; and how many are in the background.
@@ -103,7 +103,7 @@ class Gpu:
     queue: list[Wait] = field(default_factory=list)
     waiting: int = 0
     #: Whether nobody, one or several wait, and hold a lease, as its holders know.
-    crowd: tuple[int, int] = (0, 0)
+    contention: tuple[int, int] = (0, 0)
     #: Of the host's memory that should be ready, what is for its sake.
     lacking: int = 0
     #: Its timers: to look at it again, and at its paces.
@@ -121,7 +121,7 @@ class Gpu:
             self.total
             - self.reserve
             - self.foreign
-            - self.ghosts
+            - self.pending_reclaim
             - self.resident
             - self.pinned
             - self.context
@@ -291,7 +291,7 @@ class Share:
             return min(self.ceiling, self.promised)
         if self.group.lease is not None or not self.oversubscribes:
             return self.promised
-        room = self.gpu.capacity - self.gpu.ghosts - self.gpu.kept_from(self)
+        room = self.gpu.capacity - self.gpu.pending_reclaim - self.gpu.kept_from(self)
         room -= self.asleep - self.gpu.freed_without(self.left)
         return min(self.promised, max(self.floor, room))
 
@@ -463,7 +463,7 @@ class Group:
     refused_at: float = 0.0
     refusals: int = 0
     #: Since when people want it to hibernate once it is idle; None: they do not.
-    dismissed_at: float | None = None
+    hibernate_asked_at: float | None = None
     #: Restoring it on another GPU failed: it is not tried again.
     settled: bool = False
     #: The timers to see what it counts as, and whether it has been idle for long.
@@ -483,7 +483,7 @@ class Group:
             if self.restoring:
                 return "moving"
             for share in self.shares.values():
-                if share.gpu.parked and self.delayed is not None:
+                if share.gpu.delayed_growth and self.delayed is not None:
                     return "waiting"
             return "running" if self.busy else "held"
         if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
@@ -494,7 +494,7 @@ class Group:
     def delayed(self) -> Delayed | None:
         """Growth of its own that waits for more than a reading."""
         for share in self.shares.values():
-            for delayed in share.gpu.parked:
+            for delayed in share.gpu.delayed_growth:
                 if delayed.obstacle in WAITED_FOR and delayed.grow.client in self.clients:
                     return delayed
         return None
@@ -528,7 +528,7 @@ class Group:
         return self.silent > 0 and self.yielding and any(c.silent for c in self.granted.values())
 
     @property
-    def mute(self) -> bool:
+    def unresponsive(self) -> bool:
         """Whether none of its clients that want a lease could give it back: they do not answer, or are not awake."""
         return (self.silent > 0 or self.hibernation is not None) and not any(
             c.wants and not c.silent and c.stage == "awake" for c in self.clients.values()
@@ -605,5 +605,5 @@ class Wait:
     def passed_over(self) -> bool:
         """Whether it is for a lease, and its group is to get none for now."""
         if self.grow is None:
-            return self.frozen or self.group.mute or self.group.departs
+            return self.frozen or self.group.unresponsive or self.group.departs
         return self.for_lease and self.group.wishes.stopped

@@ -64,7 +64,7 @@ class Departures:
     count: int = 0
     bytes: int = 0
     #: What they held is not known exactly, or others came back.
-    spoilt: bool = False
+    inexact: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -109,7 +109,7 @@ def is_managed(group: Group) -> bool:
 def excess(gpu: Gpu) -> int:
     """Bytes by which all that was allocated here, wherever it is, exceeds the GPU; negative where all fits."""
     held = gpu.promised - gpu.unused + gpu.pinned + gpu.context + gpu.left
-    return held + gpu.foreign + gpu.ghosts - gpu.total
+    return held + gpu.foreign + gpu.pending_reclaim - gpu.total
 
 
 def staying_contexts(share: Share) -> int:
