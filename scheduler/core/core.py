@@ -1,142 +1,149 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The scheduler's core: events and a clock in, decisions out. No sockets, no threads, no clock of its own.
+"""The scheduler's core: events and the time go in, decisions come out. It has no sockets, threads or clock of its own.
 
-``Core`` makes the collaborators that apply the rules below; design.md, "The core", says which does what.
+``Core`` makes the collaborators that apply the rules below. docs/contributing/design.md, "The core", lists what each of
+them does.
 
 Rules
 -----
 On each GPU, at all times (docs/contributing/design.md, "The one idea")::
 
-    leased footprints + all resident, pinned and context bytes + foreign use + ghosts  <=  total - reserve
+    leased footprints + all other resident, unevictable and context bytes
+        + use by other programs + memory pending reclaim  <=  total - reserve
 
-The left side is kept as running sums (``model/``); ``Gpu.free`` is the difference. A lease is granted only if, on
-every GPU of its group, what the group lacks there (``Share.need``) is at most ``free``; from then on the missing part
-counts as *arriving*. All or nothing, so nobody holds one GPU while waiting for another. Only three things bring room:
-an eviction that was answered, a lease given back (its missing part is charged no more), and a death that NVML shows.
+The left side is kept as running sums (``model/``); ``Gpu.free`` is the difference. A lease is granted only if, on every
+GPU of its group, the bytes that the group lacks there (``Share.need``) are at most ``free``. From then on, these bytes
+count as *arriving*. A group gets all of its GPUs or none, so it never holds one GPU while it waits for another. Room
+appears in three ways only: a client confirms an eviction, a lease is released (its missing bytes are no longer
+charged), or a reading of NVML shows that the memory of a dead process is free.
 
-Who waits, and for how long
----------------------------
-The queue is in the policy's order. The first that waits for a GPU is its *head*; only for heads is room made. One who
-is not a head may pass if it needs no eviction and no revocation, if it was not revoked for the head, and if the head
-could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for a
-fixed set of leases, each of which is revoked once its quantum is over: it is granted in bounded time provided that
-holders yield, then the next is the head. A head that could not be served if everybody yielded (foreign use, ghosts)
-keeps its place and holds nobody up.
+Waiting
+-------
+The queue is in the policy's order. The first wait for a GPU is its *head*, and room is made only for heads. Another
+wait may pass a head if it needs no eviction and no revocation, if its group was not revoked for the head, and if the
+head could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for
+a fixed set of leases, each of which is revoked once its quantum is over: it is granted in bounded time, provided that
+holders yield, and then the next wait is the head. A head that could not be served even if all holders yielded (because
+of other programs' use or memory pending reclaim) keeps its place and holds up no other wait.
 
-Room is made in the order in which it can be had, then by kind:
+Room is made in the order in which it becomes available, then by kind:
 
     ==============  ==================================================  =====================================
-    kind            memory may be taken                                 how
+    kind            when its memory may be taken                        how
     ==============  ==================================================  =====================================
     no lease        after debounce or residency (below)                 Evict
-    held            likewise                                            Revoke, on Released Evict
-    waiting         likewise; last in the queue first                   Evict
-    running         after its quantum                                   Revoke, on Released Evict
-    kept            once it was waited for with patience (below)        as for its kind
+    idle lease      as above                                            Revoke; on Released, Evict
+    waiting         as above; last in the queue first                   Evict
+    running         after its quantum                                   Revoke; on Released, Evict
+    kept            when the head has waited for its patience (below)   as for its kind
     ==============  ==================================================  =====================================
 
-- *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
-- *Residency*: after any other end, min(10 x cost of moving the footprint x how many are at work, quantum)
-  since the memory was in; or until the group had no work for as long as the move takes, or is expected to have none
-  for that long (``Residency``).
-- A group that comes back within its residency, with its memory still in, continues its *turn* before any head: the
-  turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway. If it needs more
-  than before (it gave its lease up to grow), room is made for it too, from those that do not run.
+- *Debounce*: 10 ms after the end of a cell, because a "Run All" submits again within about 4 ms.
+- *Residency*: after any other end of a burst, min(10 x cost of moving the footprint x number of groups at work,
+  quantum) since the memory was restored. It ends early when the group has had no work for as long as the move takes, or
+  is expected to have none for that long (``Residency``).
+- A group that comes back within its residency, with its memory still on the GPU, continues its *time slice* before any
+  head. The clock of the slice does not start again, so this cannot go on for longer than the head had to wait anyway.
+  If the group needs more than before (it released its lease to grow), room is made for it too, from groups that do not
+  run.
 
-Nothing is taken before all that the head needs can be had (give or take the debounce): it would idle meanwhile.
-Of what is taken, a little more than lacks leaves, where there is more: figures vary while they are read, and a second
-round would cost as much waiting as the first.
+Nothing is taken before all that the head needs is available (give or take the debounce), because it would lie idle
+meanwhile. If the victims have more, a little more than needed is taken: figures change while they are read, and a
+second round would take as long as the first.
 
 Wishes
 ------
-People may ask something for a group (``Wishes``). It shifts the rules above, and never suspends them: what each wish
-costs the others is bounded, and memory that has to leave because there is too much leaves all the same.
+Users may ask for special treatment of a group (``Wishes``). A wish shifts the rules above and never suspends them: its
+cost to other groups is bounded, and memory that must leave because the GPU is over-committed leaves all the same.
 
-- *Background* and *interactive*: what the group counts as, whatever it does (``activity.py``).
-- *Keep*: while it does not run, whoever came less than ``keep_patience`` ago cannot have its memory. If that is all in,
-  it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
-  next lease. So is one that waits and is not all in: else each would wait for what the other holds.
-- *Frozen*: it is revoked; its waits for a lease are passed over as if they were not there, and keep their place. Its
-  memory may leave at once, kept or not. *Held* is the same, said by an administrator, and nobody else ends it.
-- *Memory*: growth beyond it is refused.
-- *Request*, *limit*, *weight*: ``usage.py``. Who has had its limit is granted nothing until the window has moved on;
-  its waits are passed over like those of one that is frozen.
-- *Exclusive*: until its open cell ends it counts as running, ``exclusive_limit`` is its quantum and its residency, and
-  nobody tells it that others wait: so it does not go quiet. The end of the limit ends the wish.
+- *Background* and *interactive* set the group's class, whatever it does (``activity.py``).
+- *Keep*: while the group does not run, a wait that is younger than ``keep_patience`` cannot take its memory. If all of
+  that memory is resident, the group may run before such a wait, which could not use the memory anyway. A kept group
+  that is revoked at the end of its quantum is like any other until its next lease. So is one that waits and is not
+  fully resident: otherwise two kept groups could each wait for the other's memory.
+- *Frozen*: the group is revoked. Its waits for a lease are passed over, and keep their place. Its memory may leave at
+  once, kept or not. *On hold* is the same, set by an administrator, and only an administrator can end it.
+- *Memory*: growth beyond this size is refused.
+- *Request*, *limit*, *weight*: see ``usage.py``. A group that has reached its limit is granted nothing until the window
+  has moved on; its waits are passed over like those of a frozen group.
+- *Exclusive*: until its open cell ends, the group counts as running. ``exclusive_limit`` is its quantum and its
+  residency, and it is not notified that other groups wait, so that it keeps its lease between bursts. The wish ends
+  when the limit is reached.
 
-Who does not answer
--------------------
-All that is said above of how long one waits is said of holders that yield. One that does not - its process was stopped,
-its kernel never ends, it lies - is late after ``revoke_deadline`` and ten times what its moves should take
-(``Leases.miss``). From then on what it holds counts as not to be had: nobody who needs it is a head, so nobody is held
-up by it but those who could not be served without it. It is named, is charged for the GPU's time, and is granted
-nothing, since it could not give it back. Its answer ends all that (``Leases.hear``). Whoever answers, but lets nothing
-go for as long, is asked again ever more rarely, and counts as not to be had in between.
+Clients that do not answer
+--------------------------
+The bounds above hold for holders that yield. A client may not do so: its process was stopped, its CUDA kernel does not
+end, or it is faulty. It is late after ``revoke_deadline`` plus ten times the time that its moves should take
+(``Leases.miss``). From then on its memory counts as unavailable: a wait that needs it is not a head, so it holds up
+only waits that could not be served without it. The status names the client. Its group is charged for the GPU's time,
+and is granted nothing, since it could not release it. An answer ends all of this (``Leases.hear``). A client that
+answers but frees nothing for as long is asked again at growing intervals, and in between its memory counts as
+unavailable, too.
 
 Bounds
 ------
-What administrators bound (``quotas.py``) holds under every policy. Who would hold leases on more GPUs than its user or
-team may at once is passed over, and so is who waits for a GPU that is drained: they hold nobody up. Of one quota, those
-that wait are served in the queue's order, and holders make way for them as for those that wait for their memory. On a
-drained GPU every lease ends after its quantum, and all memory leaves that can.
+The bounds that administrators set (``quotas.py``) hold under every policy. A group whose user or team would hold leases
+on too many GPUs is passed over, and so is a group that waits for a GPU that is drained. Neither holds up other waits.
+Waits under one quota are served in the queue's order, and holders make way for them as for waits that need their
+memory. On a drained GPU every lease ends after its quantum, and all evictable memory leaves.
 
 Policies
 --------
-The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and says how fast holders may submit
-(``Pace``). What it says is kept until something happens that may change it: a lease, a burst, a class, a cell, a focus
-or a meter on that GPU. A policy that raises is replaced (``policy_guard.py``).
+The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and bounds how fast holders may submit
+(``Pace``). Its answers are kept until something happens on that GPU that may change them: a change of a lease, burst,
+class, cell, focus or meter. A policy that raises an exception is replaced (``policy_guard.py``).
 
 Filling
 -------
-A head whose lack is on its way out, all of it, is granted at once (``Grant.filling``): what it has in host memory then
-arrives while the others' leaves. Its share is charged only for the room that it was *allotted*; every byte that comes
-free on that GPU is allotted to it (``Room``) before anybody else can have it, so the inequality holds at each step and
-``free`` is 0 for all others. What it was not allotted yet is *owed*: whoever waits next needs that much more. One share
-at a time fills on a GPU, so what leaves is never counted on twice.
+If all that a head lacks is already on its way out, its lease begins at once (``Grant.filling``): its memory arrives
+while the others' memory leaves. Its share is charged only for the room that it was *allotted*. Every byte that comes
+free on that GPU is allotted to it (``Room``) before any other group can use it, so the inequality holds at each step,
+and ``free`` is 0 for all others. The rest is *owed*: the next wait needs that much more. Only one share fills on a GPU
+at a time, so no leaving byte is counted twice.
 
-It holds a lease while it waits for room, and yet no cycle can come of that: what it waits for are evictions under way,
-which need no lease and nobody else's room on a GPU. They do need host memory, which its own pieces give back as they
-arrive, and of which a part is never promised (``Limits``), so that one piece can always leave. Where evictions fail or
-fall short, other victims are ordered for the rest; where there are none it gives the lease back after a bounded time,
-keeps what has arrived, and comes back to its old place.
+Such a group holds a lease while it waits for room, and yet no cycle can result: it waits for evictions under way, which
+need no lease and no room of another group on a GPU. They do need host memory, which the group's own pieces give back as
+they arrive, and of which a part is never promised (``Limits``), so that one piece can always leave. If evictions fail
+or fall short, other victims are ordered out for the rest. If there are none, the group releases the lease after a
+bounded time, keeps what has arrived, and returns to its old place in the queue.
 
-The peak of host memory during a switch is therefore what the GPUs cannot hold and what is in flight, and not, as it
-would be if all left before anything arrived, the newcomer's swapped data besides.
+The peak use of host memory during a switch is therefore what the GPUs cannot hold plus what is in flight. If everything
+left before anything arrived, it would include the new group's swapped data as well.
 
 Hibernation
 -----------
-A group that has had no work, no wait and no open cell for ``hibernate_after`` gives its contexts back too
-(``hibernation.py``), as a whole or not at all: its lease is revoked, all its memory leaves, its clients *park* (none of
-their threads is in the driver, ``Park``), then the driver checkpoints them (``Hibernate``). So it does after
-``hibernate_pressure`` on a drained GPU. Never if it is kept. Work that comes up before the checkpoint has begun ends
-the attempt; after that, it is woken as soon as the checkpoint has ended. A refusal is remembered for a while.
+A group that has had no work, no wait and no open cell for ``hibernate_after`` also gives back its CUDA contexts
+(``hibernation.py``), as a whole or not at all. Its lease is revoked, all of its memory leaves, its clients *park* (none
+of their threads is in the driver, ``Park``), and the driver checkpoints them (``Hibernate``). On a drained GPU this
+happens after ``hibernate_pressure``. A kept group never hibernates. Work that arrives before the checkpoint has begun
+ends the attempt; later, the group is woken as soon as the checkpoint has ended. A refusal is remembered for a while.
 
-A head that lacks room even if everybody yields has other groups hibernate, if that suffices (``pressure.py``): idle
-ones, longest first; those that wait, the last first; those that run, after their quantum; and kept ones after
-``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any head
-does: later ones pass only if what all others would leave suffices for it. A group that hibernated for it is woken after
-it was served: where several have to leave, the first would be back before the last one has left. A group that
-hibernates while it waits for a lease keeps its place, and is woken there once its contexts *and* its memory have room
-(``Wait.for_lease``); until it has its lease, that room is kept for it. So each grant costs a bounded number of
-hibernations, and a group that could not run is not woken to be pressed again.
+A head that lacks room even if all holders yield makes other groups hibernate if that suffices (``pressure.py``): idle
+groups, longest idle first; waiting groups, last in the queue first; running groups, after their quantum; and kept
+groups after ``keep_patience``. While the head waits, their own work does not end the attempt. Such a head holds up
+other waits as any head does: later ones pass only if what the remaining groups would free suffices for it. A group that
+hibernated for the head is woken after the head was served; otherwise, where several must leave, the first would be back
+before the last has left. A group that hibernates while it waits for a lease keeps its place. It is woken there once
+there is room for its contexts *and* its memory (``Wait.for_lease``), and that room is kept until it has its lease. So
+each grant costs a bounded number of hibernations, and a group that could not run is not woken only to be sent away
+again.
 
-What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
-reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
-charged. A client that was parked for an earlier scheduler may still hold all its memory. Its checkpoint is ordered
-again, and until the answer arrives, that memory counts as used by other programs.
+What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to other groups only after a
+reading: whatever that still shows counts as use by other programs. If the outcome of a step is unknown, everything
+stays charged. A client that was parked for an earlier scheduler may still hold all its memory. Its checkpoint is
+ordered again, and until the answer arrives, that memory counts as used by other programs.
 
-It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
-growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored
-(``Wakeup``), then told (``Awake``). If the restore fails it is hibernated still, and its next call tries again. Where
-its GPU lacks room, is drained, or is at work for others while another of the same name that it sees has room and
-nothing to do, it may be restored there.
+A hibernated client is woken by its next call of the driver, by the start of a cell, and by a user's command. What it
+needs for that is admitted like growth: it waits in the queue, room is made, and the wait can be cancelled. It is then
+charged, restored (``Wakeup``) and notified (``Awake``). If the restore fails, it stays hibernated, and its next call
+tries again. If its GPU lacks room, is drained, or works for other groups while another GPU of the same name that the
+client sees has room and no work, it may be restored there.
 
-Contexts together may so be more than a GPU has. Of the groups that hibernate, each is promised no more than what leaves
-room for the one of them that needs the most, and for what the others leave on the GPU all the same (their residues);
-so any of them can run beside each other one, as it could without this. Bytes that cannot leave, since their group
-cannot hibernate or since they are its residue, are refused if they would leave too little for what another group was
-promised (``Limits.crowded_out``): so every footprint that was admitted can be served.
-
+Contexts together may thus exceed a GPU's memory. A group that hibernates is promised no more than what leaves room for
+the other group that needs the most, and for what the others leave on the GPU (their residues). So any two of them can
+run side by side, as they could without hibernation. Bytes that cannot leave, because their group cannot hibernate or
+because they are its residue, are refused if they would leave too little for what another group was promised
+(``Limits.crowded_out``). So every footprint that was admitted can be served.
 """
 
 from __future__ import annotations
@@ -238,21 +245,21 @@ from .user_commands import UserCommands
 
 
 class UnknownGroup(LookupError):
-    """No group has the id or the name that was asked for; the text is one sentence for the person who asked."""
+    """No group has this id or name. The text is one sentence for the user."""
 
-    #: For programs (docs/reference/control.md).
+    #: The code for programs (docs/reference/control.md).
     code = "unknown_group"
 
 
 class Core:
-    """Decides who holds a lease. Feed every event to ``handle`` and carry out what it returns, in order.
+    """Decides which groups hold a lease. Pass every event to ``handle`` and carry out what it returns, in order.
 
     Parameters
     ----------
     policies
-        The policies that there are.
+        The installed policies.
     rules
-        The settings that hold at first.
+        The settings to start with.
     """
 
     def __init__(self, policies: PolicyRegistry, rules: Rules | None = None) -> None:
@@ -262,7 +269,7 @@ class Core:
         times, thrash = GpuTime(rules.window), Detector()
         classes = Classes(rules.interactive_burst, rules.interactive_pause)
         preferences, host_reserve = Memory(), HostReserve(model)
-        # Each has what it needs, and no more: so they are made in the order in which they depend on each other.
+        # Each collaborator gets only what it needs, so they are made in the order in which they depend on each other.
         # fmt: off
         checks = Checks(model)
         ledger = Ledger(model, turn)
@@ -270,7 +277,7 @@ class Core:
         eligibility = Eligibility(model, turn)
         limits = Limits(model, turn, times, eligibility)
         costs = Costs(model)
-        # A policy returns only groups that it was given, so they may be of our own class.
+        # A policy passes back only groups that the core gave to it, so these are of the core's own class.
         view = PolicyView(model, times, costs, classes)
         policy = Guard(policies, model.rules.policy, cast("View", view))
         residency = Residency(model, turn, policy, costs)
@@ -394,14 +401,14 @@ class Core:
     # --- The interface ----------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Decision]:
-        """Take an event in; return what is to be done, in this order.
+        """Apply an event, and return the decisions in the order in which to carry them out.
 
         Raises
         ------
         ProtocolViolation
-            The client said what cannot be; disconnect it (and then send ``Detach`` if it was attached).
+            The client sent an impossible statement. Disconnect it, and then send ``Detach`` if it was attached.
         ValueError
-            A setting is not valid; the text is one sentence for the person who asked.
+            A setting is not valid. The text is one sentence for the user.
         """
         turn = self.turn
         turn.begin(now)
@@ -410,12 +417,12 @@ class Core:
         self._apply(event)
         # 2. Rank, plan, evict or grant.
         self.cycle.run()
-        # 3. Tell clients: pace, contention, timers.
+        # 3. Notify clients: pace, contention, timers.
         self.announcements.run()
         return turn.decisions
 
     def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
-        """Take in events of the same moment, and decide once: most of the time goes into deciding."""
+        """Apply events of the same moment, and decide once, because deciding takes most of the time."""
         *first, last = events
         if not first:
             return self.handle(last, now)
@@ -426,7 +433,7 @@ class Core:
         return self.turn.decisions + self.handle(last, now)
 
     def deadline(self) -> float | None:
-        """When the core wants a ``Tick``, unless an event comes first."""
+        """Return when the core needs a ``Tick`` unless an event comes first."""
         return self.timers.earliest()
 
     def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
@@ -435,14 +442,14 @@ class Core:
         Parameters
         ----------
         text
-            What somebody asked for.
+            The id, prefix or name.
         among
-            Says of a group's id whether they know of it; default: of all.
+            Returns whether the user may see the group with an id; default: all.
 
         Raises
         ------
         LookupError
-            None (``UnknownGroup``) or several fit; the text is one sentence for the person who asked.
+            No group fits (``UnknownGroup``), or several do. The text is one sentence for the user.
         """
         groups = [g for g in self.model.groups.values() if among is None or among(g.id)]
         if any(g.id == text for g in groups):
@@ -455,11 +462,11 @@ class Core:
             raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
         raise UnknownGroup(f"no group on the GPU has the id or name {text!r}")
 
-    # --- What others may read ----------------------------------------------------------------------
+    # --- State that other packages read ------------------------------------------------------------
 
     @property
     def rules(self) -> Rules:
-        """The settings that hold."""
+        """The settings in effect."""
         return self.model.rules
 
     @property
@@ -483,11 +490,11 @@ class Core:
         return self.model.queue
 
     def wishes_of(self, group: str) -> Wishes:
-        """Return what users asked for the group with this id, whether it is there or not."""
+        """Return the wishes for the group with this id, even if it has no client at present."""
         return self.commands.wishes_of(group)
 
     def _apply(self, event: Event) -> None:
-        """Have an event handled, with the client that it is from."""
+        """Pass an event to its handler, with the client that sent it."""
         of_client = self.client_inputs.get(type(event))
         if of_client is None:
             self.inputs[type(event)](event)
@@ -499,4 +506,4 @@ class Core:
         of_client(client, event)
 
     def _pass_time(self, event: Tick) -> None:
-        """Only the time has changed."""
+        """Do nothing: only the time has changed."""
