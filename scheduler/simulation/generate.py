@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Traces made from a seed: a class of students, a research group, production and opportunistic jobs.
 
-``GENERATORS`` is the one table of their parameters; docs/how-to/admin/simulate.md says where the figures come from.
+``GENERATORS`` is the one table of their parameters; docs/reference/simulation.md says where the figures come from.
 """
 
 from __future__ import annotations

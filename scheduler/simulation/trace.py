@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Traces: who comes when, and does what (docs/how-to/admin/simulate.md, "Traces"). Reading, checking, writing.
+"""Traces: who comes when, and does what (docs/reference/simulation.md, "Traces"). Reading, checking, writing.
 
 A trace is a header and its kernels, one JSON object a line. A header may name a generator instead of kernels.
 """
