@@ -4,6 +4,7 @@ import { documentsPlugin } from './plugins/documents';
 import { modelPlugin } from './plugins/model';
 import { notebookPlugin } from './plugins/notebook';
 import { panelPlugin } from './plugins/panel';
+import { runningPlugin } from './plugins/running';
 import { statusBarPlugin } from './plugins/statusbar';
 
 export * from './tokens';
@@ -14,5 +15,6 @@ export default [
   commandsPlugin,
   panelPlugin,
   statusBarPlugin,
-  notebookPlugin
+  notebookPlugin,
+  runningPlugin
 ];

@@ -12,6 +12,7 @@ import type { ICode, IGroup, IStatus, State } from '../core/status';
 import { Chip } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
 import { PanelContent } from '../panel';
+import { GpuSection } from '../running';
 import type { IDocuments } from '../tokens';
 import { CommandIds } from '../tokens';
 import {
@@ -245,9 +246,8 @@ const wording: IWording = {
   names: new Map([['a', name]])
 };
 
-function makeCommands(model: FakeModel): CommandRegistry {
-  const commands = new CommandRegistry();
-  const documents: IDocuments = {
+function makeDocuments(model: FakeModel): IDocuments {
+  return {
     changed: new Signal({} as IDocuments),
     currentKernel: 'a',
     get currentGroup() {
@@ -256,10 +256,14 @@ function makeCommands(model: FakeModel): CommandRegistry {
     of: group => group.sessions,
     names: () => wording.names
   };
+}
+
+function makeCommands(model: FakeModel): CommandRegistry {
+  const commands = new CommandRegistry();
   addCommands({
     commands,
     model,
-    documents,
+    documents: makeDocuments(model),
     trans: pseudo,
     open: () => Promise.resolve()
   });
@@ -412,6 +416,26 @@ describe('in a language of brackets', () => {
         check(commands.label(command, args), commands.caption(command, args));
       }
       check(commands.label(CommandIds.goTo));
+    }
+  );
+
+  it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
+    'the sidebar of running kernels says %s %s',
+    (_state, _code, group) => {
+      const model = new FakeModel(statusOf(group));
+      const section = new GpuSection({
+        model,
+        documents: makeDocuments(model),
+        kernels: { shutdown: () => Promise.resolve() },
+        commands: makeCommands(model),
+        trans: pseudo
+      });
+      const { name, shutdownLabel, shutdownAllConfirmationText } = section;
+      check(name, shutdownLabel, shutdownAllConfirmationText);
+      for (const { label, labelTitle, detail } of section.running()) {
+        check(label() as string, labelTitle?.() ?? '', detail?.() ?? '');
+      }
+      section.dispose();
     }
   );
 

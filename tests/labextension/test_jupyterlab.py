@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Where the extension uses JupyterLab's own places: menus, toolbar, sidebar of running kernels, main area."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.labextension.crowd import Crowd
+from tests.support.lab_page import THEMES, LabPage
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
+    """Return a crowd in which the notebook in front is running on the GPU."""
+    with Crowd(runtime / "s.sock", gpu) as crowd:
+        crowd.running("plots.ipynb", 0.5, group=page.kernel_of("plots.ipynb"))
+        expect(page.chip).to_contain_text("running")
+        yield crowd
+    expect(page.panel.get_by_role("listitem")).to_have_count(0)
+
+
+def entries(page: LabPage, target: Locator) -> list[str]:
+    """Return the entries about the GPU in a context menu, and close it."""
+    target.click(button="right")
+    items = page.page.get_by_role("menu").get_by_role("menuitem")
+    expect(items.first).to_be_visible()
+    texts = items.locator(".lm-Menu-itemLabel").all_inner_texts()
+    labels = [text for text in texts if "GPU" in text]
+    page.page.keyboard.press("Escape")
+    expect(items).to_have_count(0)
+    return labels
+
+
+def test_menus_of_tab_file_and_kernel_act_on_a_notebook_that_uses_the_gpu(
+    crowd: Crowd, page: LabPage
+) -> None:
+    wanted = ["GPU: Release", "GPU: Hibernate When Idle"]
+    tabs = page.page.locator("#jp-main-dock-panel .lm-TabBar-tab")
+    assert entries(page, tabs.filter(has_text="plots.ipynb")) == wanted
+    page.execute("filebrowser:activate")
+    files = page.page.locator(".jp-DirListing-item")
+    assert entries(page, files.filter(has_text="plots.ipynb")) == wanted
+    # This notebook has no kernel.
+    assert entries(page, files.filter(has_text="train.ipynb")) == []
+    page.execute("running:show-panel")
+    kernel = page.page.locator(".jp-RunningSessions-item.jp-mod-kernel").first
+    assert entries(page, kernel) == wanted
+    page.execute("filebrowser:activate")
+
+
+def test_the_sidebar_of_running_kernels_shows_state_and_memory(crowd: Crowd, page: LabPage) -> None:
+    page.execute("running:show-panel")
+    sidebar = page.page.locator("#jp-running-sessions")
+    section = sidebar.get_by_role("region", name="GPU sharing")
+    item = section.locator(".jp-RunningSessions-item")
+    expect(item).to_have_count(1)
+    expect(item).to_contain_text("plots")
+    detail = item.locator(".jp-RunningSessions-itemDetail")
+    expect(detail).to_have_text("running · 4\u00a0GiB")
+    # Nothing of it is cut off, even in a sidebar of the usual width.
+    assert detail.evaluate("node => node.scrollWidth <= node.clientWidth")
+    for theme in THEMES:
+        page.set_theme(theme)
+        assert page.violations("#jp-running-sessions .jp-GpuShare-running") == []
+    page.set_theme(THEMES[0])
+    page.picture("running", sidebar)
+    page.execute("filebrowser:activate")
