@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What comes out of the scheduler's core."""
+"""Decisions: the scheduler's core returns them, and the server carries them out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .values import Growth
 
 
 class Grant(Struct, frozen=True):
-    """A lease. ``filling``: its room is still being made; ``Room`` says how much of it is there."""
+    """A lease. With ``filling``, its room is still being made, and ``Room`` states how much of it is there."""
 
     client: int
     lease: int
@@ -24,9 +24,9 @@ class Revoke(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """Let one submission through that waits at the gate, under the lease that the client's group is giving back.
+    """Let one submission through that waits at the gate, under the lease that the client's group is releasing.
 
-    ``again``: the client has given it back, and has it again until it is released.
+    With ``again``, the client has released the lease already, and holds it again until it sends ``Released``.
     """
 
     client: int
@@ -54,10 +54,10 @@ class CancelWaits(Struct, frozen=True):
 
 
 class Contended(Struct, frozen=True):
-    """``waiting``: groups that wait for a GPU of the client's. ``beside``: groups that hold a lease there too.
+    """``waiting``: groups that wait for one of the client's GPUs. ``beside``: groups that also hold a lease there.
 
-    With either, a burst is over once nothing was submitted for the quiet gap. They are exact when told, and told anew
-    when one of them changes between none and some.
+    If either is not 0, a burst is over once nothing was submitted for the quiet gap. Both are exact when sent, and are
+    sent again when one of them changes from or to 0.
     """
 
     client: int
@@ -73,19 +73,19 @@ class EndBurst(Struct, frozen=True):
 
 
 class Pace(Struct, frozen=True):
-    """How fast a client with a lease may submit; what it was told last holds until it is told anew.
+    """How fast a client with a lease may submit. It holds until the next ``Pace``.
 
     Attributes
     ----------
     inflight
-        Seconds of its own work, as measured, that may be in flight: 0 pauses it, None bounds nothing. One submission
-        may always be, unless it is paused.
+        Seconds of its own work, as measured, that may be in flight: 0 pauses the client, None sets no bound. Unless it
+        is paused, one submission may always be in flight.
     stall
-        Where it could not submit for so many seconds, one submission is let through all the same; not beyond the share.
+        Seconds without a submission after which one is let through all the same, within the share.
     share
-        Fraction of the wall time that its work may be on the GPU; 1: all.
+        The fraction of the wall time for which its work may be on the GPU; 1: all.
     meter
-        Whether it has to say how much it had (``Meter``), measured to the submission.
+        Whether the client measures each submission and reports its GPU time (``Meter``).
     """
 
     client: int
@@ -96,9 +96,9 @@ class Pace(Struct, frozen=True):
 
 
 class Room(Struct, frozen=True):
-    """Under a grant that fills: so many bytes of the client's footprint may be on the GPU now, or ``ALL``.
+    """Bytes of the client's footprint that may be on the GPU now, or ``ALL``, under a grant that fills.
 
-    ``last``: the lease brings no more, unless the promise grows; the rest is used from the host.
+    With ``last``, the lease brings no more unless the promise grows; the GPU accesses the rest in host memory.
     """
 
     client: int
@@ -109,14 +109,14 @@ class Room(Struct, frozen=True):
 
 
 class Prepare(Struct, frozen=True):
-    """Have so many bytes of the host's pool page-locked, in use or ahead of need."""
+    """The bytes of the host memory pool that the client keeps page-locked, in use or ahead of need."""
 
     client: int
     bytes: int
 
 
 class Stock(Struct, frozen=True):
-    """Have so many bytes of the host's pool at hand, in use or ahead of need."""
+    """The bytes of the host memory pool that the server keeps prepared, in use or ahead of need."""
 
     bytes: int
 
@@ -136,9 +136,10 @@ class Hibernate(Struct, frozen=True):
 
 
 class Wakeup(Struct, frozen=True):
-    """Have the client's process restored; ``Woken`` answers. With GPUs: the second in the place of the first.
+    """Have the client's process restored; ``Woken`` answers.
 
-    ``needs``: bytes that it takes on the GPU ``gpu``; 0: not known.
+    With ``gpu_from`` and ``gpu_to``, it is restored on the second GPU instead of the first. ``needs``: bytes that it
+    takes on the GPU ``gpu``; 0: not known.
     """
 
     client: int
@@ -149,7 +150,7 @@ class Wakeup(Struct, frozen=True):
 
 
 class Hibernated(Struct, frozen=True):
-    """Tell a parked client what came of it; not ``done``: it may call the driver.
+    """The result of parking a client. Unless it is ``done``, the client may call the driver.
 
     ``context``: bytes that its contexts took, as far as is known.
     """
@@ -161,10 +162,10 @@ class Hibernated(Struct, frozen=True):
 
 
 class Awake(Struct, frozen=True):
-    """Tell a parked client that it may call the driver; or (``status``, a CUresult) that it cannot be woken now.
+    """A parked client may call the driver, or (``status``, a CUresult) cannot be woken now.
 
-    ``serial``: of the ``Wake``; 0: nobody of the client's has asked. What was on ``gpu_from`` is on ``gpu_to`` now,
-    unless they are empty.
+    ``serial``: that of the ``Wake``; 0: no thread of the client has asked. Unless they are empty, what was on
+    ``gpu_from`` is now on ``gpu_to``.
     """
 
     client: int
@@ -176,7 +177,7 @@ class Awake(Struct, frozen=True):
 
 
 class ReadDevice(Struct, frozen=True):
-    """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
+    """Pass the core a new ``Device`` event for this GPU, in ``after`` seconds at the earliest."""
 
     gpu: str
     after: float = 0.0

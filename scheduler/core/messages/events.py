@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What goes into the scheduler's core."""
+"""Events: the input of the scheduler's core."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .values import (
 
 
 class Attach(Struct, frozen=True):
-    """A client said HELLO. ``lease`` is set if it goes on under a lease of an earlier scheduler."""
+    """A client sent HELLO. ``lease`` is set if it goes on under a lease of an earlier scheduler."""
 
     client: int
     pid: int
@@ -37,20 +37,20 @@ class Attach(Struct, frozen=True):
     leased: bool = False
     busy: bool = False
     lease: int = 0
-    #: May hold more than a GPU has: what has no room is used from the host.
+    #: Whether it may hold more than a GPU has. The GPU accesses what has no room in host memory.
     oversubscribe: bool = False
-    #: Whose it is: shares and fairness are between users.
+    #: Its user: shares and fairness are between users.
     user: str = ""
-    #: Groups of users that it is in, as the system or JupyterHub knows them.
+    #: The user's groups, according to the system or JupyterHub.
     teams: tuple[str, ...] = ()
-    #: It is parked, so it may be checkpointed: ``pinned`` and ``context`` are what it needs to be awake.
+    #: Whether it is parked, and so may be checkpointed: ``pinned`` and ``context`` are what it needs to be awake.
     hibernated: bool = False
-    #: The GPUs that it may use then; none: that is not known.
+    #: The GPUs that it may use then; empty: not known.
     sees: tuple[str, ...] = ()
 
 
 class Detach(Struct, frozen=True):
-    """A client's connection ended. What it held stays charged until the device is seen without it."""
+    """A client's connection ended. Its memory stays charged until a reading of the GPU shows that it is free."""
 
     client: int
 
@@ -68,9 +68,10 @@ class Burst(Struct, frozen=True):
 
 
 class Meter(Struct, frozen=True):
-    """What a client has had of one GPU since it attached: both only grow.
+    """A client's use of one GPU since it attached. Both figures only grow.
 
-    ``busy``: seconds for which work of its own was on the GPU, as its events say; what ran side by side counts once.
+    ``busy``: seconds for which its own work was on the GPU according to its CUDA events. Work that ran side by side
+    counts once.
     """
 
     client: int
@@ -81,7 +82,7 @@ class Meter(Struct, frozen=True):
 
 
 class Stuck(Struct, frozen=True):
-    """A client that was revoked cannot give its lease back yet: this kernel still runs, since ``since``."""
+    """A client whose lease was revoked cannot release it yet: this CUDA kernel has been running since ``since``."""
 
     client: int
     lease: int
@@ -96,10 +97,10 @@ class Released(Struct, frozen=True):
 
 
 class Grow(Struct, frozen=True):
-    """A client wants more memory: at least ``least``, best ``most`` promised bytes.
+    """A client wants more memory: at least ``least``, and up to ``most`` promised bytes.
 
-    ``oversubscribe``: more than the GPU has, if need be; the client is one that oversubscribes from now on.
-    ``urgent``: an open stream capture needs what is allocated, or what runs may; until it is done, the lease is kept.
+    With ``oversubscribe``, it may get more than the GPU has, and the client oversubscribes from now on. With
+    ``urgent``, an open stream capture or running work may need the memory, so the lease is kept until it is allocated.
     """
 
     client: int
@@ -126,7 +127,7 @@ class Evicted(Struct, frozen=True):
 
 
 class Moving(Struct, frozen=True):
-    """Of an eviction that is under way: what has left so far. ``Evicted`` comes in the end all the same."""
+    """The progress of an eviction: what has left so far. ``Evicted`` still follows at the end."""
 
     client: int
     serial: int
@@ -145,14 +146,15 @@ class Restored(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
-    #: The driver's error, if not all could be moved; 0: not known.
+    #: The driver's error if not everything could be moved; 0: not known.
     error: int = 0
 
 
 class Parked(Struct, frozen=True):
-    """Answers ``Park``.
+    """The answer to ``Park``.
 
-    ``needs``: what it needs on its GPU to be awake, ``pinned`` and ``context``; ``sees``: the GPUs that it may use.
+    ``needs``: what the client needs on its GPU to be awake (``pinned`` and ``context``). ``sees``: the GPUs that it may
+    use.
     """
 
     client: int
@@ -163,7 +165,7 @@ class Parked(Struct, frozen=True):
 
 
 class Wake(Struct, frozen=True):
-    """A parked client is needed: a thread of it waits to enter the driver, or the process ends."""
+    """A parked client must wake: one of its threads waits to enter the driver, or the process exits."""
 
     client: int
     serial: int
@@ -172,7 +174,7 @@ class Wake(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """A cell began or ended, as the kernel's hook (``client``) or the server (by ``group``) saw it."""
+    """A cell began or ended, as reported by the Jupyter kernel's hook or by the Jupyter server."""
 
     group: str
     phase: Phase
@@ -181,7 +183,7 @@ class Cell(Struct, frozen=True):
     from_kernel: bool
 
 
-# --- From people and the machine ------------------------------------------------------------------
+# --- From users, administrators and the machine ---------------------------------------------------
 
 
 class Cancel(Struct, frozen=True):
@@ -189,20 +191,20 @@ class Cancel(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """End the group's burst and give its lease back; with ``offload``, move all its memory out too."""
+    """End the group's burst and release its lease. With ``offload``, also evict all of its memory."""
 
     group: str
     offload: bool = False
 
 
 class HibernateNow(Struct, frozen=True):
-    """People want a group to hibernate as soon as it is idle."""
+    """A user wants a group to hibernate as soon as it is idle."""
 
     group: str
 
 
 class WakeNow(Struct, frozen=True):
-    """People want a hibernated group to be awake before its next cell."""
+    """A user wants a hibernated group to wake before its next cell."""
 
     group: str
 
@@ -213,10 +215,10 @@ class Rename(Struct, frozen=True):
 
 
 class Adjust(Struct, frozen=True):
-    """People ask something for a group; what is None stays as it is.
+    """A user changes the wishes for a group. A field that is None stays as it is.
 
-    ``memory``: bytes of footprint on each GPU, 0 for none. ``request``, ``limit``, ``weight``: as in ``Entitlement``.
-    ``later``: remember it for a group that has no process yet.
+    ``memory``: the cap of the footprint on each GPU in bytes, 0 for none. ``request``, ``limit``, ``weight``: as in
+    ``Entitlement``. With ``later``, the wishes are remembered for a group that has no process yet.
     """
 
     group: str
@@ -232,12 +234,15 @@ class Adjust(Struct, frozen=True):
 
 
 class Entitlement(Struct, frozen=True):
-    """What one group, user or team of users is entitled to; fractions are of one GPU's time over the window.
+    """What one group, user or team of users is entitled to. Fractions are of one GPU's time over the window.
 
-    ``request``: guaranteed, 0 for nothing. ``limit``: never more, 0 for none. ``weight``: of what is spare. ``memory``:
-    bytes of footprint on each GPU in all, 0 for no cap. Of users and teams alone: ``gpus``: most GPUs on which their
-    groups may hold leases at once, 0 for all. ``host``: bytes of footprint over all GPUs, which may all have to lie in
-    host memory, 0 for no cap.
+    - ``request``: the guaranteed fraction, 0 for none
+    - ``limit``: the largest fraction, 0 for no limit
+    - ``weight``: the weight in the spare time
+    - ``memory``: the cap of the footprint on each GPU in bytes, 0 for none
+    - ``gpus`` (users and teams only): the number of GPUs on which their groups may hold leases at once, 0 for all
+    - ``host`` (users and teams only): the cap of the footprint over all GPUs in bytes, since all of it may have to be
+      kept in host memory, 0 for none
     """
 
     request: float = 0.0
@@ -249,10 +254,10 @@ class Entitlement(Struct, frozen=True):
 
 
 class Entitle(Struct, frozen=True):
-    """An admin states what somebody is entitled to.
+    """An administrator sets an entitlement.
 
-    ``user:NAME``; ``user:*``: each user of whom nothing else is stated; or ``team:NAME``: its ``members`` (users), and
-    whoever said so of himself (``Attach.teams``).
+    ``whose`` is ``user:NAME``, ``user:*`` for each user without an entitlement of their own, or ``team:NAME``. A team
+    consists of its ``members`` (users) and of the users whose clients name it (``Attach.teams``).
     """
 
     whose: str
@@ -261,7 +266,7 @@ class Entitle(Struct, frozen=True):
 
 
 class Focus(Struct, frozen=True):
-    """The notebook in front of one user: among that user's own, it comes first. Empty: none."""
+    """The notebook in front of one user, which comes first among that user's own. Empty: none."""
 
     user: str
     group: str
@@ -271,32 +276,32 @@ class Configure(Struct, frozen=True):
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
     policy: str | None = None
-    #: Seconds of idleness after which a group hibernates; 0: none does.
+    #: Seconds of idleness after which a group hibernates; 0: never.
     hibernate_after: float | None = None
 
 
 class Hold(Struct, frozen=True):
-    """An administrator takes the GPU from a group until he lets it go on: its user cannot."""
+    """An administrator puts a group on hold, or ends that. Its user cannot end it."""
 
     group: str
     on: bool
 
 
 class Drain(Struct, frozen=True):
-    """An administrator wants a GPU empty: no lease is granted there, those that are there end, memory leaves."""
+    """An administrator drains a GPU: no lease is granted there, the present ones end, and memory leaves."""
 
     gpu: str
     on: bool
 
 
 class Maintain(Struct, frozen=True):
-    """An administrator tells everybody something, such as when the machine will be stopped. Empty: no more."""
+    """An administrator's message to all users, for example when the machine will be stopped. Empty: none."""
 
     text: str
 
 
 class Device(Struct, frozen=True):
-    """A reading of one GPU's memory (NVML). The first one of a GPU makes it known to the core."""
+    """A reading of one GPU's memory (NVML). The first reading of a GPU adds it to the core."""
 
     gpu: str
     total: int
@@ -308,7 +313,7 @@ class Device(Struct, frozen=True):
 class Awaited(Struct, frozen=True):
     """A client of the previous scheduler that has not attached to this one yet."""
 
-    #: Its process and when that was started, as `pool.start_time` has it; 0 and "" where they cannot be seen.
+    #: Its process, and when that started, as returned by `pool.start_time`; 0 and "" if they are not visible.
     pid: int
     started: str
     group: str
@@ -322,14 +327,14 @@ class Await(Struct, frozen=True):
 
 
 class Desist(Struct, frozen=True):
-    """Clients of the previous scheduler have exited, or (``late``) had time enough to attach again."""
+    """Clients of the previous scheduler have exited, or (``late``) have had enough time to attach again."""
 
     clients: tuple[int, ...]
     late: bool = False
 
 
 class Measured(Struct, frozen=True):
-    """What the contexts of a client take on a GPU, as the driver says."""
+    """The driver's figure for the contexts of a client on a GPU."""
 
     client: int
     gpu: str
@@ -337,9 +342,9 @@ class Measured(Struct, frozen=True):
 
 
 class HostMemory(Struct, frozen=True):
-    """How many bytes of host memory swapped data may take in all.
+    """The bytes of host memory that all swapped data may take.
 
-    ``most``: what that could be at most, if no other program needed any.
+    ``most``: the budget if no other program needed host memory.
     """
 
     budget: int
@@ -347,9 +352,9 @@ class HostMemory(Struct, frozen=True):
 
 
 class Hibernatable(Struct, frozen=True):
-    """Whether processes can be checkpointed here at all; if not, ``code`` and ``text`` say why.
+    """Whether processes can be checkpointed on this machine. If not, ``code`` and ``text`` give the reason.
 
-    ``moves``: they can be restored on another GPU of the same kind.
+    ``moves``: whether they can be restored on another GPU of the same kind.
     """
 
     able: bool
@@ -359,19 +364,19 @@ class Hibernatable(Struct, frozen=True):
 
 
 class Checkpointed(Struct, frozen=True):
-    """What came of ``Hibernate``; or, with ``ok`` false, of ``Park``: the process is one that must not be parked."""
+    """The result of ``Hibernate``, or, with ``ok`` false, of ``Park``: the process must not be parked."""
 
     client: int
     ok: bool
     code: str = ""
     text: str = ""
     seconds: float = 0.0
-    #: Bytes that the process had on its GPU before, as the driver says; 0: it does not say.
+    #: Bytes that the process had on its GPU before, according to the driver; 0: not known.
     held: int = 0
 
 
 class Woken(Struct, frozen=True):
-    """What came of ``Wakeup``."""
+    """The result of ``Wakeup``."""
 
     client: int
     ok: bool
@@ -387,7 +392,7 @@ class Notice(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """The time that ``Core.deadline()`` asked for has come."""
+    """The time that ``Core.deadline()`` returned has come."""
 
 
 Event = (

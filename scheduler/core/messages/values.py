@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What events and decisions are made of."""
+"""Types of the fields of events and decisions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Phase = Literal["begin", "end"]
 Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", "failed", "exit"]
 Growth = Literal["resident", "swapped", "device", "cap", "host"]
 MoveStatus = Literal["done", "partial", "failed"]
-#: What a client answers to ``Park``: ``done``, or why it is not to be checkpointed.
+#: A client's answer to ``Park``: ``done``, or why it must not be checkpointed.
 Parking = Literal["done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "pinned", "plain"]
 WakeCause = Literal["call", "exit"]
-#: The order of the GPUs that a group without one gets: the scheduler's, the one that is stated, or none still.
+#: The order of GPUs for a group without one: the scheduler's, the stated one, or still none.
 Keep = Literal["none", "it", "ask"]
 AntiThrash = Literal["auto", "on", "off"]
-#: What people ask for; with ``auto``, the group's class follows from what it does (``activity.py``).
+#: A user's wish. With ``auto``, the group's class follows from what it does (``activity.py``).
 Priority = Literal["auto", "interactive", "background"]
-#: What a group counts as.
+#: The class of a group.
 Class = Literal["interactive", "background"]
 #: Seconds, or ``"auto"``: from the measured cost of moving.
 Quantum = float | Literal["auto"]
-#: As ``Room.resident``: the room for all that is promised is there.
+#: The value of ``Room.resident`` when there is room for all that is promised.
 ALL = (1 << 64) - 1
 
 
 class Usage(Struct):
-    """What one client holds on one GPU. Not frozen: the core keeps what a parked client needs up to date."""
+    """What one client holds on one GPU. It can change, because the core updates what a parked client needs."""
 
     gpu: str
     promised: int = 0
