@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the core knows: its entities, their records, and the object that holds them all."""
+"""The state of the core: its entities, their records, and the object that holds them all."""
 
 from .entities import Client, Gpu, Group, Holding, Share, Wait
 from .records import (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPUs, lease groups, their clients, what each holds where, and the waits: entities that refer to each other.
+"""GPUs, lease groups, clients, their memory on each GPU, and waits: entities that refer to each other.
 
-Sums are kept, never recomputed, and only ``Ledger`` changes them (``ledger.py``):
+Sums are kept and never computed again, and only ``Ledger`` changes them (``ledger.py``):
 
     Holding (client x GPU)  -- summed into -->  Share (group x GPU)  -- summed into -->  Gpu
 """
@@ -32,7 +32,7 @@ from .records import (
 
 @dataclass(slots=True, eq=False)
 class Gpu:
-    """One GPU: what is on it, as clients state it and as NVML shows it."""
+    """One GPU: its memory, according to the clients' statements and to NVML."""
 
     uuid: str
     index: int
@@ -41,7 +41,7 @@ class Gpu:
     reserve: int
     used: int
     read_at: float
-    #: Bytes per second of moves to and from the host: measured, at first a guess.
+    #: Bytes per second of moves to and from the host: measured, or an initial estimate.
     bandwidth: float
     measured: bool = False
     promised: int = 0
@@ -51,90 +51,84 @@ class Gpu:
     #: Bytes that are charged for what hibernated clients leave here.
     left: int = 0
     context_sizes: ContextSizes = field(default_factory=ContextSizes)
-    #: Bytes that are on their way out; and pinned ones that were admitted and perhaps are not allocated yet.
+    #: Bytes that are being evicted; and unevictable bytes that were admitted but may not be allocated yet.
     leaving: int = 0
     unsettled: int = 0
-    #: Of leased footprints, bytes that are not resident yet: their room is taken all the same. Of a share that fills,
-    #: only what it was allotted.
+    #: Bytes of leased footprints that are not resident yet, whose room is taken. Of a share that fills, only the bytes
+    #: that were allotted.
     arriving: int = 0
-    #: The share that gets all room that appears here, because its lease was granted before the room was there.
+    #: The share that gets all room that appears here, because its lease began before the room was there.
     filling: Share | None = None
+    #: Bytes that other programs use; and bytes of clients that have exited, until a reading shows that they are free.
     foreign: int = 0
     pending_reclaim: int = 0
-    #: When the last of them came.
+    #: When the last client with memory here exited.
     exited_at: float = 0.0
-    #: What clients of the previous scheduler held here as far as it knew, by their numbers in its list. Until they have
-    #: attached again or exited, it is part of ``ghosts``.
+    #: The memory of the previous scheduler's clients here, by their numbers in its list. Until they have attached again
+    #: or exited, it is part of ``pending_reclaim``.
     returning: dict[int, Usage] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     victims: Victims[Share] = field(default_factory=Victims)
-    #: Bytes by which what is stated has shrunk since the last reading, other than by orders.
+    #: Bytes by which the clients' statements have shrunk since the last reading, except by ordered evictions.
     shrunk: int = 0
-    #: Bytes by which readings have lowered what others use: perhaps of what was freed and had not been stated yet.
+    #: Bytes by which readings have lowered ``foreign``, perhaps because of freed memory that was not stated yet.
     lowered: int = 0
-    #: Bytes by which the last reading showed less than is charged to clients; and of ``shrunk``, what was charged for
-    #: contexts that take less, as far as that reading did not show it: others' use may be greater by that.
+    #: Bytes by which the last reading was below the charges of clients. And the part of ``shrunk`` that was charged for
+    #: contexts that take less, as far as that reading did not show it: ``foreign`` may be greater by that.
     overcharged: int = 0
     hidden: int = 0
-    #: When a reading was asked for that has not come yet.
+    #: When the reading was requested that has not arrived yet.
     asked_at: float | None = None
-    #: The pause after which to read again by itself.
+    #: The pause before the next reading without an event.
     read_pause: float = 0.0
-    #: Growth that is answered later.
+    #: Growth requests that are answered later.
     delayed_growth: list[Delayed] = field(default_factory=list)
-    #: Groups that hold a lease here, by id; and how fast they may submit, where anything bounds them.
+    #: Groups that hold a lease here, by id.
     holders: dict[str, Group] = field(default_factory=dict)
-    #: Of these, those that were revoked; and how many are in the background.
+    #: Holders whose lease was revoked; and the number of holders in the background class.
     yielding: dict[str, Group] = field(default_factory=dict)
     background: int = 0
     #: The holders, as they are notified of contention. None: to be collected again.
     subscribers: Subscribers[Client, Group] | None = None
+    #: How fast the holders may submit, where anything bounds them.
     paces: dict[str, Speed] = field(default_factory=dict)
-    #: How many holdings on it are lost; and how many are of clients that are off it.
+    #: The number of holdings here that are lost; and of those whose clients hibernate.
     lost: int = 0
     hibernated: int = 0
-    #: Who lacks room here looks for groups that could hibernate, not before.
+    #: The earliest time at which a wait that lacks room here looks for groups that could hibernate.
     press_at: float = 0.0
-    #: Bytes of all promises that nothing was allocated from.
+    #: Promised bytes that were never allocated.
     unused: int = 0
-    #: An administrator wants it empty.
+    #: Whether an administrator drains it.
     drained: bool = False
-    #: Who waits for it, in order; and how many groups do that could be served.
+    #: The waits for it, in order; and the number of waiting groups that could be served.
     queue: list[Wait] = field(default_factory=list)
     waiting: int = 0
-    #: Whether nobody, one or several wait, and hold a lease, as its holders know.
+    #: The numbers of waiting groups and of holders, up to 2, of which its holders were last notified.
     contention: tuple[int, int] = (0, 0)
-    #: Of the host's memory that should be ready, what is for its sake.
+    #: The part of the host memory reserve that is for this GPU.
     lacking: int = 0
-    #: Its timers: to look at it again, and at its paces.
+    #: Its timers: to decide on it again, and to compute its paces again.
     looks: Timer = field(init=False)
     paces_again: Timer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make once what is asked for at each event."""
+        """Make the timers once, because each event uses them."""
         self.looks, self.paces_again = ("gpu", self.uuid), ("pace", self.uuid)
 
     @property
     def free(self) -> int:
         """Room for more; negative where more is charged than there is."""
-        return (
-            self.total
-            - self.reserve
-            - self.foreign
-            - self.pending_reclaim
-            - self.resident
-            - self.pinned
-            - self.context
-            - self.uncovered(self.left)
-            - self.arriving
-        )
+        held = self.resident + self.pinned + self.context + self.arriving
+        others = self.foreign + self.pending_reclaim + self.uncovered(self.left)
+        return self.total - self.reserve - others - held
 
     def uncovered(self, left: int) -> int:
-        """Return how much of what hibernated clients leave is more than half of the reserve, which is there for it."""
+        """Return the part of residues of this size that half of the reserve does not cover."""
         return max(0, left - self.reserve // 2)
 
     def freed_without(self, left: int) -> int:
-        """Return how much more room there would be without so much of what is left."""
+        """Return the room that would appear if the residues were smaller by ``left``."""
         return self.uncovered(self.left) - self.uncovered(self.left - left)
 
     @property
@@ -145,21 +139,21 @@ class Gpu:
 
     @property
     def coming(self) -> int:
-        """Bytes that are on their way out, of clients that answer."""
+        """Bytes that are being evicted by clients that answer."""
         if not self.lost:
             return self.leaving
         return sum(share.leaving for share in self.shares.values())
 
     def kept_from(self, share: Share) -> int:
-        """Bytes that other groups keep from a share, since they do not answer."""
-        # A group that does not answer keeps its memory here also if its silent client is on another GPU.
+        """Bytes that other groups withhold from a share because they do not answer."""
+        # A group that does not answer also withholds its memory here if its silent client is on another GPU.
         if not (self.lost or self.yielding):
             return 0
         return sum(other.unreachable for other in self.shares.values() if other is not share)
 
     @property
     def owed(self) -> int:
-        """Bytes that a share that fills has yet to be allotted."""
+        """Bytes that are still to be allotted to the share that fills here."""
         return 0 if self.filling is None else self.filling.missing
 
 
@@ -172,39 +166,39 @@ class Holding:
     promised: int = 0
     resident: int = 0
     pinned: int = 0
-    #: Bytes that are charged for contexts: measured, or what such contexts were seen to take, or as stated.
+    #: Bytes charged for contexts: measured, or known from similar contexts, or as stated.
     context: int = 0
-    #: Bytes that the client's contexts were admitted with, as it states; whether they were measured since that changed.
+    #: Bytes that the client states for its contexts; and whether these were measured since the statement changed.
     stated: int = 0
     measured: bool = False
-    #: While its client hibernates: the bytes that its contexts took here, and those that are charged for what is left.
+    #: While its client hibernates: bytes that its contexts took here; and bytes charged for its residue.
     took: int = 0
     left: int = 0
-    #: Of a process that states no context: bytes that it holds beyond what it states, which are not charged to it.
+    #: Bytes beyond the statements of a process that states no context. They are not charged to it.
     beyond: int = 0
     host: int = 0
-    #: Bytes that the client was told to move out, while it has not answered.
+    #: Bytes that the client was told to evict, until it answers.
     evicting: int = 0
-    #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU, and what the
-    #: client was last told of that.
+    #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU; and the value
+    #: that was last sent to the client.
     room: int = 0
     told: int = 0
-    #: It was told that there will be no more.
+    #: Whether the client was told that this lease brings no more.
     told_last: bool = False
-    #: Pinned bytes and contexts that were admitted and perhaps are not allocated yet.
+    #: Unevictable bytes and contexts that were admitted but may not be allocated yet.
     unsettled: int = 0
-    #: Of the promise, what was not allocated when all was last in: it needs no memory yet.
+    #: The part of the promise that was not allocated when all of it was last resident. It needs no memory yet.
     spare: int = 0
-    #: A move out failed: not to be tried again before, and the pause after the next failure.
+    #: After an eviction has failed: when to order the next one; and the pause after the next failure.
     stuck_until: float = 0.0
     stuck_pause: float = 0.0
-    #: Since when nothing has left, however often it was told to.
+    #: Since when nothing has left in spite of orders.
     refuses_since: float | None = None
-    #: Its memory is not to be had: its client does not answer, or refuses again and again.
+    #: Whether its memory is unavailable, because its client does not answer or repeatedly fails to evict.
     lost: bool = False
 
     def contexts(self, stated: int) -> int:
-        """Return the charge for contexts that the client states to be of this size."""
+        """Return the charge for contexts of this stated size."""
         if stated == self.stated:
             return self.context
         sizes, more = self.share.gpu.context_sizes, stated - self.stated
@@ -218,41 +212,39 @@ class Share:
 
     group: Group
     gpu: Gpu
-    #: Counts those that came to any GPU: the order in which they came.
+    #: Its place in the order in which shares were made, on all GPUs.
     number: int = 0
     holdings: dict[int, Holding] = field(default_factory=dict)
     promised: int = 0
     resident: int = 0
     pinned: int = 0
     context: int = 0
-    #: What its hibernated clients leave here.
+    #: The residues of its hibernated clients.
     left: int = 0
-    #: Bytes that are on their way out.
     evicting: int = 0
-    #: The part of ``gpu.arriving`` that is this group's.
+    #: This group's part of ``gpu.arriving``.
     arriving: int = 0
-    #: Under a lease of a group that oversubscribes: bytes that it brings in, where more is promised. None: all.
+    #: Under a lease of a group that oversubscribes: bytes that the lease brings in if more is promised. None: all.
     ceiling: int | None = None
-    #: How many of its holdings are lost.
     lost: int = 0
 
     @property
     def leaving(self) -> int:
-        """Bytes that are on their way out, of clients that answer."""
+        """Bytes that are being evicted by clients that answer."""
         if not self.lost:
             return self.evicting
         return sum(h.evicting for h in self.holdings.values() if not h.lost)
 
     @property
     def movable(self) -> int:
-        """Bytes that could be told to leave."""
+        """Bytes whose eviction could be ordered."""
         if not self.lost:
             return self.resident - self.evicting
         return sum(h.resident - h.evicting for h in self.holdings.values() if not h.lost)
 
     @property
     def asleep(self) -> int:
-        """Bytes that its hibernated clients need to be awake again."""
+        """Bytes that its hibernated clients need to wake."""
         return sum(
             h.client.needs.pinned + h.client.needs.context
             for h in self.holdings.values()
@@ -261,19 +253,19 @@ class Share:
 
     @property
     def unreachable(self) -> int:
-        """Bytes of the GPU that it keeps from others, since it does not answer."""
+        """Bytes of the GPU that it withholds from other groups because it does not answer."""
         if self.group.overdue:
             return self.resident + self.arriving
         return sum(h.resident for h in self.holdings.values() if h.lost) if self.lost else 0
 
     @property
     def used(self) -> bool:
-        """Whether there is anything: a group may have asked for some, and got none."""
+        """Whether it holds anything. A group may have asked for memory and got none."""
         return self.promised + self.pinned + self.context > 0
 
     @property
     def oversubscribes(self) -> bool:
-        """Whether what has no room may be used from the host."""
+        """Whether the GPU may access in host memory what has no room."""
         for holding in self.holdings.values():  # noqa: SIM110 - asked at each event
             if holding.client.oversubscribes:
                 return True
@@ -281,7 +273,7 @@ class Share:
 
     @property
     def floor(self) -> int:
-        """Bytes of the promise that have to be on the GPU."""
+        """Bytes of the promise that must be on the GPU."""
         return sum(h.promised for h in self.holdings.values() if not h.client.oversubscribes)
 
     @property
@@ -309,88 +301,87 @@ class Share:
     def has_room(self) -> bool:
         """Whether what a lease would bring in has room now."""
         need, owed = self.need, self.gpu.owed
-        # What is leaving another's GPU memory for one that fills has to come back after it.
+        # Memory that leaves for a share that fills comes back only after that.
         return not (owed and self.evicting) and (need <= 0 or need <= self.gpu.free - owed)
 
     @property
     def missing(self) -> int:
-        """While it fills: bytes of the footprint that no room was allotted to."""
+        """While it fills: bytes of the footprint without allotted room."""
         return self.unallotted if self.gpu.filling is self and not self.group.yielding else 0
 
     @property
     def unallotted(self) -> int:
-        """Bytes that a lease brings in and that no client has room for yet."""
+        """Bytes that a lease brings in and for which no client has room yet."""
         return max(0, self.goal - sum(h.room for h in self.holdings.values()))
 
     @property
     def spare(self) -> int:
-        """Bytes of the promise that nothing was allocated from."""
+        """Bytes of the promise that were never allocated."""
         return sum(h.spare for h in self.holdings.values())
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One process under the interposer."""
+    """One process that runs with the interposer."""
 
     number: int
     pid: int
     backend: Backend
     group: Group
     cap: int
-    #: It may hold more than a GPU has.
+    #: Whether it may hold more than a GPU has.
     oversubscribes: bool = False
     holdings: dict[str, Holding] = field(default_factory=dict)
-    #: The lease that it was granted and has not given back.
+    #: The lease that it was granted and has not released.
     lease: int | None = None
     busy: bool = False
     burst_at: float = 0.0
-    #: It waits for a lease.
+    #: Whether it waits for a lease.
     wants: bool = False
-    #: GPUs on which its memory is still arriving under the lease.
+    #: GPUs on which its memory is still being restored under the lease.
     restoring: set[str] = field(default_factory=set)
-    #: What it was last told about who waits, and who holds a lease beside it.
+    #: As last sent to it: the numbers of groups that wait and that run besides its own; and how fast it may submit.
     contended: int = 0
     beside: int = 0
-    #: What it was last told about how fast it may submit.
     pace: Speed = FREE
-    #: Since when it owes an answer, of those that it gives in order; and whether it is too long ago.
+    #: Since when it owes an answer; and whether that is too long ago.
     owes_since: float | None = None
     silent: bool = False
     stage: Stage = "awake"
-    #: Its contexts and pinned memory are off the GPU, as far as anybody said: they are counted nowhere.
+    #: Whether its contexts and unevictable memory are off the GPU according to the last report. They are not charged.
     gone: bool = False
-    #: Of the last ``Park``; and whether what came of it is yet to be said.
+    #: The serial of the last ``Park``; and whether its result is still to be sent.
     park: int = 0
     parked: bool = False
-    #: Of a ``Wake`` that is to be answered; 0: none. And whether that was because the process ends.
+    #: The serial of a ``Wake`` that is still to be answered, 0: none; and whether the process asked because it exits.
     asked: int = 0
     ends: bool = False
-    #: What it needs to be awake, on the GPU where it is to be; and the GPU where it was.
+    #: What it needs to be awake on its next GPU; and its previous GPU.
     needs: Usage | None = None
     home: str = ""
-    #: The GPUs on which it may be woken beside; none: that is not known.
+    #: The other GPUs on which it may be woken; empty: not known.
     sees: tuple[str, ...] = ()
-    #: When it was woken last, it was put from the one on the other.
+    #: The GPUs from and to which it moved when it was last woken.
     moved: tuple[str, str] = ("", "")
-    #: The pause after which a step that does not end is asked for again.
+    #: The pause after which a step that does not end is requested again.
     step_pause: float = 0.0
-    #: The timers for that.
+    #: The timers for its answers, and for that pause.
     answers: Timer = field(init=False)
     wakes: Timer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make once what is asked for at each order."""
+        """Make the timers once, because each order uses them."""
         self.answers, self.wakes = ("client", self.number), ("wake", self.number)
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A lease group: the unit that is granted, on all the GPUs that it uses, or nothing."""
+    """A lease group: it gets a lease on all the GPUs that it uses, or on none."""
 
     id: str
     name: str
     number: int
-    #: Whose it is, and which groups of users that one is in.
+    #: Its user, and the user's teams.
     user: str = ""
     teams: tuple[str, ...] = ()
     clients: dict[int, Client] = field(default_factory=dict)
@@ -399,84 +390,84 @@ class Group:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     wishes: Wishes = field(default_factory=Wishes)
-    #: The lease, while any client has not given it back; and those clients.
+    #: The lease, until all clients have released it; and the clients that have not.
     lease: int | None = None
     granted: dict[int, Client] = field(default_factory=dict)
     yielding: bool = False
-    #: Its lease was granted while room was still being made: the place in the queue that it had; and when it last got
-    #: any room, and whether it was revoked because it got none.
+    #: While it fills: the place in the queue that it had; when it last got room; and whether it was revoked because it
+    #: got none.
     filling: Wait | None = None
     filled_at: float = 0.0
     stalled: bool = False
-    #: The place in the queue that it may come back to.
+    #: The place in the queue to which it may return.
     place: Wait | None = None
     revoked_at: float = 0.0
-    #: The kernel that its revocation waits for, and since when that runs.
+    #: The CUDA kernel that its revocation waits for, and since when that has been running.
     stuck: tuple[str, float] | None = None
-    #: How many of its clients do not answer.
+    #: The number of its clients that do not answer.
     silent: int = 0
-    #: Not charged for what is not resident (``anti_thrash=off`` and managed memory).
+    #: Whether it is not charged for memory that is not resident, because the GPU pages it in (managed memory).
     floating: bool = False
-    #: A turn is one residency on the GPU: from the grant that brought the memory in, or from when it had come. A lease
-    #: that continues one (next cell of a Run All) has a new number but the old turn.
+    #: A time slice is one residency on the GPU: it begins with the grant that restored the memory, or when that was
+    #: done. A lease that continues one (the next cell of a "Run All") has a new number but the old time slice.
     turn: int = 0
     turn_at: float = 0.0
-    #: Nothing was taken from it since its last grant.
+    #: Whether nothing was evicted from it since its last grant.
     intact: bool = False
-    #: It was revoked while it ran, for one that waits: until its next lease, nobody keeps its memory.
+    #: Whether it was revoked for a wait while it ran. Until its next lease, its wish to keep its memory is ignored.
     spent: bool = False
-    #: It was revoked for this one that waits: until its next lease, it does not pass that one.
+    #: The wait for which it was revoked. Until its next lease, it does not pass that wait.
     makes_way_for: Wait | None = None
-    #: When the last burst ended because a cell did, the user asked or a process died; None if it only went quiet.
+    #: When the last burst ended because of a cell, a user's command or an exit; None if it only went quiet.
     ended_at: float | None = None
-    #: Since when it has had no work, unless its last work was cut short.
+    #: Since when it has had no work, unless its last work was interrupted.
     away_since: float | None = None
     busy: int = 0
     burst: BurstTime = field(default_factory=BurstTime)
-    #: For how long it had no work, each time.
+    #: How long its periods without work lasted.
     absences: DurationPredictor = field(default_factory=lambda: DurationPredictor(unknown=0.0))
     idle_since: float = 0.0
-    #: What it counted as last.
+    #: Its class, as last computed.
     activity_class: Class = "interactive"
     #: Whether its notebook is the one in front of its user.
     focused: bool = False
-    #: Its clients say how much of the GPU they have. Otherwise its GPU time is that of its bursts.
+    #: Whether its clients report their GPU time. Otherwise, the time of its bursts counts.
     metered: bool = False
-    #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
+    #: When each open cell began, by msg_id, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
     ended_cells: dict[str, None] = field(default_factory=dict)
-    #: When people wished for a whole cell: one that ended before was another.
+    #: When its user asked for a lease for a whole cell. A cell that ended earlier does not end the wish.
     exclusive_at: float = 0.0
     #: Its place in the queue for a lease.
     wait: Wait | None = None
     failures: int = 0
-    #: The driver's error (0: not known) where the last of them was a restore that failed.
+    #: The driver's error (0: not known) if the last failure was a restore.
     restore_error: int | None = None
     offload: bool = False
     since: float = 0.0
     shown: State = "idle"
-    #: When it last did something that needs no lease.
+    #: When it last did something for which it needs no lease.
     active_at: float = 0.0
     hibernation: Hibernation[Wait] | None = None
     unfit: Unfit | None = None
-    #: When it was last found not to hibernate, and how often in a row before that.
+    #: When hibernation was last refused, and how many times in a row.
     refused_at: float = 0.0
     refusals: int = 0
-    #: Since when people want it to hibernate once it is idle; None: they do not.
+    #: When its user asked that it hibernate once it is idle; None: not asked.
     hibernate_asked_at: float | None = None
-    #: Restoring it on another GPU failed: it is not tried again.
+    #: Whether restoring it on another GPU has failed, so that it is not tried again.
     settled: bool = False
-    #: The timers to see what it counts as, and whether it has been idle for long.
+    #: The timers for its class, and for its hibernation when it is idle.
     ages: Timer = field(init=False)
     rests: Timer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make once what is asked for at each event."""
+        """Make the timers once, because each event uses them."""
         self.ages, self.rests = ("class", self.id), ("rest", self.id)
 
     @property
     def state(self) -> State:
-        """What people see."""
+        """The state that users see."""
         if self.lease is not None:
             if self.yielding:
                 return "yielding"
@@ -492,7 +483,7 @@ class Group:
 
     @property
     def delayed(self) -> Delayed | None:
-        """Growth of its own that waits for more than a reading."""
+        """Its growth that waits for more than a reading."""
         for share in self.shares.values():
             for delayed in share.gpu.delayed_growth:
                 if delayed.obstacle in WAITED_FOR and delayed.grow.client in self.clients:
@@ -511,7 +502,7 @@ class Group:
 
     @property
     def restoring(self) -> bool:
-        """Whether memory is still arriving under its lease."""
+        """Whether memory is still being restored under its lease."""
         for client in self.granted.values():  # noqa: SIM110 - asked at each event
             if client.restoring:
                 return True
@@ -519,40 +510,40 @@ class Group:
 
     @property
     def waking(self) -> bool:
-        """Whether any of it is on its way back from hibernation."""
+        """Whether any client is being woken from hibernation."""
         return self.hibernation is not None and self.hibernation.stage == "waking"
 
     @property
     def overdue(self) -> bool:
-        """Whether it was revoked and does not answer: what it holds is not to be had."""
+        """Whether its lease was revoked and it does not answer, so that its memory is unavailable."""
         return self.silent > 0 and self.yielding and any(c.silent for c in self.granted.values())
 
     @property
     def unresponsive(self) -> bool:
-        """Whether none of its clients that want a lease could give it back: they do not answer, or are not awake."""
+        """Whether no client that wants a lease could release it, because none answers or is awake."""
         return (self.silent > 0 or self.hibernation is not None) and not any(
             c.wants and not c.silent and c.stage == "awake" for c in self.clients.values()
         )
 
     @property
     def departs(self) -> bool:
-        """Whether it is on its way off the GPU."""
+        """Whether it is about to hibernate."""
         state = self.hibernation
         return state is not None and state.stage in ("evicting", "parking", "hibernating")
 
     @property
     def ends(self) -> bool:
-        """Whether any of its processes is to be awake because it ends."""
+        """Whether any of its processes must wake because it exits."""
         return any(client.ends for client in self.clients.values())
 
     @property
     def exclusive(self) -> bool:
-        """Whether it keeps its lease until the cell that is open ends."""
+        """Whether it keeps its lease until the open cell ends."""
         return self.wishes.exclusive and bool(self.cells)
 
     @property
     def runs(self) -> bool:
-        """Whether a lease of its own is in use: at work, on its way in, or for a whole cell."""
+        """Whether its lease is in use: it has work, is being restored, or keeps the lease for a whole cell."""
         if self.lease is None:
             return False
         return self.busy > 0 or self.exclusive or (not self.yielding and self.restoring)
@@ -560,50 +551,50 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A place in the queue: for a lease, or (``grow``) for memory that cannot move."""
+    """A place in the queue: for a lease, or (``grow``) for unevictable memory."""
 
     group: Group
     number: int
     since: float
     grow: Grow | None = None
-    #: It comes back to before all others: a grant came to nothing for no fault of its own.
+    #: Whether it comes before all others, because its last grant failed through no fault of its own.
     front: bool = False
-    #: It is for what a hibernated client needs to be awake.
+    #: Whether it is for the memory that a hibernated client needs to be awake.
     wakes: bool = False
-    #: Its place in the order, each number a sum of parts (``policies``).
+    #: Its place in the order; each number is a sum of parts (``policies``).
     parts: Parts = ()
     rank: Rank = ()
-    #: Its group has had its share of the GPU until then, and is passed over.
+    #: It is passed over until then, because its group has reached its limit.
     limited_until: float = 0.0
-    #: What an administrator said keeps it from being served, and it is passed over.
+    #: The administrator's bound because of which it is passed over.
     barred: Bar | None = None
-    #: Leases up to this number were granted before it came to the head; it waits for no others.
+    #: The number of the last lease that was granted before it came to the head. It waits for no later lease.
     barrier: int | None = None
     not_before: float = 0.0
     logged: bool = False
     queued: bool = False
-    #: The GPUs that it is for, by UUID. Of a wait for a lease, they are always those of its group.
+    #: The GPUs that it is for, by UUID. For a lease, these are always the GPUs of its group.
     gpus: dict[str, Gpu] = field(default_factory=dict)
 
     def counts(self, now: float) -> bool:
-        """Whether it could be served at all: otherwise it holds up no other wait."""
+        """Whether it could be served at all. Otherwise it holds up no other wait."""
         return not self.passed_over and self.limited_until <= now and self.barred is None
 
     @property
     def for_lease(self) -> bool:
-        """Whether it ends in a lease: its own, or that of the group that is woken for one."""
+        """Whether it leads to a lease: its own, or that of the group that is woken for one."""
         if self.grow is None:
             return True
         return self.wakes and self.group.wait is not None and not self.group.ends
 
     @property
     def frozen(self) -> bool:
-        """Whether it is for a lease, and its group gets none until people unfreeze it: it holds nobody up."""
+        """Whether it is for a lease of a group that is frozen or on hold. It holds up no other wait."""
         return self.grow is None and self.group.wishes.stopped
 
     @property
     def passed_over(self) -> bool:
-        """Whether it is for a lease, and its group is to get none for now."""
+        """Whether it is for a lease that its group must not get for now."""
         if self.grow is None:
             return self.frozen or self.group.unresponsive or self.group.departs
         return self.for_lease and self.group.wishes.stopped

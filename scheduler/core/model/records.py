@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Small records of the model, and the states that its entities can be in."""
+"""Small records of the model, and the possible states of its entities."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ..messages import Grow, Priority
 
-#: Bytes that a checkpointed process is expected to leave on its GPU, until readings have shown how many: no more than
-#: its context. 4 MiB on an NVIDIA H200 (driver 580), where NVML counts them as used and names no process.
+#: The expected residue of a checkpointed process on its GPU until readings have shown it, in bytes; at most the size of
+#: its context. It is 4 MiB on an NVIDIA H200 (driver 580), where NVML counts it as used and names no process.
 LEFT = 4 << 20
-#: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
-#: attach or exit; or host memory.
+#: What delayed growth waits for: a reading of the GPU; clients of the previous scheduler, until they attach or exit;
+#: host memory; or holders.
 Obstacle = Literal["reading", "returning", "host_memory", "holders"]
-#: Those of them that may take long.
+#: The ones that may take long.
 WAITED_FOR = frozenset({"returning", "host_memory"})
-#: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
-#: that it needs to be awake; being restored.
+#: The stages of a client: awake; told to park; parked; being checkpointed; off the GPU; waiting for the room that it
+#: needs to wake; being restored.
 Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
-#: The same of a group.
+#: The stages of a group that hibernates.
 Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
-#: How far a group's lease is; ``leases.py`` has the steps between them.
+#: The states of a group's lease; ``leases.py`` has the transitions.
 LeaseState = Literal["none", "held", "yielding"]
-#: A place in the queue, of which no more is known here.
+#: A place in the queue. Its class is in ``entities.py``, which imports this module.
 WaitType = TypeVar("WaitType")
 #: A client and a group, likewise.
 ClientType = TypeVar("ClientType")
@@ -43,10 +43,10 @@ class Subscribers(Generic[ClientType, GroupType]):
 
 @dataclass(slots=True)
 class Trial:
-    """A context that begins while nothing else happens on its GPU: the next reading shows its size."""
+    """A context that is created while nothing else happens on its GPU, so that the next reading shows its size."""
 
     client: int
-    #: The reading before; what clients held then besides contexts; and what is charged for all contexts.
+    #: The previous reading; the clients' bytes besides contexts at that time; and the charge for all contexts.
     used: int
     held: int
     context: int
@@ -55,42 +55,42 @@ class Trial:
 
 @dataclass(slots=True)
 class Departures:
-    """The clients that hibernated since the last reading at which nothing was about to come or to go."""
+    """The clients that hibernated since the last reading at which no memory was about to change."""
 
-    #: What that reading showed, and what clients held then.
+    #: The used bytes in that reading, and the clients' bytes at that time.
     used: int
     held: int
-    #: How many they are, and what they held.
+    #: The number of these clients, and their bytes.
     count: int = 0
     bytes: int = 0
-    #: What they held is not known exactly, or others came back.
+    #: Whether their bytes are not known exactly, or other clients came back.
     inexact: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class ContextSizes:
-    """What contexts take on a GPU, and leave there when their processes hibernate, as far as readings showed."""
+    """The measured sizes of contexts on a GPU, and of the residues of hibernated processes."""
 
-    #: Bytes that a context was admitted with, and bytes that it took, as measured on GPUs of this name.
+    #: Bytes with which a context was admitted, and bytes that it took, as measured on GPUs of this name.
     taken: tuple[int, int] = (1, 1)
-    #: What clients held at the last reading, contexts included, if nothing was about to come or to go then.
+    #: The clients' bytes at the last reading, including contexts, if no memory was about to change then.
     quietly_held: int | None = None
     #: The context that has just been admitted, if the next reading will show its size.
     trial: Trial | None = None
-    #: Bytes that each hibernated client leaves.
+    #: Bytes of each hibernated client's residue.
     residue: int | None = None
-    #: What readings showed of that last where nothing else had come or gone, also on other GPUs of this name; and what
-    #: the next one will be compared with.
+    #: The last residues that readings showed while nothing else changed, on all GPUs of this name; and the clients that
+    #: the next reading is compared with.
     residues: deque[int] = field(default_factory=lambda: deque(maxlen=9))
     departures: Departures | None = None
 
     def charge(self, stated: int) -> int:
-        """Return the bytes that contexts take, by the bytes that they are admitted with."""
+        """Return the bytes that contexts take if they are admitted with ``stated`` bytes."""
         admitted, taken = self.taken
         return -(-stated * taken // admitted)
 
     def leaves(self, context: int) -> int:
-        """Return how many bytes of its contexts a client is expected to leave here when it hibernates."""
+        """Return the expected residue of a client's contexts when it hibernates, in bytes."""
         return min(LEFT if self.residue is None else self.residue, context)
 
 
@@ -143,18 +143,18 @@ class BurstTime:
 
     lengths: DurationPredictor = field(default_factory=DurationPredictor)
 
-    #: While it is busy: since when. And for how long it was busy before, under this lease.
+    #: Since when it has been busy; and the seconds for which it was busy earlier under this lease.
     ran_since: float = 0.0
     ran_before: float = 0.0
-    #: Seconds for which the burst that goes on ran under earlier leases.
+    #: Seconds for which the current burst ran under earlier leases.
     burst_before: float = 0.0
-    #: Of what it ran under this lease, what belongs to bursts that have ended.
+    #: Seconds under this lease that belong to bursts that have ended.
     counted_burst: float = 0.0
-    #: Until when its bursts were counted as GPU time, unless it is metered.
+    #: Until when its bursts are counted as GPU time, unless it is metered.
     counted_until: float = 0.0
 
     def so_far(self, now: float, busy: bool) -> float:
-        """Return for how long its burst has run so far, under earlier leases too."""
+        """Return for how long its burst has run so far, including earlier leases."""
         running = now - self.ran_since if busy else 0.0
         return self.burst_before + self.ran_before - self.counted_burst + running
 
@@ -176,7 +176,7 @@ class BurstTime:
 
 @dataclass(slots=True)
 class Totals:
-    """What a group has had so far; `Ledger` knows for how long it waited and ran."""
+    """A group's counters; the usage report keeps its times."""
 
     bursts: int = 0
     waits: int = 0
@@ -186,28 +186,28 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class Hibernation(Generic[WaitType]):
-    """A group on its way off the GPU, off it, or on its way back: some of its clients, at least, are not awake.
+    """The hibernation of a group of which at least one client is not awake.
 
-    ``evicting``: all are still, and its memory leaves.
+    At stage ``evicting``, all clients still are, and the group's memory is being evicted.
     """
 
     stage: Progress
-    #: When it began, and when this stage did.
+    #: When it began, and when this stage began.
     began: float
     since: float
-    #: Bytes of the GPUs that it gave back, or is about to.
+    #: Bytes of GPU memory that it has freed, or is about to free.
     frees: int = 0
-    #: It is to be awake again as soon as what is under way has ended.
+    #: Whether the group must wake as soon as the current step has ended.
     wanted: bool = False
-    #: The head of a queue that it makes room for. While that waits, work of its own does not end the attempt.
+    #: The head of the queue for which it makes room. While that waits, the group's own work does not end the attempt.
     head: WaitType | None = None
-    #: Why it cannot be: a code, and a sentence.
+    #: Why it failed: a code, and a sentence.
     failed: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Why a group does not hibernate, and until when that is taken for granted."""
+    """Why a group does not hibernate, and until when this is not checked again."""
 
     code: str
     text: str
@@ -217,49 +217,49 @@ class Unfit:
 
 @dataclass(slots=True)
 class Wishes:
-    """What people asked for a group."""
+    """A user's wishes for a group."""
 
     priority: Priority = "auto"
-    #: Its memory stays on the GPU while it is idle, as long as nobody has waited for it too long.
+    #: Keep its memory on the GPU while it is idle, until another group has waited too long for it.
     keep: bool = False
-    #: It is granted nothing until it is unfrozen.
+    #: Grant it nothing until the user unfreezes it.
     frozen: bool = False
-    #: An administrator froze it.
+    #: Whether an administrator put it on hold.
     held: bool = False
-    #: Bytes of footprint on each GPU; 0: no cap.
+    #: The cap of its footprint on each GPU in bytes; 0: none.
     memory: int = 0
-    #: Fractions of a GPU's time, and the weight for what is spare: ``events.Entitlement``.
+    #: Fractions of a GPU's time, and the weight in the spare time; see ``events.Entitlement``.
     request: float = 0.0
     limit: float = 0.0
     weight: float = 1.0
-    #: The cell that is open keeps its lease to its end.
+    #: Keep the lease until the open cell ends.
     exclusive: bool = False
 
     @property
     def stopped(self) -> bool:
-        """Whether it is granted nothing, whoever wants it so."""
+        """Whether it is granted nothing, because it is frozen or on hold."""
         return self.frozen or self.held
 
 
 class Bar(NamedTuple):
-    """Why one that waits is passed over: a GPU that is drained, or somebody's quota of GPUs."""
+    """Why a wait is passed over: a GPU is drained, or a user or team has reached its quota of GPUs."""
 
     code: Literal["gpu_draining", "quota_gpus"]
     gpu: str = ""
-    #: Whose quota, how many GPUs it is, and how many this one needs by itself.
+    #: The user or team, its number of GPUs, and the number that this group needs.
     whose: str = ""
     most: int = 0
     own: int = 0
-    #: The group that has to make way first, and when.
+    #: The group that must make way first, and when.
     holder: str = ""
     holder_name: str = ""
     until: float | None = None
 
 
 class Delayed(NamedTuple):
-    """Growth that is answered later."""
+    """A growth request that is answered later."""
 
     grow: Grow
     obstacle: Obstacle
-    #: When it began to wait for that.
+    #: When it began to wait.
     since: float

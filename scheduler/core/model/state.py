@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All that the core knows, in one object."""
+"""The whole state of the core, in one object."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from .entities import Client, Gpu, Group, Holding, Share, Wait
 
 @dataclass(slots=True, eq=False)
 class Model:
-    """All that the core knows."""
+    """The whole state of the core."""
 
-    #: The settings that hold.
+    #: The settings in effect.
     rules: Rules
     gpus: dict[str, Gpu] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     clients: dict[int, Client] = field(default_factory=dict)
-    #: The waits, in order; and those of groups that use no GPU yet.
+    #: The waits, in order; and the waits of groups that use no GPU yet.
     queue: list[Wait] = field(default_factory=list)
     nowhere: list[Wait] = field(default_factory=list)
-    #: Groups that hold a lease; and those of which the room is still being made.
+    #: Groups that hold a lease; and groups that hold one while room is still being made.
     leased: dict[str, Group] = field(default_factory=dict)
     filling: dict[str, Group] = field(default_factory=dict)
-    #: Evictions that were ordered and not answered, by serial: of what, and how many bytes.
+    #: Evictions without an answer yet, by serial: the holding, and the number of bytes.
     evictions: dict[int, tuple[Holding, int]] = field(default_factory=dict)
-    #: Groups whose memory leaves because they hibernate; and all that are on their way off the GPUs.
+    #: Groups whose memory is being evicted because they hibernate; and all groups that are about to hibernate.
     evacuating: dict[str, Group] = field(default_factory=dict)
     hibernating: dict[str, Group] = field(default_factory=dict)
-    #: Whether processes can be hibernated here; None: not known yet. And the seconds that a wake takes without moves;
-    #: None: not measured yet.
+    #: Whether processes can hibernate on this machine, None: not known yet; and the seconds that a wake takes without
+    #: moves, None: not measured yet.
     hibernatable: Hibernatable | None = None
     wake_seconds: float | None = None
     #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
     awaited: dict[int, Awaited] = field(default_factory=dict)
-    #: Bytes of host memory that swapped data may take; and of all promises.
+    #: Bytes of host memory that swapped data may take; and bytes of all promises.
     host_budget: int = 0
     promised: int = 0
-    #: Some client's memory is such that the GPU may page it.
+    #: Whether any client has memory that the GPU may page.
     pages: bool = False
     #: The group in front of each user.
     focus: dict[str, str] = field(default_factory=dict)
     notices: deque[tuple[float, Notice]] = field(default_factory=lambda: deque(maxlen=50))
-    #: What administrators tell everybody; empty: nothing.
+    #: The administrators' message to all users; empty: none.
     maintenance: str = ""
-    #: The last numbers that were given: to leases; to groups and waits; to orders; to shares.
+    #: The last numbers that were assigned to leases; to groups and waits; to orders; and to shares.
     last_lease: int = 0
     last_number: int = 0
     last_serial: int = 0
     last_share: int = 0
 
     def host_room(self) -> int:
-        """Return the host memory that nothing lies in yet."""
+        """Return the host memory that is still unused."""
         held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
         return max(0, self.host_budget - held)
 
     def need(self, wait: Wait, gpu: Gpu) -> int:
-        """Room that serving this one takes on a GPU."""
+        """Return the room that serving a wait takes on a GPU."""
         group = wait.group
         if wait.grow is None:
             share = group.shares[gpu.uuid]
             return share.missing if group.filling is wait else share.need
         if wait.wakes and wait.for_lease:
-            # Awake without its lease, it would only be in the way of those that can run.
+            # Awake without its lease, it would only occupy room that running groups could use.
             fixed = left = 0
             for c in group.clients.values():
                 if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid:
@@ -75,14 +75,14 @@ class Model:
             need = fixed + group.shares[gpu.uuid].need
             if need - gpu.free <= self.host_room():
                 return need
-            # The host cannot hold what would have to leave, too. Awake, it fills: they change places piece by piece.
+            # The host cannot hold all that would have to leave as well. Once awake, the group fills piece by piece.
             return fixed
         more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
         return fixed + (more if group.lease is not None and not group.floating else 0)
 
 
 def growth(holding: Holding, event: Grow) -> tuple[int, int]:
-    """How many bytes more are asked for: of those that can move, and of those that cannot."""
+    """Return how many more bytes are requested: of evictable memory, and of unevictable memory."""
     least = event.least
     context = least.context
     if not holding.client.gone:
@@ -93,7 +93,7 @@ def growth(holding: Holding, event: Grow) -> tuple[int, int]:
 
 
 def staying(holding: Holding, event: Grow) -> int:
-    """How many bytes more than now would be on the GPU after growth while the client hibernates."""
+    """Return by how many bytes the residue of the client would grow if it hibernated after this growth."""
     gpu = holding.share.gpu
     context = holding.contexts(max(holding.stated, event.least.context))
     return gpu.context_sizes.leaves(max(context, holding.context)) - gpu.context_sizes.leaves(
@@ -102,17 +102,17 @@ def staying(holding: Holding, event: Grow) -> int:
 
 
 def is_managed(group: Group) -> bool:
-    """Whether the GPU faults in what a group lacks."""
+    """Whether all memory of a group is managed, so that the GPU pages in what the group lacks."""
     return all(c.backend == "managed" for c in group.clients.values())
 
 
 def excess(gpu: Gpu) -> int:
-    """Bytes by which all that was allocated here, wherever it is, exceeds the GPU; negative where all fits."""
+    """Return by how many bytes all allocations, resident or not, exceed the GPU; negative if all fits."""
     held = gpu.promised - gpu.unused + gpu.pinned + gpu.context + gpu.left
     return held + gpu.foreign + gpu.pending_reclaim - gpu.total
 
 
 def staying_contexts(share: Share) -> int:
-    """Bytes of contexts that are on the GPU also while the group hibernates."""
+    """Return the bytes of contexts that stay on the GPU while the group hibernates."""
     leaves = share.gpu.context_sizes.leaves
     return sum(h.left if h.client.gone else leaves(h.context) for h in share.holdings.values())
