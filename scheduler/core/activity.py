@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Whether groups are at work: bursts, absences, GPU time, and the class that follows from them.
 
-People may say which class a group is of, interactive or background. Otherwise it follows from what the group does, as
-in a multi-level feedback queue of two levels. All times are seconds.
+Users may set the class of a group, interactive or background. Otherwise, it follows from what the group does, as in a
+multi-level feedback queue of two levels. All times are seconds.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .usage import GpuTime
 
 @dataclass(slots=True)
 class _Spell:
-    """GPU time since the cell began or, without one, since the last pause."""
+    """GPU time since the cell began or, without a cell, since the last pause."""
 
     had: float = 0.0
     last: float = 0.0
-    #: The cell before it used the GPU: this one is expected to.
+    #: Whether the previous cell used the GPU, so that this one is expected to.
     due: bool = True
-    #: The one before it, without a cell, was long: this one is expected to be.
+    #: Whether the previous spell without a cell was long, so that this one is expected to be.
     long: bool = False
 
 
 class Classes:
-    """Tells the class of each group.
+    """Computes the class of each group.
 
     Parameters
     ----------
     interactive_burst
-        GPU time after which a cell, or what runs without one, counts as background.
+        GPU time after which a cell, or a spell without a cell, counts as background.
     interactive_pause
-        Without cells, what comes after such a pause is a spell of its own.
+        Without cells, work after a pause of this length is a new spell.
     """
 
     def __init__(self, interactive_burst: float = 2.0, interactive_pause: float = 2.0) -> None:
@@ -45,27 +45,27 @@ class Classes:
         self._spells: dict[str, _Spell] = {}
 
     def begin_cell(self, group: Group, now: float) -> None:
-        """A cell began: somebody waits for it."""
+        """Note that a cell began, and that its user is waiting."""
         before = self._spells.get(group.id)
         self._spells[group.id] = _Spell(last=now, due=before is None or before.had > 0)
 
     def due_since(self, group: Group) -> float | None:
-        """Return when the group's cell began, if it is expected to use the GPU and has not yet."""
+        """Return when the group's cell began if it is expected to use the GPU and has not yet."""
         spell = self._spells.get(group.id)
         if spell is None or not (group.cells and spell.due) or spell.had > 0:
             return None
         return spell.last
 
     def end_cell(self, group: Group, now: float) -> None:
-        """A cell ended. What the group counts as stays, until the next one begins or it pauses."""
+        """Note that a cell ended. The group keeps its class until the next cell begins or it pauses."""
         spell = self._spells.get(group.id)
         if spell is not None:
             spell.last = max(spell.last, now)
 
     def ran(self, group: Group, seconds: float, now: float) -> None:
-        """The group had so much more GPU time, up to now."""
+        """Add GPU time of a group up to now."""
         spell = self._spells.setdefault(group.id, _Spell(last=now - seconds))
-        # Who was held up in the midst of a burst made no pause.
+        # A group that was interrupted during a burst did not pause.
         paused = not group.busy or group.burst.ran_since > spell.last
         if not group.cells and paused and now - seconds - spell.last >= self.interactive_pause:
             spell.long = self._is_long(spell)
@@ -74,7 +74,7 @@ class Classes:
         spell.last = now
 
     def of(self, group: Group) -> Class:
-        """Return what a group counts as."""
+        """Return the class of a group."""
         wish = group.wishes.priority
         if wish != "auto":
             return wish
@@ -82,7 +82,7 @@ class Classes:
         if spell is None:
             return "interactive"
         if not group.cells:
-            # It may have come back after a pause, and have had nothing since.
+            # It may have come back after a pause without any GPU time since.
             came = group.burst.ran_since if group.busy else spell.last
             if group.wait is not None and group.lease is None:
                 came = group.wait.since
@@ -91,24 +91,24 @@ class Classes:
         return "background" if spell.long or self._is_long(spell) else "interactive"
 
     def changes_at(self, group: Group, now: float) -> float | None:
-        """When a busy interactive group would count as background if it goes on; None: it would not."""
+        """Return when a busy interactive group would change to background if it goes on; None: it would not."""
         if not group.busy or group.wishes.priority != "auto" or self.of(group) == "background":
             return None
         spell = self._spells.get(group.id)
         return now + self.interactive_burst - (0.0 if spell is None else spell.had)
 
     def forget(self, group_id: str) -> None:
-        """The group is gone."""
+        """Forget a group that has left."""
         self._spells.pop(group_id, None)
 
     def _is_long(self, spell: _Spell) -> bool:
-        # Sums of seconds: what was asked to change at a time has to have changed at that time.
+        # The tolerance is for rounding: a class that was predicted to change at a time must have changed then.
         return spell.had >= self.interactive_burst - 1e-9
 
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """Follows what each group does."""
+    """Follows the work of each group."""
 
     turn: Turn
     timers: Timers
@@ -117,7 +117,7 @@ class Activity:
     queue: WaitQueue
 
     def count_time(self, group: Group) -> None:
-        """Count what a burst had of the GPU so far, unless its clients say."""
+        """Count the GPU time of the current burst so far, unless the clients report it."""
         if not group.busy:
             return
         since = max(group.burst.ran_since, group.burst.counted_until)
@@ -129,13 +129,13 @@ class Activity:
         self.classes.ran(group, self.turn.now - since, self.turn.now)
 
     def end_absence(self, group: Group) -> None:
-        """It has work again: from how long it had none, the next absence is guessed."""
+        """Note that a group has work again. The length of its absence serves to predict the next one."""
         if group.away_since is not None:
             group.absences.remember(self.turn.now - group.away_since)
             group.away_since = None
 
     def classify(self) -> None:
-        """See what has become of those that something happened to."""
+        """Compute the classes of groups that something happened to."""
         touched, self.turn.to_classify = self.turn.to_classify, {}
         for group in touched.values():
             for uuid, share in group.shares.items():
@@ -151,7 +151,7 @@ class Activity:
             self.time_class(group)
 
     def time_class(self, group: Group) -> None:
-        """Look again when a burst that goes on would change the class of its group."""
+        """Set the timer for when a burst that goes on would change the class of its group."""
         if not group.busy:
             return
         at = None
@@ -162,7 +162,7 @@ class Activity:
         self.timers.set(group.ages, at)
 
     def set_busy(self, client: Client, busy: bool) -> None:
-        """Note that a client is at work, or is not any longer."""
+        """Note whether a client is at work."""
         if client.busy == busy:
             return
         client.busy = busy

@@ -17,7 +17,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Alarms:
-    """Looks again at what a timer is for."""
+    """Handles timers that are due."""
 
     model: Model
     turn: Turn
@@ -28,7 +28,7 @@ class Alarms:
     collectives: Collectives
 
     def look_again(self, timer: Timer) -> None:
-        """Look again at what a timer that is due is for."""
+        """Do what a timer is for."""
         kind, key = timer
         match kind, key:
             case "gpu", str(uuid):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What clients are told after a cycle."""
+"""Notifications after a scheduling cycle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Announcements:
-    """Tells clients what has changed for them."""
+    """Notifies clients of what has changed for them."""
 
     turn: Turn
     timers: Timers
@@ -28,29 +28,29 @@ class Announcements:
     notices: NoticeBoard
 
     def run(self) -> None:
-        """Tell clients what has changed for them."""
+        """Notify clients of what has changed for them."""
         turn = self.turn
-        # 1. How fast they may submit.
+        # 1. Their paces.
         if turn.paces_stale or turn.pace_unsent:
             self.pacer.pace()
-        # 2. That a policy failed.
+        # 2. The failure of a policy.
         if self.policy.failure is not None:
             self._tell_failure()
-        # 3. How much host memory to have ready.
+        # 3. The host memory to prepare.
         if turn.reserve_stale or self.host_reserve.asked:
             said, again = self.host_reserve.decide(turn.now, turn.reserve_stale)
             turn.decisions += said
             self.timers.set(("stock", ""), again)
             turn.reserve_stale.clear()
-        # 4. Whether other groups wait for their GPUs or run there.
+        # 4. Contention: whether other groups wait for their GPUs or run there.
         self.contention.notify_holders()
-        # 5. Since when groups are in the state that the status shows.
+        # 5. Record since when groups are in the state that the status shows.
         for group in turn.touched.values():
             state = group.state
             if state != group.shown:
                 group.shown, group.since = state, turn.now
         turn.touched.clear()
-        # 6. Marks that are left are dealt with at once: a grant changed what a group counts as, and so the order.
+        # 6. Deal with the marks that are left at once: a grant may have changed the class of a group, and so the order.
         if turn.dirty:
             self.timers.set(("again", ""), turn.now)
 

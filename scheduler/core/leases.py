@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Leases: granted, revoked, given back. ``Leases`` alone changes their state."""
+"""Leases: granted, revoked, released. Only ``Leases`` changes their state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .rooms import Rooms
 from .timers import Timers
 from .turn import Turn
 
-#: Bursts that end for these causes are over; others may go on any moment.
+#: A burst that ends for one of these causes is over; after another cause, it may go on at any moment.
 OVER: frozenset[Cause] = frozenset({"cell", "idle", "release", "exit"})
 
 
 LeaseStep = Literal["grant", "revoke", "end"]
-#: What becomes of a group's lease. A step that is not listed does not apply: there is nothing to do.
+#: The transitions of a group's lease. A step that is not listed has no effect.
 TRANSITIONS: dict[tuple[LeaseState, LeaseStep], LeaseState] = {
     ("none", "grant"): "held",
     ("held", "revoke"): "yielding",
@@ -36,7 +36,7 @@ TRANSITIONS: dict[tuple[LeaseState, LeaseStep], LeaseState] = {
 
 @dataclass(slots=True, eq=False)
 class Leases:
-    """Grants and revokes leases, and takes them back."""
+    """Grants, revokes and ends leases."""
 
     model: Model
     turn: Turn
@@ -64,15 +64,15 @@ class Leases:
             subscribe(gpu.subscribers, group)
 
     def skip_to(self, lease: int) -> None:
-        """Give new leases numbers beyond this one."""
+        """Make the numbers of new leases greater than this one."""
         self.model.last_lease = max(self.model.last_lease, lease)
 
     def begin_lease(self, group: Group, lease: int | None = None) -> None:
-        """Give a group a lease; by default, one with a new number."""
+        """Begin a group's lease, by default with a new number."""
         if lease is None:
             lease = self.model.last_lease = self.model.last_lease + 1
         if self.model.pages:
-            # Where its memory has room, nothing has to be tried.
+            # If its memory has room, there is no need to page it.
             group.floating = self.planner.floats(group) and (
                 self.model.rules.anti_thrash == "off"
                 or any(s.need > s.gpu.free for s in group.shares.values())
@@ -120,7 +120,7 @@ class Leases:
         self.grant_waiting(group)
 
     def grant_waiting(self, group: Group) -> None:
-        """Grant the lease of their group to its clients that wait for it."""
+        """Grant the lease of a group to its clients that wait for it."""
         for client in group.clients.values():
             if client.wants and not client.silent and client.stage == "awake":
                 self.grant(client)
@@ -141,14 +141,14 @@ class Leases:
         self.send_grant(client, group.lease)
 
     def send_grant(self, client: Client, lease: int) -> None:
-        """Send a client its lease, and how much of its memory may come in where that is bounded."""
+        """Send a client its lease and, if that is bounded, how much of its memory may come in."""
         bounded = client.group.filling is not None or client.oversubscribes
         self.turn.decisions.append(Grant(client.number, lease, bounded))
         if bounded:
             self.rooms.tell_room(client, anew=True)
 
     def revoke(self, group: Group, head: Wait | None = None) -> None:
-        """Have a group give its lease back; ``head``: for this one that waits."""
+        """Revoke a group's lease, for the wait ``head`` if there is one."""
         if group.lease is None:
             return
         if head is not None:
@@ -168,20 +168,20 @@ class Leases:
                 self.answers.await_answer(client)
         self.turn.record("revoke", group)
         if group.overdue:
-            # It owes other answers for too long already, so it is not waited for.
+            # It has owed other answers for too long, so it is not waited for.
             self.turn.look_at(self.turn.now)
 
     def revoke_stalled(self, group: Group) -> None:
-        """Take a lease back of which the room has not come."""
+        """Revoke a lease whose room has not appeared."""
         group.stalled = True
         self.revoke(group)
 
     def note_stuck(self, group: Group, kernel: str, since: float) -> None:
-        """Note the kernel that the revocation of a group's lease waits for."""
+        """Note the CUDA kernel that the revocation of a group's lease waits for."""
         group.stuck = kernel, since
 
     def give_back(self, client: Client, cause: Cause) -> None:
-        """Take a client's lease back; the group's lease ends with the last one."""
+        """End a client's lease. The group's lease ends with that of its last client."""
         group = client.group
         self.activity.set_busy(client, False)
         client.lease = None
@@ -190,12 +190,12 @@ class Leases:
         self.hear(client)
         if group.granted:
             self.turn.touch(group)
-            # A lease is for the whole group: one that grows or fails is in nobody's hands.
+            # A lease is for the whole group: if one client grows or fails, the others release it, too.
             if cause in ("growth", "failed"):
                 self.revoke(group)
             return
         if group.stalled and group.filling is not None:
-            # No fault of its own: it comes back to where it was, and others may go before it meanwhile.
+            # This is not its fault: it returns to its old place, and other groups may pass it meanwhile.
             group.restore_error = None
             group.place = group.filling
             group.place.not_before = self.turn.now + self._pause_after_failure(group)
@@ -225,7 +225,7 @@ class Leases:
             self.orders.offload(group)
 
     def end_holding(self, group: Group, gpu: Gpu) -> None:
-        """Note that a group holds no lease on a GPU any longer."""
+        """Note that a group no longer holds a lease on a GPU."""
         self.turn.quotas_stale = True
         del gpu.holders[group.id]
         gpu.yielding.pop(group.id, None)
@@ -235,7 +235,7 @@ class Leases:
         self.turn.contention_stale[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
 
     def retry(self, client: Client, error: int = 0) -> None:
-        """The footprint could not be made resident: back to the old place in the queue, after a pause."""
+        """Return a group whose memory could not be restored to its old place in the queue, after a pause."""
         group = client.group
         group.restore_error = error
         group.ended_at = self.turn.now - self.model.rules.debounce
@@ -255,14 +255,14 @@ class Leases:
         return pause
 
     def end_exclusive(self, group: Group) -> None:
-        """End the wish to have the lease for a whole cell."""
+        """End the wish to keep the lease for a whole cell."""
         if group.wishes.exclusive:
             group.wishes = replace(group.wishes, exclusive=False)
             self.turn.notify_again(group)
             self.turn.log("adjust", group, wishes=asdict(group.wishes))
 
     def hear(self, client: Client) -> None:
-        """It has answered, if only one of several orders."""
+        """Note that a client has answered, even if only one of several orders."""
         client.owes_since = None
         self.timers.set(client.answers, None)
         if client.silent:
@@ -277,7 +277,7 @@ class Leases:
             self.answers.await_answer(client)
 
     def reach_again(self, client: Client) -> None:
-        """It answers again, or is awake again: what it asked for holds."""
+        """Let a client that answers again, or is awake again, have what it asked for."""
         group = client.group
         self.mark_silence(group)
         if not client.wants or client.silent or client.stage != "awake":
@@ -288,14 +288,14 @@ class Leases:
             group.wait = self.queue.enqueue(group)
 
     def miss(self, client: Client) -> None:
-        """It has not answered in time: the others are served without what it holds."""
+        """Note that a client has not answered in time. Other groups are served without its memory."""
         group = client.group
         client.silent = True
         group.silent += 1
         for holding in client.holdings.values():
             self.ledger.lose(holding, True)
         if group.overdue and client.lease is not None:
-            # Whether it computes cannot be known, and nobody else can.
+            # The core cannot know whether it computes, so it assumes that it does.
             self.activity.count_time(group)
             self.activity.set_busy(client, True)
         kernel, since = group.stuck or (None, self.turn.now)
@@ -323,7 +323,7 @@ class Leases:
             )
 
     def try_again(self, holding: Holding) -> None:
-        """One that refused for long may be asked once more."""
+        """Allow another eviction order to a client that has repeatedly failed to evict."""
         self.ledger.lose(holding, holding.client.silent)
         self.turn.touch(holding.share.group)
 
@@ -340,7 +340,7 @@ class Leases:
         return True
 
     def begin_turn(self, group: Group, at: float) -> None:
-        """Begin a turn on the GPU with the lease that a group holds."""
+        """Begin a time slice with the lease that a group holds."""
         assert group.lease is not None
         group.turn, group.turn_at = group.lease, at
 
@@ -352,14 +352,14 @@ class Leases:
         self.turn.pace_unsent[group.id] = group
 
     def lend(self, client: Client, lease: int) -> None:
-        """Let a client that has given its lease back use it once more while its group drains."""
+        """Let a client that has released its lease use it once more while its group drains."""
         client.lease = lease
         client.group.granted[client.number] = client
         self.activity.set_busy(client, True)
 
 
 def _state_of(group: Group) -> LeaseState:
-    """How far its lease is: none, held, or revoked and not given back."""
+    """Return the state of a group's lease."""
     if group.lease is None:
         return "none"
     return "yielding" if group.yielding else "held"

@@ -16,13 +16,13 @@ from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
 
-#: A policy that wants to be asked again at once is asked after so many seconds.
+#: If a policy wants to be asked again at once, it is asked after this many seconds.
 SOONEST = 0.001
 
 
 @dataclass(slots=True, eq=False)
 class Pacer:
-    """Tells holders their pace."""
+    """Sends holders their pace."""
 
     model: Model
     turn: Turn
@@ -33,7 +33,7 @@ class Pacer:
     activity: Activity
 
     def pace(self) -> None:
-        """Say to the holders, where it changed, how fast they may submit."""
+        """Send holders their pace where it has changed."""
         changed: dict[str, Group] = {}
         if self.turn.pace_unsent:
             changed = {i: g for i, g in self.turn.pace_unsent.items() if g.lease is not None}
@@ -72,17 +72,17 @@ class Pacer:
                 self.activity.time_class(group)
 
     def _limit(self, gpu: Gpu, again: float | None) -> float | None:
-        """Hold everybody to the limits, whatever the policy is; return when the paces are to be looked at again."""
+        """Hold all groups to their limits under any policy; return when to compute the paces again."""
         portions = {name: self._portion(group, gpu) for name, group in gpu.holders.items()}
         if min(portions.values(), default=1.0) == 1.0:
             return again
         for name, group in gpu.holders.items():
             portion = portions[name]
             if portion == 1.0:
-                # By the clock it would be busy also while it pauses, and be charged for what the others have.
+                # By the clock, it would be busy even while it pauses, and be charged for the other groups' time.
                 gpu.paces[name] = replace(gpu.paces.get(name, FREE), meter=True)
                 continue
-            # The client goes by the time for which it is busy.
+            # The client measures the time for which it is busy.
             share = min(1.0, portion * self.times.stretch(group, gpu.uuid, self.turn.now))
             bound = Speed(share=share, meter=True)
             until = self.times.throttled_until(group, gpu.uuid, self.turn.now)
@@ -93,7 +93,7 @@ class Pacer:
         return again
 
     def _portion(self, group: Group, gpu: Gpu) -> float:
-        """Return the part of the time that each process of a group may have: those limited together divide it."""
+        """Return the fraction of the time for each process of a group: the processes under one limit divide it."""
         found = 1.0
         for claim in self.times.of(group):
             if claim.entitlement.limit:
@@ -106,7 +106,7 @@ class Pacer:
         return found
 
     def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> None:
-        """Have those metered whose memory may be paged, until it is known what they lose by it."""
+        """Meter groups whose memory may be paged, until it is known how much paging slows them."""
         if self.model.rules.anti_thrash == "auto":
             floating = any(g.floating for g in gpu.holders.values())
             for group in gpu.holders.values():
@@ -115,12 +115,12 @@ class Pacer:
 
 
 def _at_work(group: Group, gpu: Gpu) -> int:
-    """How many of a group's processes are at work that use this GPU."""
+    """Return the number of a group's processes that are at work and use this GPU."""
     return sum(c.busy and gpu.uuid in c.holdings for c in group.granted.values())
 
 
 def strictest(speeds: list[Speed]) -> Speed:
-    """Return what keeps within each of them."""
+    """Return the pace that satisfies all of these bounds."""
     bounds = [s for s in speeds if s != FREE]
     if len(bounds) < 2:
         return bounds[0] if bounds else FREE

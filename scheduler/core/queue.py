@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The queue: who waits, in the order of the policy."""
+"""The queue of waits, in the order of the policy."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class WaitQueue:
     turn: Turn
     policy: Guard
 
-    #: Seconds after its wake in which a group asks for its lease from the place in the queue that its wake had.
+    #: Seconds after its wake for which a group may take over the place in the queue that its wake had.
     place_kept: ClassVar[float] = 2.0
 
-    #: Waits that were not logged yet; and what the queue was sorted by.
+    #: Waits that were not logged yet; and the version of the policy by which the queue was sorted.
     new: list[Wait] = field(default_factory=list, init=False)
     sorted_by: tuple[int, int] = field(default=(0, 0), init=False)
 
     def __post_init__(self) -> None:
-        """Begin with the policy as it is."""
+        """Start with the policy's present version."""
         self.sorted_by = self.policy.version
 
     def _rank(self, wait: Wait) -> None:
@@ -40,19 +40,19 @@ class WaitQueue:
         retry = -1.0 if lease.front else 0.0
         wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *rank)
         first = wait.group.makes_way_for
-        # Else it would take back at once what was taken from it.
+        # Otherwise it would immediately take back what was taken from it.
         if lease.grow is None and first is not None and first.rank > wait.rank and first.queued:
             wait.parts, wait.rank = first.parts, first.rank
 
     def waits_of(self, group: Group) -> list[Wait]:
-        """Return its places in the queue, in order."""
+        """Return the waits of a group, in order."""
         found = {w: None for s in group.shares.values() for w in s.gpu.queue if w.group is group}
         if group.wait is not None and not group.shares:
             found[group.wait] = None
         return sorted(found, key=place)
 
     def rank_again(self, group: Group) -> None:
-        """Its place in the queue may be another."""
+        """Compute the ranks of a group's waits again, and move them."""
         for wait in self.waits_of(group):
             self._remove(wait)
             self._rank(wait)
@@ -72,7 +72,7 @@ class WaitQueue:
             self.turn.reserve_stale[gpu.uuid] = gpu
 
     def _remove(self, wait: Wait) -> None:
-        # One that is woken for a lease has the same place as its wait for that.
+        # A group that is woken for a lease has the same place as its wait for the lease.
         del self.model.queue[
             self.model.queue.index(wait, bisect_left(self.model.queue, place(wait), key=place))
         ]
@@ -83,7 +83,7 @@ class WaitQueue:
             self._mark(wait, gpu)
 
     def sort(self) -> None:
-        """Sort the queue, since the policy or its ranks changed."""
+        """Sort the queue, because the policy or its ranks changed."""
         for wait in sorted(self.model.queue, key=lambda w: w.group.makes_way_for is not None):
             self._rank(wait)
         self.model.queue.sort(key=place)
@@ -96,14 +96,14 @@ class WaitQueue:
     def enqueue(
         self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False
     ) -> Wait:
-        """Add a wait to the queue: for a lease, or for memory that cannot move."""
+        """Add a wait to the queue: for a lease, or for unevictable memory."""
         self.model.last_number += 1
         gpus = group.gpus
         if grow is not None:
             gpus = {grow.least.gpu: self.model.gpus[grow.least.gpu]}
         wait = Wait(group, self.model.last_number, self.turn.now, grow, front, wakes, gpus=gpus)
         if wakes and group.wait is not None:
-            # It is woken in the turn of its lease.
+            # It is woken when it would get its lease.
             wait.number, wait.since = group.wait.number, group.wait.since
         place = self._kept_place(group) if grow is None else None
         if place is not None:
@@ -116,14 +116,14 @@ class WaitQueue:
         return wait
 
     def _kept_place(self, group: Group) -> Wait | None:
-        """Take the place in the queue that a group may come back to: after its wake, only at once."""
+        """Return the place in the queue to which a group may return; after its wake, only within a short time."""
         place, group.place = group.place, None
         if place is not None and place.wakes and group.active_at + self.place_kept < self.turn.now:
             return None
         return place
 
     def dequeue(self, wait: Wait) -> None:
-        """Take a wait out of the queue."""
+        """Remove a wait from the queue."""
         self.turn.quotas_stale = True
         self._remove(wait)
         wait.queued = False
@@ -134,5 +134,5 @@ class WaitQueue:
 
 
 def place(wait: Wait) -> tuple[Rank, int]:
-    """Sort those that wait."""
+    """Return the sort key of a wait."""
     return wait.rank, wait.number

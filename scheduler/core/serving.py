@@ -28,7 +28,7 @@ from .usage import GpuTime
 
 @dataclass(slots=True, eq=False)
 class Admission:
-    """Admits a wait that has room."""
+    """Admits waits for which there is room."""
 
     model: Model
     turn: Turn
@@ -39,7 +39,7 @@ class Admission:
     hibernation: HibernationManager
 
     def admit(self, wait: Wait, continues: bool = False, filling: bool = False) -> None:
-        """Grant a wait what it waits for."""
+        """Grant a wait its lease, or its growth."""
         self.queue.dequeue(wait)
         if wait.logged:
             wait.group.totals.waits += 1
@@ -60,7 +60,7 @@ class Admission:
         more, fixed = growth(holding, grow)
         pinned = max(0, grow.least.pinned - holding.pinned)
         stays = staying(holding, grow)
-        # Others were admitted since it asked.
+        # Other growth was admitted since it asked.
         unserved = self.limits.crowded_out(holding.share, fixed, pinned, stays)
         if unserved is not None:
             self.growth.refuse_growth(holding, grow, "device", unserved[1])
@@ -71,7 +71,7 @@ class Admission:
 
 @dataclass(slots=True, eq=False)
 class WaitLog:
-    """Logs the waits that were not served at once."""
+    """Logs waits that were not served at once."""
 
     model: Model
     turn: Turn
@@ -80,7 +80,7 @@ class WaitLog:
     queue: WaitQueue
 
     def log_waits(self, plans: Mapping[Wait, Plan]) -> None:
-        """Those who were not served at once do wait, unless only a reading is out."""
+        """Log the waits that were not served at once, except those that only wait for a reading."""
         if not self.queue.new:
             return
         explainer = reasons.Explainer(self.sources, self.turn.now, plans)
@@ -96,7 +96,7 @@ class WaitLog:
 
 @dataclass(slots=True, eq=False)
 class Serving:
-    """Looks at the waits in order."""
+    """Walks through the waits in order."""
 
     model: Model
     turn: Turn
@@ -111,7 +111,7 @@ class Serving:
     quotas: Quotas
     wait_log: WaitLog
 
-    #: What stands between waits and their grants, while nothing has come of it.
+    #: The plans of waits that could not be served yet.
     _plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
 
     def run(
@@ -127,7 +127,7 @@ class Serving:
         return short
 
     def _serve(self, short: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]) -> bool:
-        """Grant one that waits for these GPUs, or else make room for the heads; return whether one was granted."""
+        """Grant one wait for these GPUs, or make room for the heads; return whether one was granted."""
         heads: dict[str, Wait] = {}
         served: list[tuple[Wait, Plan]] = []
         self._plans.clear()
@@ -135,7 +135,7 @@ class Serving:
             self.quotas.start_over()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
-                continue  # it has yet to give its old lease back
+                continue  # its old lease has yet to be released
             if wait.passed_over:
                 if wait.grow is None and self.hibernation.is_coming(wait.group):
                     self._lead(wait, heads)
@@ -147,7 +147,7 @@ class Serving:
                 due[first] = self.turn.again
             if granted:
                 return True
-        # Last, so that it takes no room from one whose turn goes on.
+        # Last, so that it takes no room from a group that continues its time slice.
         for wait, plan in served:
             if self.filling.may_fill(wait, plan):
                 self.admission.admit(wait, filling=True)
@@ -155,7 +155,7 @@ class Serving:
         return False
 
     def _waits_on(self, gpus: dict[str, Gpu]) -> list[Wait]:
-        """Return those that wait for any of these GPUs, in order."""
+        """Return the waits for any of these GPUs, in order."""
         if len(gpus) == 1:
             return next(iter(gpus.values())).queue
         found = {wait: None for gpu in gpus.values() for wait in gpu.queue}
@@ -173,7 +173,7 @@ class Serving:
             return False
         if self.times.active and self._is_limited(wait):
             if wait.barrier is not None and len(wait.group.shares) > 1:
-                # Others have made way for it. On its other GPUs, they would come back in between, time after time.
+                # Holders have made way for it. On its other GPUs, they would otherwise return each time in between.
                 self._lead(wait, heads)
             return False
         if self.quotas.is_barred(wait):
@@ -205,7 +205,7 @@ class Serving:
         return False
 
     def _lead(self, wait: Wait, heads: dict[str, Wait]) -> None:
-        """Let nobody who comes later postpone one that waits, on the GPUs where it is the first."""
+        """Make a wait the head on the GPUs where it is the first, so that no later wait postpones it."""
         if wait.barrier is None and not any(uuid in heads for uuid in wait.gpus):
             wait.barrier = self.model.last_lease
         for uuid in wait.gpus:
@@ -213,7 +213,7 @@ class Serving:
         self.quotas.reserve(wait)
 
     def _is_limited(self, wait: Wait) -> bool:
-        """Whether its group has had its limit of the GPU's time."""
+        """Whether its group has reached its limit of the GPU's time."""
         limited = 0.0
         if wait.for_lease:
             for uuid in wait.group.shares:
@@ -234,9 +234,10 @@ class Serving:
         return True
 
     def _takes_turns(self, wait: Wait, uuid: str) -> bool:
-        """Whether a holder uses the same limit: it would use it up for ever, so its lease is waited for as any other.
+        """Whether a holder uses the same limit. It could use up the limit forever, so its lease is waited for like any
+        other.
 
-        The paces keep both within it.
+        Their paces keep both groups within the limit.
         """
         whose = self.times.limited_by(wait.group, uuid, self.turn.now)
         return any(
@@ -247,14 +248,15 @@ class Serving:
         )
 
     def _let_grow(self, wait: Wait) -> None:
-        """Make room for one that gave its lease up to grow within its turn: from those that do not run either.
+        """Make room for a group that released its lease to grow during its time slice, also from groups that do not
+        run.
 
-        Its memory stays until the turn is over, so to let it queue would leave the GPU idle for that long.
+        Its memory stays until the time slice is over, so the GPU would be idle that long if the group had to queue.
         """
         plan = self.planner.plan(wait, waiters=True)
         if plan.short:
             return
-        # A whole cell's turn is long: the others' end first.
+        # The time slice of a whole cell is long, so the time slices of the others end first.
         runs = plan.later or any(g.runs for g in plan.revoke)
         if (wait.group.exclusive or not runs) and self.room_maker.carry_out(plan):
             self._plans.clear()

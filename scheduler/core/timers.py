@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""When to look again at what: each timer is known by its kind and its key."""
+"""When to check what again. Each timer is known by its kind and its key."""
 
 from __future__ import annotations
 
 import heapq
 from typing import Literal
 
-#: What a timer is for. Its key is a GPU's UUID, a group's id, a client's number, or the two of a holding.
+#: The purpose of a timer. Its key is a GPU's UUID, a group's id, a client's number, or a holding's client and GPU.
 Kind = Literal[
     "again", "class", "client", "gpu", "holding", "pace", "rest", "step", "stock", "wake"
 ]
@@ -15,20 +15,20 @@ Timer = tuple[Kind, Key]
 
 
 def retry_timer(client: int, gpu: str) -> Timer:
-    """Return the timer to ask a client once more to evict on a GPU, since it refused for long."""
+    """Return the timer for the next eviction order to a client that has repeatedly failed to evict."""
     return "holding", (client, gpu)
 
 
 class Timers:
-    """When to look again at what: each timer has one time."""
+    """When to check what again. Each timer has one time."""
 
     def __init__(self) -> None:
         self._times: dict[Timer, float] = {}
-        #: Earliest first, including timers that were set again since.
+        #: Earliest first, including outdated times of timers that were set again.
         self._heap: list[tuple[float, Timer]] = []
 
     def set(self, timer: Timer, when: float | None) -> None:
-        """Set a timer; None: stop it."""
+        """Set a timer; None stops it."""
         if when is None:
             self._times.pop(timer, None)
         elif self._times.get(timer) != when:
@@ -39,7 +39,7 @@ class Timers:
                 heapq.heapify(self._heap)
 
     def earliest(self) -> float | None:
-        """Return when the next one is due."""
+        """Return when the next timer is due."""
         heap, times = self._heap, self._times
         while heap:
             when, timer = heap[0]
@@ -49,7 +49,7 @@ class Timers:
         return None
 
     def due(self, now: float) -> list[Timer]:
-        """Stop those that are due, and return them."""
+        """Stop the timers that are due, and return them."""
         found = []
         while (when := self.earliest()) is not None and when <= now:
             timer = heapq.heappop(self._heap)[1]

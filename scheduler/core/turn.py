@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One turn of the core: the event's time, what the event made dirty, and the decisions so far."""
+"""The handling of one event: its time, the marks of what it may have changed, and the decisions so far."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .model import Gpu, Group
 
 
 class Turn:
-    """What happens while one event is handled.
+    """The state while one event is handled.
 
-    There is one for all events, since marks that no step of a turn dealt with are left for the next turn: a grant may
-    change what a group counts as, and so the order of the queue.
+    There is one object for all events, because marks that no step has dealt with are kept for the next event: a grant
+    may change the class of a group, and so the order of the queue.
     """
 
     __slots__ = (
@@ -34,38 +34,38 @@ class Turn:
     )
 
     def __init__(self) -> None:
-        #: The time of the event, and what was decided so far.
+        #: The time of the event, and the decisions so far.
         self.now = 0.0
         #: The time of the first event.
         self.first = math.inf
         self.decisions: list[Decision] = []
-        #: GPUs on which it has to be decided again.
+        #: GPUs on which to decide again.
         self.dirty: dict[str, Gpu] = {}
-        #: Groups that something happened to: their state may have changed, and what they count as.
+        #: Groups that something happened to: their state or their class may have changed.
         self.touched: dict[str, Group] = {}
         self.to_classify: dict[str, Group] = {}
-        #: GPUs of which the paces may have changed; and groups with a client that got a lease and no pace yet.
+        #: GPUs whose paces may have changed; and groups with a client that has a lease but was not sent its pace yet.
         self.paces_stale: dict[str, Gpu] = {}
         self.pace_unsent: dict[str, Group] = {}
-        #: GPUs on which it may have changed whether groups wait, or hold leases.
+        #: GPUs on which the numbers of waiting groups or of holders may have changed.
         self.contention_stale: dict[str, Gpu] = {}
-        #: Holders to be sent the number of waiting and running groups again, although it did not change.
+        #: Holders to which to send these numbers again even if they did not change.
         self.to_notify: dict[str, Group] = {}
-        #: GPUs of which another part of the host's memory may be needed.
+        #: GPUs for which another amount of host memory may be needed.
         self.reserve_stale: dict[str, Gpu] = {}
-        #: It may have changed on how many GPUs groups hold leases.
+        #: Whether the number of GPUs on which a group holds leases may have changed.
         self.quotas_stale = False
-        #: When to look again at the GPU that is looked at.
+        #: When to decide again on the current GPU.
         self.again: float | None = None
 
     def begin(self, now: float) -> None:
-        """Begin with an event."""
+        """Begin to handle an event."""
         self.now = now
         self.first = min(self.first, now)
         self.decisions = []
 
     def look_at(self, when: float) -> None:
-        """Look again then at what is looked at now."""
+        """Decide again on the current GPU at this time at the latest."""
         if self.again is None or when < self.again:
             self.again = when
 
@@ -75,13 +75,13 @@ class Turn:
         self.concern(group)
 
     def concern(self, group: Group) -> None:
-        """Mark the GPUs of a group: something happened that may change what can be done there."""
+        """Mark the GPUs of a group, because something happened that may change the decisions there."""
         for uuid, share in group.shares.items():
             gpu = self.dirty[uuid] = share.gpu
             gpu.victims.changed[share.number] = share
 
     def notify_again(self, group: Group) -> None:
-        """Mark a group that is to be told otherwise who waits: other clients, other GPUs, another wish."""
+        """Have a group notified of contention again, because its clients, GPUs or wishes have changed."""
         self.to_notify[group.id] = group
         for share in group.shares.values():
             share.gpu.subscribers = None
@@ -92,13 +92,13 @@ class Turn:
             marks.pop(group.id, None)
 
     def reread(self, gpu: Gpu) -> None:
-        """Decide on a GPU only after another reading: the last one does not show what has left."""
+        """Decide on a GPU only after another reading, because the last one does not show what has left."""
         gpu.read_at = -math.inf
         self.dirty[gpu.uuid] = gpu
         self.ask(gpu)
 
     def ask(self, gpu: Gpu) -> None:
-        """Ask for a reading of a GPU."""
+        """Request a reading of a GPU."""
         if gpu.asked_at is None:
             gpu.asked_at = self.now
             self.decisions.append(ReadDevice(gpu.uuid))
@@ -114,6 +114,6 @@ class Turn:
 
 
 def stir(group: Group) -> None:
-    """Mark the shares of a group of which it may have changed how their memory may be taken."""
+    """Mark the shares of a group, because the conditions for taking their memory may have changed."""
     for share in group.shares.values():
         share.gpu.victims.changed[share.number] = share
