@@ -234,10 +234,9 @@ class Serving:
         return True
 
     def _takes_turns(self, wait: Wait, uuid: str) -> bool:
-        """Whether a holder uses the same limit. It could use up the limit forever, so its lease is waited for like any
-        other.
+        """Whether a holder is under the same limit, so that the wait is for its lease rather than for the limit.
 
-        Their paces keep both groups within the limit.
+        Otherwise the holder could use up the limit forever. Their paces keep both groups within the limit.
         """
         whose = self.times.limited_by(wait.group, uuid, self.turn.now)
         return any(
@@ -248,8 +247,7 @@ class Serving:
         )
 
     def _let_grow(self, wait: Wait) -> None:
-        """Make room for a group that released its lease to grow during its time slice, also from groups that do not
-        run.
+        """Make room for a group that released its lease to grow, also from groups that do not run.
 
         Its memory stays until the time slice is over, so the GPU would be idle that long if the group had to queue.
         """
