@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""When clients have to answer."""
+"""Deadlines of clients' answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Answers:
-    """Sets the deadlines of answers."""
+    """Sets the deadlines of clients' answers."""
 
     model: Model
     turn: Turn
@@ -21,7 +21,7 @@ class Answers:
     costs: Costs
 
     def await_answer(self, client: Client) -> None:
-        """It was told to give something up: who does not answer in time holds nobody up any longer."""
+        """Set the deadline for a client that was told to free memory or its lease."""
         if client.owes_since is None:
             client.owes_since = self.turn.now
         if client.silent:
@@ -29,7 +29,7 @@ class Answers:
         moves = sum(h.evicting / h.share.gpu.bandwidth for h in client.holdings.values())
         if client.restoring:
             moves += client.group.footprint_cost
-        # Not from the last sign of life: one that moves a little now and then would never be late.
+        # Not from its last report: a client that moves a little now and then would never be late.
         due = (
             client.owes_since
             + self.model.rules.revoke_deadline

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Clients come and go."""
+"""Attaching and detaching clients."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class GroupRegistry:
 
 @dataclass(slots=True, eq=False)
 class Attachment:
-    """Takes in that clients attach."""
+    """Handles attaching clients."""
 
     model: Model
     turn: Turn
@@ -90,7 +90,7 @@ class Attachment:
     takeover: Takeover
 
     def on_attach(self, event: Attach) -> None:
-        """A client attached."""
+        """Attach a client."""
         if event.client in self.model.clients:
             raise ProtocolViolation(event.client, "attached twice")
         if not event.group:
@@ -118,8 +118,8 @@ class Attachment:
         for usage in event.usages:
             holding = self.shares.holding(client, usage.gpu)
             gpu = holding.share.gpu
-            # Until it attached, what it holds was foreign; or a connection of its own ended, as if it had died.
-            # What is hibernated holds what it has left, or else is seen in the readings.
+            # Until now, its memory counted as other programs' use, or as memory pending reclaim if its connection had
+            # ended. What is hibernated holds its residue; anything else shows in the readings.
             context = holding.contexts(usage.context)
             self.ledger.leave_behind(holding)
             held = holding.left if client.gone else usage.resident + usage.pinned + context
@@ -141,9 +141,9 @@ class Attachment:
             self.turn.decisions.append(Revoke(client.number, event.lease))
 
     def _take_hibernated(self, client: Client, usages: tuple[Usage, ...]) -> None:
-        """Take in that a client was parked by another scheduler, and so may be checkpointed.
+        """Take over a client that was parked by another scheduler, and so may be checkpointed.
 
-        Whether it is, the driver knows: it is ordered again, which changes nothing where it was done.
+        Only the driver can tell, so the checkpoint is ordered again. This has no effect if it was done.
         """
         client.stage, client.gone = "checkpointing", True
         first = max(usages, key=lambda u: u.pinned + u.context, default=None)
@@ -161,7 +161,7 @@ class Attachment:
 
 @dataclass(slots=True, eq=False)
 class Departure:
-    """Takes in that clients are gone."""
+    """Handles detached clients."""
 
     model: Model
     turn: Turn
@@ -175,7 +175,7 @@ class Departure:
     takeover: Takeover
 
     def on_detach(self, client: Client, event: Detach) -> None:
-        """A client is gone."""
+        """Detach a client."""
         group = client.group
         for gpu in self.model.gpus.values():
             gpu.delayed_growth = [d for d in gpu.delayed_growth if d.grow.client != client.number]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who loses memory to one that waits: by when it can be had, by kind, and then by the policy (``core.py``)."""
+"""Chooses victims: by when their memory is available, by kind, and then by the policy (``core.py``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .victims import Spot
 _IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
 
 
-#: When its memory can be had, how much of it there is, and the share.
+#: When its memory is available, its size, and the share.
 _Victim = tuple[float, int, Share]
 
 
@@ -32,11 +32,11 @@ class VictimChooser:
     residency: Residency
 
     def margin_of(self, gpu: Gpu) -> int:
-        """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
+        """Return the bytes by which an eviction exceeds what is missing, so that one round suffices."""
         return min(self.model.rules.margin, gpu.total // 256)
 
     def volatile(self, gpu: Gpu) -> list[Share]:
-        """Bring ``Gpu.victims`` up to date, and return the shares that are not at rest, first come first."""
+        """Bring ``Gpu.victims`` up to date, and return the volatile shares in the order in which they were made."""
         victims = gpu.victims
         policy = self.policy.policy
         if victims.ranked_by is not policy:
@@ -60,7 +60,7 @@ class VictimChooser:
         return [share for _, share in sorted(victims.volatile.items())]
 
     def _is_at_rest(self, share: Share) -> bool:
-        """Whether its memory may be taken now, whoever asks for it, until something happens to its group."""
+        """Whether any wait may take its memory now, until something happens to its group."""
         group, wishes = share.group, share.group.wishes
         if wishes.keep and not wishes.stopped:
             return False
@@ -84,10 +84,10 @@ class VictimChooser:
     def choose(
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
-        """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
+        """Choose the victims on one GPU; return what is missing even if all of them lose their memory."""
         wait, now, soon = plan.wait, self.turn.now, self.turn.now + self.model.rules.debounce
         running: list[Share] = []
-        # By when it can be had, then by kind.
+        # By when it is available, then by kind.
         kinds: dict[tuple[float, int], list[_Victim]] = {}
         for share in candidates:
             other = share.group
@@ -108,10 +108,10 @@ class VictimChooser:
             if self.residency.is_kept(other, wait):
                 kind, when = _KEPT, max(when, wait.since + self.model.rules.keep_patience)
             if size > 0:
-                # The debounce is too short to choose somebody else for.
+                # The debounce is too short to choose another victim.
                 order = 0.0 if when <= soon else when
                 kinds.setdefault((order, kind), []).append((when, size, share))
-        # Who runs comes after these: mostly they suffice.
+        # Running groups come last; mostly the others suffice.
         for kind, resting in (
             (_IDLE, gpu.victims.idle),
             (_HELD, gpu.victims.held),
@@ -137,10 +137,10 @@ class VictimChooser:
     def _take(
         self, plan: Plan, gpu: Gpu, lack: int, order: float, kind: int, victims: Iterable[_Victim]
     ) -> int:
-        """Choose as many victims of one kind as are needed; return what lacks still."""
+        """Choose as many victims of one kind as needed; return what is still missing."""
         now = self.turn.now
         for when, size, share in victims:
-            # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
+            # Evict a little more than is missing, because figures change by that much while they are read.
             take = min(size, lack + self.margin_of(gpu))
             lack -= take
             if kind == _KEPT and when > now:
@@ -159,7 +159,7 @@ class VictimChooser:
         return lack
 
     def _ranked(self, plan: Plan, victims: list[_Victim], resting: list[Spot]) -> Iterator[_Victim]:
-        """Walk through victims of one kind in the policy's order, those at rest among them."""
+        """Iterate over the victims of one kind in the policy's order, including those at rest."""
         if len(victims) == 1 and not resting:
             yield from victims
             return
@@ -167,7 +167,7 @@ class VictimChooser:
         known = {victim[2].number: victim for victim in victims}
         spots = sorted(Spot(rank(s.group), s.number, s) for _, _, s in victims)
         wait = plan.wait
-        # Who was chosen on another GPU counts as gone.
+        # A victim that was chosen on another GPU counts as evicted.
         gone = {g.number for g in plan.revoke}
         if wait.grow is None or wait.group.lease is not None:
             gone.add(wait.group.number)

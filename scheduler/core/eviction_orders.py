@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Orders memory out of GPUs."""
+"""Orders evictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .turn import Turn, stir
 
 @dataclass(slots=True, eq=False)
 class EvictionOrders:
-    """Sends evictions."""
+    """Sends eviction orders."""
 
     model: Model
     turn: Turn
@@ -22,7 +22,7 @@ class EvictionOrders:
     answers: Answers
 
     def forget(self, holding: Holding) -> None:
-        """Await no answers of a holding any longer."""
+        """Forget the open orders of a holding."""
         evictions = self.model.evictions
         for serial in [serial for serial, found in evictions.items() if found[0] is holding]:
             del evictions[serial]
@@ -44,7 +44,7 @@ class EvictionOrders:
                 self.answers.await_answer(holding.client)
 
     def offload(self, group: Group) -> None:
-        """Order all memory of a group out of the GPUs."""
+        """Order the eviction of all memory of a group."""
         group.offload = False
         for share in group.shares.values():
             self.evict(share, share.movable)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Leases that are granted before their room is there (``core.py``, "Filling")."""
+"""Leases that begin before all of their room is there (``core.py``, "Filling")."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Filling:
-    """Grants leases whose room is on its way, and sees to it that it comes."""
+    """Grants leases whose room is about to appear, and makes sure that it does."""
 
     model: Model
     turn: Turn
@@ -30,7 +30,7 @@ class Filling:
     room_maker: RoomMaker
 
     def may_fill(self, wait: Wait, plan: Plan) -> bool:
-        """Whether all that the head lacks is on its way out: then it need not wait for the last byte of it."""
+        """Whether all that the head lacks is already being evicted, so that its lease can begin."""
         if wait.grow is not None or wait.group.lease is not None or self.planner.floats(wait.group):
             return False
         gpus = wait.gpus.values()
@@ -45,7 +45,7 @@ class Filling:
         )
 
     def fill(self, gpus: list[Gpu], due: dict[str, float | None]) -> list[Gpu]:
-        """Give what room there is to those that fill; return the GPUs where more is not to be had now."""
+        """Allot free room to groups that fill; return the GPUs on which no more is available now."""
         starved: list[Gpu] = []
         groups = {g.filling.group.id: g.filling.group for g in gpus if g.filling}
         for group in groups.values():
@@ -65,7 +65,7 @@ class Filling:
         return starved
 
     def _make_more_room(self, group: Group, starved: list[Gpu]) -> None:
-        """See to it that what one that fills still lacks is on its way: evictions may fail or fall short."""
+        """Replace evictions that failed or fell short for a group that fills."""
         assert group.filling is not None
         if self._is_on_its_way(group):
             self.turn.look_at(group.filled_at + self.model.rules.filling_patience)
@@ -77,7 +77,7 @@ class Filling:
             if any(gpu.pending_reclaim < lack for gpu, lack in plan.short):
                 patience = self.model.rules.starving_patience
         elif plan.later or plan.revoke or plan.draining:
-            # It must not keep room for long that somebody else could use.
+            # It must not reserve room for long that another group could use.
             patience = self.model.rules.starving_patience
             self.room_maker.carry_out(plan)
         else:
@@ -89,7 +89,7 @@ class Filling:
             self.turn.look_at(end)
 
     def _is_on_its_way(self, group: Group) -> bool:
-        """Whether all that one that fills still lacks is leaving, and nobody else's lease with it."""
+        """Whether all that a group that fills still lacks is being evicted, without waiting for another lease."""
         if (
             self.turn.now >= group.filled_at + self.model.rules.filling_patience
             or self.residency.one_at_a_time

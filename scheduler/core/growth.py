@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Growth: what clients ask for beyond what they have is promised, refused, or waited for."""
+"""Growth: promises, refuses or delays the memory that clients request in addition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class GrowthAdmission:
-    """Answers growth."""
+    """Answers requests for more memory."""
 
     model: Model
     turn: Turn
@@ -77,21 +77,21 @@ class GrowthAdmission:
             )  # fmt: skip
 
     def refuse_growth(self, holding: Holding, event: Grow, status: Growth, text: str) -> None:
-        """Refuse growth."""
+        """Refuse a growth request."""
         self.turn.decisions.append(
             Grown(holding.client.number, event.serial, status, holding.promised, text)
         )
         self.turn.log("refuse", holding.client.group, code=status, text=text)
 
     def _charged(self, holding: Holding, more: int) -> int:
-        """How much of a holder's growth comes to the GPU: what has no room there is used from the host."""
+        """Return how much of a holder's growth comes to the GPU. The GPU accesses the rest in host memory."""
         share = holding.share
         if share.ceiling is None or not holding.client.oversubscribes:
             return more
         return min(more, max(0, share.gpu.capacity - share.gpu.pending_reclaim - share.goal))
 
     def grow(self, event: Grow, before: Delayed | None = None) -> None:
-        """Answer growth, or put that off; ``before``: as it was already."""
+        """Answer a growth request, or delay the answer; ``before``: its delay so far."""
         client = self.model.clients[event.client]
         group = client.group
         holding = self.shares.holding(client, event.least.gpu)
@@ -118,10 +118,10 @@ class GrowthAdmission:
             self.refuse_growth(holding, event, status, text)
             return
         if fixed:
-            # The stuck ones of its group may wait for what asks, and all others for them.
+            # Stuck clients of its group may wait for this client, and all other groups for them.
             self.queue.enqueue(group, event, front=group.yielding and group.stuck is not None)
             if share.ceiling is not None and fixed > gpu.free:
-                self.leases.revoke(group)  # its own memory is in the way
+                self.leases.revoke(group)  # its own memory takes the room
             return
         charged = self._charged(holding, more)
         lacks_room = more > 0 or gpu.free < 0
@@ -156,22 +156,22 @@ class GrowthAdmission:
             leased = client.lease is not None or not more
             self.promise(holding, event, more + extra, 0, "resident" if leased else "swapped")
             return
-        # Resident bytes of others are in the way. Waiting for them under a lease would be hold-and-wait.
-        # The client gives the lease up by itself, unless it was granted but is not in yet: hence Revoke.
+        # Resident memory of other groups takes the room. Waiting for it under a lease would be hold-and-wait. The
+        # client releases the lease by itself, unless it was granted but has not been restored yet: hence Revoke.
         self.promise(holding, event, more + extra, 0, "swapped")
         self.leases.revoke(group)
 
     def _obstacle(self, gpu: Gpu, relief: Relief | None) -> Obstacle | None:
-        """Return what a growth that is refused for now waits for; None: it is refused."""
+        """Return what a growth request should wait for; None: it is refused."""
         if relief == "others":
             if self.model.awaited:
                 return "returning"
-            # Only foreign use is in the way: look again before saying no.
+            # Only other programs' use is in the way, so read the GPU again before refusing.
             return None if self.readings.is_fresh(gpu) else "reading"
         return "host_memory" if relief == "host" else None
 
     def _oversubscribe(self, client: Client) -> None:
-        """From now on, what it holds may be more than a GPU has."""
+        """Let a client hold more than a GPU has from now on."""
         client.oversubscribes = True
         group = client.group
         if group.lease is None or group.floating:
@@ -182,7 +182,7 @@ class GrowthAdmission:
                 self.ledger.charge_share(share)
 
     def _may_take(self, group: Group, gpu: Gpu, more: int) -> bool:
-        """Whether a holder may have more room now without holding up the head of the queue any longer."""
+        """Whether a holder may have more room now without delaying the head of the queue."""
         if more > gpu.free:
             return False
         for wait in gpu.queue:
@@ -192,10 +192,10 @@ class GrowthAdmission:
         return True
 
     def _make_room_now(self, gpu: Gpu, lack: int) -> bool:
-        """Have memory moved out of those without a lease, whatever their residency; return whether that will do.
+        """Evict groups without a lease, whatever their residency; return whether that suffices.
 
-        For a stream capture, or a kernel that runs: who waits for its lease waits for its end, and that may wait for
-        this memory.
+        This is for stream captures and running CUDA kernels. Waits for the lease depend on their end, which may depend
+        on this memory.
         """
         lack -= gpu.coming
         victims = [s for s in gpu.shares.values() if s.group.lease is None]

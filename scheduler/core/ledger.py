@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory sums: what each client, group and GPU holds and is promised. ``Ledger`` alone changes them."""
+"""Memory sums: what each client, group and GPU holds and is promised. Only ``Ledger`` changes them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ledger:
         self.charge_left(holding)
 
     def lose(self, holding: Holding, lost: bool) -> None:
-        """Its memory is not to be had, or is again: the only place where these counts change."""
+        """Mark whether a holding's memory is unavailable. Only this changes these counts."""
         more = lost - holding.lost
         holding.lost = lost
         holding.share.lost += more
@@ -43,7 +43,7 @@ class Ledger:
             stir(holding.share.group)
 
     def vanish(self, client: Client) -> None:
-        """Its contexts are said to be off its GPUs: what a reading shows beyond what they leave is others' use."""
+        """Take a client's contexts off its GPUs. What readings show beyond the residue is other programs' use."""
         client.gone = True
         for holding in client.holdings.values():
             gpu = holding.share.gpu
@@ -54,7 +54,7 @@ class Ledger:
                 gpu.context_sizes.departures.inexact = (
                     gpu.context_sizes.departures.inexact or not holding.measured
                 )
-            # No reading has counted unsettled bytes as room for others.
+            # No reading has counted unsettled bytes as room for other groups.
             gpu.shrunk += max(0, fixed - holding.unsettled)
             gpu.hibernated += 1
             self.unsettle(holding, -holding.unsettled)
@@ -63,7 +63,7 @@ class Ledger:
             self.turn.reread(gpu)
 
     def leave_behind(self, holding: Holding) -> None:
-        """Charge what a hibernated client leaves where it was."""
+        """Charge the residue of a hibernated client on its GPU."""
         client, gpu = holding.client, holding.share.gpu
         needs = client.needs
         there = client.gone and needs is not None and needs.gpu == gpu.uuid
@@ -74,7 +74,7 @@ class Ledger:
         self.charge_left(holding)
 
     def charge_left(self, holding: Holding) -> None:
-        """Set what is charged for what a client has left: the only place where these sums change."""
+        """Charge a client's residue. Only this changes these sums."""
         share = holding.share
         more = share.gpu.context_sizes.leaves(holding.took) - holding.left
         holding.left += more
@@ -82,7 +82,7 @@ class Ledger:
         share.gpu.left += more
 
     def return_contexts(self, client: Client) -> None:
-        """What it needs to be awake was admitted, and may be on its GPU from now on."""
+        """Charge what a client needs to be awake, which was admitted and may be on its GPU from now on."""
         client.gone = False
         for holding in client.holdings.values():
             gpu = holding.share.gpu
@@ -97,25 +97,25 @@ class Ledger:
             self.account(holding, holding.promised, holding.resident, needs.pinned, needs.context)
 
     def order_out(self, holding: Holding, more: int) -> None:
-        """So many bytes more of a holding are on their way out; less if negative."""
+        """Change the bytes of a holding that are being evicted."""
         holding.evicting += more
         holding.share.evicting += more
         holding.share.gpu.leaving += more
         stir(holding.share.group)
 
     def find_gone(self, holding: Holding, size: int) -> None:
-        """So much may have left while its client was silent: readings then took others' use for too little."""
+        """Note memory that may have left while its client was silent: readings put other programs' use too low."""
         gpu = holding.share.gpu
         gpu.shrunk += min(size, gpu.lowered)
 
     def unsettle(self, holding: Holding, more: int) -> None:
-        """So many pinned bytes more were admitted and are perhaps not allocated yet."""
+        """Change the unevictable bytes that were admitted but may not be allocated yet."""
         holding.unsettled += more
         holding.share.gpu.unsettled += more
 
     def state(self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0) -> None:
-        """Take over what a client states that it holds; ``expected`` bytes were to leave."""
-        # A move's report may have crossed a promise on its way.
+        """Apply a client's statement of what it holds; ``expected`` bytes were ordered to leave."""
+        # The report of a move may have crossed a promise on its way.
         promised, pinned, stated = usage.promised, usage.pinned, usage.context
         if moved:
             promised = max(promised, holding.promised)
@@ -126,13 +126,13 @@ class Ledger:
         if holding.client.gone and needs is not None and needs.gpu == usage.gpu:
             needs.pinned = pinned
             if stated != holding.stated:
-                # Its context may have taken more than the client knows.
+                # Its context may have taken more than the client can tell.
                 needs.context = max(needs.context, stated)
         context = holding.contexts(stated)
         if holding.client.gone:
             pinned = context = 0
         before = holding.resident + holding.pinned + holding.context
-        # It was freed some time ago: the last reading may have been without it already.
+        # It was freed some time ago, so the last reading may already have been without it.
         freed = before - usage.resident - pinned - context
         holding.share.gpu.shrunk += max(0, freed - expected)
         holding.host = usage.host
@@ -147,12 +147,12 @@ class Ledger:
         self.spare(holding, min(holding.spare, holding.promised - holding.resident))
 
     def state_contexts(self, holding: Holding, stated: int) -> None:
-        """Note what a client states of its contexts; what is charged for them follows from it."""
+        """Note a client's statement of its contexts, from which their charge follows."""
         if stated != holding.stated:
             holding.stated, holding.measured, holding.beyond = stated, False, 0
 
     def charge_contexts(self, holding: Holding, size: int) -> int:
-        """Charge a client for its contexts as they are; return by how much that is more."""
+        """Charge a client for the measured size of its contexts; return the difference."""
         size = min(max(1, size), holding.share.gpu.total)
         more = size - holding.context
         self.account(holding, holding.promised, holding.resident, holding.pinned, size)
@@ -161,7 +161,7 @@ class Ledger:
     def account(
         self, holding: Holding, promised: int, resident: int, pinned: int, context: int
     ) -> None:
-        """Set what a client holds: the only place where these sums change."""
+        """Set what a client holds. Only this changes these sums."""
         share = holding.share
         gpu, used = share.gpu, share.used
         if (promised, pinned, context) != (holding.promised, holding.pinned, holding.context):
@@ -192,25 +192,26 @@ class Ledger:
         self.charge_share(share)
 
     def spare(self, holding: Holding, spare: int) -> None:
-        """Set what of its promise was not allocated: the only place where this sum changes."""
+        """Set the part of a promise that was never allocated. Only this changes this sum."""
         holding.share.gpu.unused += spare - holding.spare
         holding.spare = spare
 
     def charge_share(self, share: Share) -> None:
-        """Set the room that is kept for what a lease brings in: the only place where it changes."""
+        """Set the room that is reserved for the memory that a lease brings in. Only this changes it."""
         share.gpu.victims.changed[share.number] = share
         coming = arriving(share)
         share.gpu.arriving += coming - share.arriving
         share.arriving = coming
 
     def charge(self, group: Group) -> None:
-        """Set the room that is kept for what a lease brings in, on all GPUs of a group."""
+        """Set this reserved room on all GPUs of a group."""
         for share in group.shares.values():
             self.charge_share(share)
 
     def distribute(self, share: Share, give: int) -> None:
         """Allot more room to the holdings of a share."""
-        # What has to be on the GPU; then those that were granted first: the others have not asked yet.
+        # First memory that must be on the GPU; then clients that were granted first, since the others have not asked
+        # yet.
         for holding in sorted(
             share.holdings.values(), key=lambda h: (h.client.oversubscribes, h.client.lease is None)
         ):
@@ -220,12 +221,12 @@ class Ledger:
         self.charge_share(share)
 
     def validate(self) -> None:
-        """Check that every sum is what its parts add up to.
+        """Check that every sum equals the sum of its parts.
 
         Raises
         ------
         AssertionError
-            One is not; the text names the sum.
+            A sum is wrong; the text names it.
         """
         promised = 0
         for gpu in self.model.gpus.values():
@@ -247,7 +248,7 @@ class Ledger:
 
 
 def arriving(share: Share) -> int:
-    """Return the room that is kept for what a lease brings in."""
+    """Return the room that is reserved for the memory that a lease brings in."""
     if share.gpu.filling is share or share.ceiling is not None:
         return sum(h.room for h in share.holdings.values()) - share.resident
     group = share.group

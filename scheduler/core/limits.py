@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What could never be had: limits of a GPU, of the host's memory, and of quotas."""
+"""Finds requests that could never be served because of limits: of a GPU, of host memory, and of quotas."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .turn import Turn
 from .usage import GpuTime
 
 GIB = 1 << 30
-#: Seconds for which it counts how much host memory there was: so long, a shortage may be brief.
+#: Seconds for which an earlier amount of host memory counts, because a shortage may be brief.
 LATELY = 60.0
 
 
-#: What may change by itself so that what is refused can be had: what others hold, or the host's memory.
+#: What may change by itself so that a refused request can be served: memory of other programs, or host memory.
 Relief = Literal["others", "host"]
 
 
 @dataclass(slots=True, eq=False)
 class Limits:
-    """Finds out whether what a client asks for could ever be had."""
+    """Finds out whether a request could ever be served."""
 
     model: Model
     turn: Turn
     times: GpuTime
     eligibility: Eligibility
 
-    #: The largest budget that the host had lately, and until when that counts.
+    #: The largest recent budget of host memory, and until when it counts.
     _host_best: tuple[int, float | None] = field(default=(0, None), init=False)
 
     def refusal(
@@ -44,10 +44,10 @@ class Limits:
         pinned: int = 0,
         stays: int = 0,
     ) -> tuple[Growth, Relief | None, str] | None:
-        """Why this could never be had: status, what may change that by itself (None: nothing), and the sentence.
+        """Return why a request could never be served: status, what may change that by itself (None: nothing), sentence.
 
-        ``over``: what can move may be more than the GPU has. Of ``fixed``, ``pinned`` is not for contexts, and
-        ``stays`` is on the GPU also while the client hibernates.
+        With ``over``, evictable memory may exceed the GPU. ``pinned`` is the part of ``fixed`` that is not for
+        contexts, and ``stays`` remains on the GPU while the client hibernates.
         """
         gpu, group = share.gpu, share.group
         asked = fixed if over else more + fixed
@@ -126,10 +126,10 @@ class Limits:
         return None
 
     def _fixed_beside(self, share: Share) -> int:
-        """Return the bytes of a GPU that others hold and that cannot move; of its own, what is hibernated.
+        """Return the unevictable bytes of other groups on a GPU; of the group itself, what is hibernated.
 
-        Of those that hibernate, the one that needs the most counts: all others can make way for it, but for what they
-        leave on the GPU all the same.
+        Of the groups that can hibernate, only the one that needs the most counts, since all others can make way for it
+        except for their residues.
         """
         gpu = share.gpu
         fixed = stays = 0
@@ -138,7 +138,7 @@ class Limits:
             held = other.pinned + other.context
             gone = other.asleep
             if other is share:
-                fixed += gone  # that it will need beside what is asked for
+                fixed += gone  # which it will need in addition to the request
             elif gone or (held and self._can_give_way(other)):
                 stays += staying_contexts(other)
                 movable.append((held + gone, staying_contexts(other)))
@@ -151,10 +151,10 @@ class Limits:
     def crowded_out(
         self, share: Share, fixed: int, pinned: int, stays: int
     ) -> tuple[bool, str] | None:
-        """Find a group that could never run again if another took so many bytes more that cannot be evicted.
+        """Find a group that could never run again if another group took this many more unevictable bytes.
 
-        Return whether that is so for foreign use alone, and the sentence. Groups for which there is too little room as
-        it is do not count, unless that is for foreign use, which may go.
+        Return whether this is because of other programs' use alone, and the sentence. Groups that have too little room
+        already do not count, unless that is because of other programs' use, which may end.
         """
         gpu = share.gpu
         others = [other for other in gpu.shares.values() if other is not share and other.promised]
@@ -164,7 +164,7 @@ class Limits:
         more = more_left + more_kept
         if more <= 0:
             return None
-        # Of each group, what it leaves when it makes way, and what it keeps because it cannot.
+        # What each group leaves when it makes way, and what it keeps because it cannot.
         least = {
             other.group.id: (staying_contexts(other), 0)
             if self._can_give_way(other)
@@ -189,11 +189,11 @@ class Limits:
         return None
 
     def _can_give_way(self, share: Share, pinned: int = 0) -> bool:
-        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
+        """Whether a group would hibernate for others if it had this many more unevictable bytes besides contexts."""
         return self.eligibility.may_press() and self.eligibility.makes_way(share.group, pinned)
 
     def _exceeded(self, share: Share) -> tuple[str, int] | None:
-        """Return whose quota of GPUs a group would exceed by itself with one more, and how many it is."""
+        """Return the user or team whose quota of GPUs a group would exceed alone with one more, and the quota."""
         if not self.times.counted:
             return None
         uses = sum(other.used for other in share.group.shares.values())
@@ -203,9 +203,10 @@ class Limits:
         return None
 
     def _backed(self, gpu: Gpu, budget: int) -> int:
-        """Bytes of footprints that a GPU and what the others leave of the host's memory can hold together.
+        """Return the bytes of footprints that a GPU and the remaining host memory can hold together.
 
-        What the GPU holds leaves while what the host holds comes in, so a switch takes no more than what is in flight.
+        Memory leaves the GPU while other memory arrives from the host, so a switch takes no more than what is in
+        flight.
         """
         host = budget - min(self.model.rules.host_in_flight, budget // 8)
         for client in self.model.clients.values():
@@ -217,22 +218,22 @@ class Limits:
         return max(0, gpu.capacity) + max(0, host)
 
     def _budget_host(self, budget: int, most: int) -> None:
-        """Take in how much host memory there is for swapped data, and how much there can be at most."""
+        """Note how much host memory there is for swapped data, and the most that there can be."""
         before, self.model.host_budget = self.model.host_budget, max(0, budget)
         best, until = self._host_best
         if until is None:
-            # A scheduler that has just begun does not know what there was a short while ago.
+            # A scheduler that has just started cannot tell what the budget was before.
             self._host_best = most, self.turn.now + LATELY
         elif before >= best or self.turn.now >= until:
             self._host_best = before, self.turn.now + LATELY
 
     def _host_lately(self) -> int:
-        """Return the most host memory that there was for swapped data a short while ago."""
+        """Return the largest recent amount of host memory for swapped data."""
         best, until = self._host_best
         return 0 if until is None or self.turn.now >= until else best
 
     def headroom(self, share: Share, more: int, wish: int, over: bool) -> int:
-        """How many of the bytes that a client would like beyond its need can be promised."""
+        """Return how many of the bytes that a client requests beyond its need can be promised."""
         low, high = 0, max(0, wish)
         if more <= 0 or high == 0:
             return 0
@@ -247,7 +248,7 @@ class Limits:
         return low
 
     def on_host_memory(self, event: HostMemory) -> None:
-        """How much host memory there is for swapped data."""
+        """Return the host memory for swapped data."""
         self._budget_host(event.budget, event.most)
         self.turn.reserve_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
@@ -263,7 +264,7 @@ def _named(whose: str) -> str:
 
 
 def _amount(size: int) -> str:
-    """Return bytes as text: little of a small GPU may be what something does not fit by."""
+    """Return bytes as text, exactly enough for small GPUs on which a little can be decisive."""
     if size < GIB:
         return f"{size / MIB:.0f} MiB"
     return f"{size / GIB:.{2 if size < 10 * GIB else 1}f} GiB"

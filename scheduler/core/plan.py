@@ -10,20 +10,20 @@ from .model import Gpu, Group, Share, Wait
 
 @dataclass(slots=True)
 class Plan:
-    """What stands between one that waits and its grant."""
+    """What stands between a wait and its grant."""
 
     wait: Wait
-    #: GPUs with too little room, and by how much.
+    #: GPUs with too little room, and the missing bytes.
     lacks: list[tuple[Gpu, int]] = field(default_factory=list)
-    #: GPUs that lack room even if everybody yields, and by how much.
+    #: GPUs that lack room even if all holders yield, and the missing bytes.
     short: list[tuple[Gpu, int]] = field(default_factory=list)
     serialised: list[Group] = field(default_factory=list)
     evict: list[tuple[Share, int]] = field(default_factory=list)
     revoke: list[Group] = field(default_factory=list)
-    #: Revoked already; evicted already and not answered.
+    #: Groups that were revoked already; and groups with evictions that were not answered yet.
     draining: list[Group] = field(default_factory=list)
     leaving: list[Group] = field(default_factory=list)
-    #: Chosen, but protected until then.
+    #: Chosen groups that are protected until then.
     later: list[tuple[float, Group]] = field(default_factory=list)
-    #: Of those, the ones whose memory people keep from it.
+    #: Chosen groups whose memory their users keep.
     kept: list[Group] = field(default_factory=list)

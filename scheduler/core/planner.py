@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whose memory one that waits may take, and when: the order that ``core.py`` describes."""
+"""Plans whose memory a wait may take, and when, in the order that ``core.py`` describes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Planner:
-    """Finds out what stands between a wait and its grant. It changes nothing."""
+    """Finds what stands between a wait and its grant. It changes nothing."""
 
     model: Model
     turn: Turn
@@ -28,7 +28,7 @@ class Planner:
     chooser: VictimChooser
 
     def fits(self, wait: Wait) -> bool:
-        """Whether what a wait is for has room now."""
+        """Whether there is room now for what a wait is for."""
         if wait.grow is not None:
             return all(
                 (need := self.model.need(wait, gpu)) <= 0 or need <= gpu.free - gpu.owed
@@ -43,9 +43,9 @@ class Planner:
         return True
 
     def continues(self, wait: Wait, ahead: list[Wait]) -> bool:
-        """Whether it comes back within its residency, as those before it see it, its memory still in."""
+        """Whether a group returns within its residency, as seen by the waits ahead, with its memory still resident."""
         group = wait.group
-        # Headroom that was promised and never used is not in: what counts is that nothing was taken.
+        # Promised headroom that was never used is not resident, so the test is whether anything was evicted.
         if wait.grow is not None or group.turn == 0 or not group.intact:
             return False
         if not ahead:
@@ -55,13 +55,13 @@ class Planner:
         )
 
     def may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
-        """Whether those before it are held up no longer for its being served now."""
+        """Whether the waits ahead are not delayed if this wait is served now."""
         group = wait.group
         for head in ahead or ():
             if wait.grow is None and group.makes_way_for is head:
                 return False
             if wait.wakes and group.hibernation is not None and group.hibernation.head is head:
-                return False  # it would be sent away again
+                return False  # it would have to hibernate again
             if wait.grow is None and self.residency.keeps(group, head):
                 continue  # it takes no room, and the head cannot have its memory yet
             if wait.grow is None and (
@@ -76,32 +76,32 @@ class Planner:
         return True
 
     def leaves_room(self, head: Wait, gpu: Gpu, group: Group, take: int) -> bool:
-        """Whether a head can still be served, and no later, if a group takes so much of a GPU."""
+        """Whether a head can still be served, and no later, if a group takes ``take`` bytes of a GPU."""
         need = self.model.need(head, gpu)
         if need <= 0:
             return True
         reach = self._reach(head, gpu, group)
         if need > reach:
-            # It waits for others to hibernate as well.
+            # It also waits for other groups to hibernate.
             return need <= reach - take + self.eligibility.departing(head, gpu, group)
         if need > reach - take:
             return False
-        # What people keep can be had too, but late: nobody makes a head need it.
+        # Kept memory becomes available, too, but late, and no other group may make a head wait for it.
         sooner = reach - sum(
             s.resident for s in gpu.shares.values() if self.residency.keeps(s.group, head)
         )
         return need > sooner or need <= sooner - take
 
     def floats(self, group: Group) -> bool:
-        """Whether a group may run without its whole footprint resident: the GPU faults it in."""
+        """Whether a group may run while part of its footprint is not resident, because the GPU pages it in."""
         if not self.model.pages or self.model.rules.anti_thrash == "on" or not is_managed(group):
             return False
         return self.model.rules.anti_thrash == "off" or self._may_try(group)
 
     def _may_try(self, group: Group) -> bool:
-        """Whether it is worth a try to have a group beside those that hold a lease, without its memory in.
+        """Whether to try running a group next to the holders while its memory is not resident.
 
-        Of all of them it has to be known what they lose by it, and nobody's memory may be other than managed.
+        It must be known for all of them how much they lose by paging, and all memory must be managed.
         """
         fellows = {group.id: group}
         for share in group.shares.values():
@@ -114,7 +114,7 @@ class Planner:
         )
 
     def thrashes(self, group: Group, other: Group) -> bool:
-        """Whether two rotate because paging slowed one of them too much."""
+        """Whether two groups take turns because paging slowed one of them too much."""
         return (
             self.model.rules.anti_thrash == "auto"
             and is_managed(group)
@@ -130,7 +130,7 @@ class Planner:
         ]
 
     def _reach(self, head: Wait, gpu: Gpu, without: Group) -> int:
-        """Room that the head of the queue can count on without one group."""
+        """Return the room that the head of the queue can count on without one group."""
         barrier = self.model.last_lease if head.barrier is None else head.barrier
         own = head.group if head.grow is None or head.group.lease is not None else None
         room = gpu.free
@@ -150,9 +150,9 @@ class Planner:
         return room
 
     def plan(self, wait: Wait, waiters: bool = False) -> Plan:
-        """Choose whom one that waits takes its room from, and find out when.
+        """Choose the groups from which a wait takes its room, and find when it can.
 
-        With ``waiters``, others that wait are not protected.
+        With ``waiters``, waiting groups are not protected.
         """
         plan = Plan(wait)
         now = self.turn.now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For how long groups keep their leases and their memory: the protection that ``core.py`` describes."""
+"""How long groups keep their leases and their memory: the protection that ``core.py`` describes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Residency:
-    """Finds out from when on leases and memory may be taken."""
+    """Computes from when on leases and memory may be taken."""
 
     model: Model
     turn: Turn
@@ -23,11 +23,11 @@ class Residency:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether one lease excludes another on a GPU even where both fit."""
+        """Whether only one lease at a time is granted on a GPU, even if several fit."""
         return self.model.rules.anti_thrash == "on" or self.policy.serialises
 
     def _precedes(self, wait: Wait, group: Group) -> bool:
-        """Whether a group is to make way soon for one that waits."""
+        """Whether a group must soon make way for a wait."""
         return (
             wait.group.user == group.user
             and group.activity_class == "background"
@@ -35,7 +35,7 @@ class Residency:
         )
 
     def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
-        """Return the seconds for which a running holder is left alone, by one that waits or by its equals."""
+        """Return the seconds for which a running holder keeps its lease while another group waits."""
         if group.exclusive:
             return self.model.rules.exclusive_limit
         if self.model.rules.quantum != "auto":
@@ -50,17 +50,17 @@ class Residency:
         return length
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
-        """When a running holder may be revoked for one that waits; by default, for the first that does."""
+        """Return when a running holder may be revoked for a wait; by default, for the first one."""
         if wait is None:
             wait = self._first_from(group)
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
-            # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
+            # Its clock starts when its memory has been restored, but an endless restore must not block others.
             end += max(1.0, self.model.rules.residency_factor * group.footprint_cost)
         return end
 
     def _first_from(self, group: Group) -> Wait | None:
-        """Return the first that waits for a GPU of a group's."""
+        """Return the first wait of another group for a GPU of this group."""
         found = [
             next((w for w in s.gpu.queue if w.group is not group and w.counts(self.turn.now)), None)
             for s in group.shares.values()
@@ -68,18 +68,19 @@ class Residency:
         return min((w for w in found if w is not None), key=place, default=None)
 
     def residency(self, group: Group, wait: Wait | None = None) -> float:
-        """Return the seconds for which a group's memory stays once it is in."""
+        """Return the seconds for which a group's memory stays once it is resident."""
         quantum = self.quantum_of(group, wait)
         if group.exclusive:
             return quantum
         return min(self.costs.worth_moving(group), quantum)
 
     def movable_at(self, group: Group, wait: Wait | None = None) -> float:
-        """When the memory of a group that does not run may be taken."""
+        """Return when the memory of a group that does not run may be taken."""
         if group.turn == 0 or group.wishes.stopped:
             return 0.0
         if group.lease is None and not group.intact:
-            # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
+            # Part of it was evicted already. The rest is of no use, since the group cannot run before the others
+            # anyway.
             return 0.0
         if group.ended_at is not None and not group.cells:
             return group.ended_at + self.model.rules.debounce
@@ -89,11 +90,11 @@ class Residency:
         return min(stays, group.away_since + self._patience(group, wait))
 
     def _patience(self, group: Group, wait: Wait) -> float:
-        """Return for how many seconds a group may have no work before its memory is taken for one that waits.
+        """Return the seconds without work after which a group's memory is taken for a wait.
 
-        An absence that lasts as long as the move has cost as much as the move: to wait for that is at most twice as
-        bad as to know (ski rental). One that is expected to last longer is not waited for, once it is clear that it
-        is none of the group's short ones.
+        An absence that lasts as long as the move has cost as much as the move. Waiting for that long costs at most
+        twice as much as knowing the length in advance (ski rental). If the absence is expected to last longer, the wait
+        ends as soon as it is clear that it is not one of the group's short ones.
         """
         cost = 0.0
         for uuid in wait.gpus:
@@ -106,24 +107,24 @@ class Residency:
         return max(self.model.rules.debounce, short if known else cost)
 
     def evictable_at(self, share: Share, wait: Wait | None = None) -> float:
-        """When the memory of a group without a lease may be taken."""
+        """Return when the memory of a group without a lease may be taken."""
         stuck = max((h.stuck_until for h in share.holdings.values() if not h.lost), default=0.0)
         return max(self.movable_at(share.group, wait), stuck)
 
     def is_kept(self, group: Group, wait: Wait) -> bool:
-        """Whether people want the memory of a group that does not run to stay where it is."""
+        """Whether the user wants the memory of a group that does not run to stay."""
         wishes = group.wishes
         if not wishes.keep or wishes.stopped or group.spent or group is wait.group:
             return False
         if group.lease is not None or group.wait is None:
             return True
-        # One that could run at once does. Otherwise each would wait for what the other holds.
+        # A group that could run at once does. Otherwise, each could wait for the other's memory.
         return not self.one_at_a_time and all(
             s.need <= s.spare and not s.evicting for s in group.shares.values()
         )
 
     def keeps(self, group: Group, wait: Wait) -> bool:
-        """Whether one that waits cannot have the memory of a group yet, because people keep it."""
+        """Whether a wait cannot have the memory of a group yet because its user keeps it."""
         return (
             self.turn.now < wait.since + self.model.rules.keep_patience
             and not (group.runs or group.yielding)

@@ -15,7 +15,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class RoomMaker:
-    """Evicts and revokes what a plan says."""
+    """Orders the evictions and revocations of a plan."""
 
     model: Model
     turn: Turn
@@ -24,11 +24,11 @@ class RoomMaker:
     leases: Leases
 
     def carry_out(self, plan: Plan) -> bool:
-        """Take what can be had of it now; return whether anything was taken."""
+        """Take what is available now; return whether anything was taken."""
         now = self.turn.now
         when = max((w for w, _ in plan.later), default=now)
         if when > now + self.model.rules.debounce:
-            # All at once, when the last of them can be had: earlier, the room would lie idle.
+            # Take everything at once, when the last of it is available. Taken earlier, the room would lie idle.
             self.turn.look_at(when)
             return False
         for later, _ in plan.later:

@@ -14,7 +14,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Rooms:
-    """Allots room, and tells clients of it."""
+    """Allots room to groups that fill, and notifies their clients."""
 
     model: Model
     turn: Turn
@@ -30,7 +30,7 @@ class Rooms:
         self.ledger.distribute(share, give)
 
     def tell_room(self, client: Client, anew: bool = False) -> None:
-        """Tell a client how much of its footprint may be on the GPU, where that changed."""
+        """Send a client how much of its footprint may be on the GPU, if that has changed."""
         fills = client.group.filling is not None
         if client.lease is None or not (fills or client.oversubscribes):
             return
@@ -49,7 +49,7 @@ class Rooms:
                 )
 
     def end_filling(self, group: Group) -> None:
-        """All the room is there, or the lease is not: from now on the share is charged as any other."""
+        """Charge a group's shares normally again, because all of its room is there or its lease has ended."""
         if group.filling is None:
             return
         for share in group.shares.values():
@@ -66,7 +66,7 @@ class Rooms:
         self.ledger.charge(group)
 
     def begin_filling(self, group: Group, wait: Wait) -> None:
-        """Have a group fill whose lease is granted before its room is there."""
+        """Begin to fill a group, whose lease is granted before its room is there."""
         group.filling, group.filled_at = wait, self.turn.now
         self.model.filling[group.id] = group
         for share in group.shares.values():

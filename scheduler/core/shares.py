@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What groups have on GPUs: where a group begins and ends to use one."""
+"""The shares of groups on GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class Shares:
-    """Adds and removes what groups have on GPUs."""
+    """Adds and removes the shares of groups on GPUs."""
 
     model: Model
     turn: Turn
@@ -27,7 +27,7 @@ class Shares:
     leases: Leases
 
     def holding(self, client: Client, uuid: str) -> Holding:
-        """Return what a client holds on a GPU; the first time, make it."""
+        """Return what a client holds on a GPU; make it if it is new."""
         holding = client.holdings.get(uuid)
         if holding is None:
             group, gpu = client.group, self.model.gpus[uuid]
@@ -58,7 +58,7 @@ class Shares:
         del share.holdings[client.number]
 
     def leave(self, share: Share) -> None:
-        """A group has nothing on a GPU any more."""
+        """Remove the share of a group that has nothing on a GPU any more."""
         group, gpu = share.group, share.gpu
         if gpu.filling is share:
             gpu.filling = None

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whose memory on a GPU may be taken at once, in the policy's order; kept from one decision to the next.
+"""The order in which groups on a GPU lose their memory, kept from one decision to the next.
 
-Most groups on a full GPU are *at rest*: nothing of theirs runs or moves, and their memory may be taken now, whoever
-asks for it. They are ranked when something has happened to them, and not each time that somebody lacks room. All others
-with memory are *restless*: how they stand depends on the time and on who asks, so they are looked at each time. They
-are few.
+Most groups on a full GPU are *at rest*: nothing of theirs runs or moves, and any wait may take their memory now. They
+are ranked when something has happened to them, not each time that a wait lacks room. All other shares with memory are
+*volatile*: whether they may be taken depends on the time and on the wait, so they are checked each time. They are few.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class _Group(Protocol):
 
 
 class Ranked(Protocol):
-    """What is ranked: a share, of which no more is known here, because the model keeps a ``Victims`` itself."""
+    """A share. Its class imports this module, because the model keeps a ``Victims`` itself."""
 
     @property
     def number(self) -> int:
-        """Its place in the order in which shares came."""
+        """Its place in the order in which shares were made."""
         ...
 
     @property
@@ -41,7 +40,7 @@ ShareT = TypeVar("ShareT", bound=Ranked)
 
 
 class Spot(NamedTuple):
-    """A share at rest: the policy's rank, then who came first; and until when the rank holds by itself."""
+    """A share at rest: the policy's rank, then the order of shares; and until when the rank is valid by itself."""
 
     rank: Rank
     number: int
@@ -54,22 +53,22 @@ class Spot(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Victims(Generic[ShareT]):
-    """The shares of one GPU, by what it takes to have their memory."""
+    """The shares of one GPU, by what taking their memory requires."""
 
-    #: Something happened to these.
+    #: Shares that something happened to.
     changed: dict[int, ShareT] = field(default_factory=dict)
     volatile: dict[int, ShareT] = field(default_factory=dict)
     #: At rest, in order: those without a lease, and those that hold one.
     idle: list[Spot] = field(default_factory=list)
     held: list[Spot] = field(default_factory=list)
     spots: dict[int, Spot] = field(default_factory=dict)
-    #: When these may rank otherwise by themselves, earliest first; with those that were ranked anew since.
+    #: When ranks may change by themselves, earliest first; including outdated times of shares that were ranked again.
     ends: list[tuple[float, int]] = field(default_factory=list)
     #: The policy that ranked them.
     ranked_by: Policy | None = None
 
     def remove(self, share: ShareT) -> None:
-        """Forget how a share stands."""
+        """Forget a share."""
         self.volatile.pop(share.number, None)
         spot = self.spots.pop(share.number, None)
         if spot is not None:
@@ -77,7 +76,7 @@ class Victims(Generic[ShareT]):
             del spots[bisect_left(spots, spot)]
 
     def rest(self, share: ShareT, rank: Rank, until: float) -> None:
-        """Take in that a share is at rest."""
+        """Note that a share is at rest."""
         held = share.group.lease is not None
         before = self.spots.get(share.number)
         if before is not None and before[0] == rank and before[3:] == (until, held):
@@ -92,7 +91,7 @@ class Victims(Generic[ShareT]):
                 heapify(self.ends)
 
     def wake(self, now: float) -> None:
-        """Have those looked at again whose rank may be another by now."""
+        """Mark the shares whose rank may have changed by itself."""
         ends = self.ends
         while ends and ends[0][0] <= now:
             _, number = heappop(ends)
