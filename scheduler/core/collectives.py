@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lets a group of several processes, or on several GPUs, give its lease back though its parts wait for each other.
+"""Lets a group of several processes or GPUs release its lease even though its parts wait for each other.
 
-A collective operation's kernel runs on each GPU until its counterparts on the others have run. All clients of a group
-are revoked at once, but their gates do not shut in one instant: one rank's kernel may be on its GPU while another's is
-still to be submitted. The first then never drains (STUCK), and the second waits at its gate for the next lease.
+The CUDA kernel of a collective operation runs on each GPU until its counterparts on the other GPUs have run. All
+clients of a group are revoked at once, but their gates do not shut at the same instant: one rank's kernel may be on its
+GPU while another rank's is still to be submitted. The first then never drains (STUCK), and the second waits at its gate
+for the next lease.
 
-So while a client does not drain, those of its group that have drained and wait at their gates are let through, one
-submission each (STEP), under the lease that is being given back: the group's memory is all there, and nobody else could
-use the room before the stuck one has drained anyway. Who has been let through drains and gives the lease back again,
-and if that was not enough, is let through again. Only who has drained is: a rank that has submitted its part of the
-operation is itself in it, so none gets ahead by more than what it submits in between.
+So while a client does not drain, the clients of its group that have drained and wait at their gates may submit once
+more (STEP), under the lease that is being released. The group's memory is still there, and no other group could use the
+room before the stuck client has drained anyway. A client that gets such a step drains and releases the lease again; if
+that was not enough, it gets another one. Only drained clients get steps: a rank that has submitted its part of the
+operation is inside it, so no rank gets ahead by more than its submissions in between.
 
-It comes to an end: each step is a submission that the stuck one may wait for, or one that ends by itself. They become
-rarer, the longer it takes, and after ``revoke_deadline`` there are no more, for then the stuck one waits for something
-else. Where the roles change (the one that was let through is stuck now, and waits for the one that was stuck first),
-the next step waits for twice as long, until both find the operation over in time.
+This ends, because each step is a submission that the stuck client may wait for, or one that ends by itself. The steps
+become rarer over time, and stop after ``revoke_deadline``, because then the stuck client waits for something else. If
+the roles change (a client that got a step is stuck now, and waits for the one that was stuck first), the next step
+comes after twice the pause, until both see the end of the operation in time.
 
-A process may be stuck in the same way by itself: amid the submissions to several GPUs, or while a thread at the gate
-holds a lock that a host function of a stream needs. Once it says so (STUCK), it is let through, too. Whether it needs
-that or merely computes cannot be seen from here, so after some quick steps the pauses grow, and a program that computes
-soon does so for less time than it pauses. There is no last step: without one, what such a program waits for would never
-come. ``revoke_deadline`` does not end these steps either. Others are then served around the program.
+A process can also be stuck by itself: between submissions to several GPUs, or while a thread at the gate holds a lock
+that a host function of a stream needs. Once it reports this (STUCK), it gets steps, too. The scheduler cannot see
+whether it needs them or merely computes. So after some quick steps the pauses grow, and a program that computes soon
+does so for less time than it pauses. There is no last step, because such a program might wait forever without one, and
+``revoke_deadline`` does not end these steps either. Other groups are then served around the program.
 
-The thread that holds the lock may also wait for memory that cannot move. While its group is stuck, such growth comes
-first in the queue.
+The thread that holds the lock may also wait for unevictable memory. While its group is stuck, such growth comes first
+in the queue.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ from .turn import Turn
 
 @dataclass(slots=True)
 class _Steps:
-    """Of one revocation: who was let through."""
+    """The steps during one revocation."""
 
     lease: int
-    #: Seconds until others are let through.
+    #: Seconds until the next steps.
     pause: float
-    #: Those of the last round, and those who have not come to their gate again since.
+    #: The clients of the last round; and those that have not come to their gate again since.
     last: set[int] = field(default_factory=set)
     elsewhere: set[int] = field(default_factory=set)
-    #: Those that have said that they are stuck; how often they were let through, and when they may be again.
+    #: The clients that have reported that they are stuck; the number of their steps; and when each may get the next
+    #: one.
     stuck: set[int] = field(default_factory=set)
     own: dict[int, int] = field(default_factory=dict)
     own_due: dict[int, float] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class _Steps:
 
 @dataclass(slots=True, eq=False)
 class Collectives:
-    """Lets submissions through that others of their group wait for."""
+    """Lets clients submit that others of their group wait for."""
 
     model: Model
     turn: Turn
@@ -65,20 +67,20 @@ class Collectives:
     answers: Answers
     leases: Leases
 
-    #: Seconds after the revocation before the first step: by then, most have drained by themselves.
+    #: Seconds after the revocation before the first step. By then, most groups have drained by themselves.
     first_step: ClassVar[float] = 0.03
-    #: Of the time since the revocation, what passes until the next step at least.
+    #: The fraction of the time since the revocation that must pass before the next step.
     step_part: ClassVar[float] = 0.002
-    #: Seconds after the revocation before a client that is stuck is let through while others that have drained wait.
+    #: Seconds after the revocation before a stuck client gets steps while other clients that have drained wait.
     first_own_step: ClassVar[float] = 5.0
-    #: So many steps of a client that is stuck come after ``own_step`` each, and as many again for each GPU beyond two.
-    #: Then the pause grows with the square of their number: 25 steps take 2 s, and 66 take 30 s.
+    #: The number of steps of a stuck client that come after ``own_step`` each, and as many again for each GPU beyond
+    #: two. Then the pause grows with the square of their number: 25 steps take 2 s, and 66 take 30 s.
     quick_own_steps: ClassVar[int] = 8
 
     _steps: dict[str, _Steps] = field(default_factory=dict, init=False)
 
     def step_soon(self, group: Group) -> None:
-        """Something happened to a group that may be stuck."""
+        """Set the timer of the next step of a group that may be stuck."""
         if group.lease is None or not group.yielding:
             if self._steps.pop(group.id, None) is not None:
                 self.timers.set(steps(group.id), None)
@@ -95,19 +97,19 @@ class Collectives:
         self.timers.set(steps(group.id), max(self.turn.now + pause, since + self.first_step))
 
     def step_asked(self, client: Client) -> None:
-        """A client has come to its gate."""
+        """Note that a client has come to its gate."""
         if (known := self._steps.get(client.group.id)) is not None:
             known.elsewhere.discard(client.number)
         self.step_soon(client.group)
 
     def step_said_stuck(self, client: Client) -> None:
-        """A client has said that it is stuck."""
+        """Note that a client has reported that it is stuck."""
         self.step_soon(client.group)
         if (known := self._steps.get(client.group.id)) is not None:
             known.stuck.add(client.number)
 
     def step(self, name: str) -> None:
-        """Let those through that a stuck one may wait for."""
+        """Give steps to the clients that a stuck one may wait for."""
         group, known = self.model.groups.get(name), self._steps.get(name)
         if group is None or known is None or known.lease != group.lease or not group.yielding:
             self._steps.pop(name, None)
@@ -127,7 +129,7 @@ class Collectives:
             self.timers.set(steps(name), min(looks))
 
     def _step_stuck(self, group: Group, known: _Steps) -> list[float]:
-        """Let those through that have said that they are stuck, and return when each is due again."""
+        """Give steps to the clients that have reported that they are stuck; return when each is due again."""
         stuck = [client for client in group.granted.values() if client.number in known.stuck]
         for client in stuck:
             if known.own_due.get(client.number, 0.0) > self.turn.now:
@@ -157,7 +159,7 @@ class Collectives:
         self.turn.touch(group)
 
     def _is_ready(self, known: _Steps, client: Client) -> bool:
-        """Whether one has drained and waits at its gate."""
+        """Whether a client has drained and waits at its gate."""
         return (
             client.lease is None
             and client.wants
@@ -166,7 +168,7 @@ class Collectives:
         )
 
     def _has_room(self, client: Client) -> bool:
-        """Whether what a client lacks may come in: it is charged for, and the room is there."""
+        """Whether the memory that a client lacks may be restored: it is charged for, and there is room."""
         return client.group.floating or all(
             holding.resident >= holding.promised
             or (

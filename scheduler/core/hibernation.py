@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Groups that are idle give their contexts back too, and have them again when they are needed (``core.py``)."""
+"""Hibernation: idle groups also give back their CUDA contexts, and get them again when needed (``core.py``)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from .relocation import Relocation
 from .timers import Timers
 from .turn import Turn
 
-#: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
+#: The result of a CUDA call whose process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
 #: Why a group does not hibernate, by code.
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
-#: After a pause of so many seconds, a helper that does not run is not waited for any longer.
+#: The pause in seconds after which a checkpoint helper that does not run is no longer waited for.
 LAST_PAUSE = 8.0
 
 
@@ -62,34 +62,34 @@ class HibernationManager:
     leases: Leases
     relocation: Relocation
 
-    #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
+    #: Seconds in which ``Park`` must be answered, and seconds in which all memory must have left before that.
     park_deadline: ClassVar[float] = 5.0
     leave_deadline: ClassVar[float] = 60.0
-    #: Seconds for which a refusal is taken for granted: one that may pass by itself, twice as long each time that the
-    #: group was idle all the while, but never longer than others.
+    #: Seconds before a refusal is checked again. A refusal that may pass by itself doubles this time while the group
+    #: stays idle, up to that of other refusals.
     passing_refusal: ClassVar[float] = 5.0
     lasting_refusal: ClassVar[float] = 600.0
-    #: So many groups are on their way off the GPUs at once.
+    #: The number of groups that may be about to hibernate at the same time.
     most_hibernating: ClassVar[int] = 16
-    #: Seconds after which it is seen again whether one that is to hibernate may.
+    #: Seconds after which it is checked again whether a group that is about to hibernate still may.
     look_again: ClassVar[float] = 0.5
-    #: Seconds after which a step that does not end is asked for again.
+    #: Seconds after which a step that does not end is requested again.
     shortest_step_pause: ClassVar[float] = 1.0
     longest_step_pause: ClassVar[float] = 60.0
 
     def is_pressed(self, group: Group) -> bool:
-        """Whether a group is on its way off the GPU for the head of a queue, which waits for that still."""
+        """Whether a group hibernates for the head of a queue that still waits for that."""
         state = group.hibernation
         return group.departs and state is not None and state.head is not None and state.head.queued
 
     def _may_go_on(self, group: Group) -> bool:
-        """Whether a group that is to hibernate may still: it is idle, or the head of a queue needs its room."""
+        """Whether a group that is about to hibernate still may: it is idle, or the head of a queue needs its room."""
         if self.is_pressed(group):
             return not group.silent and not self.eligibility.waits_for_growth(group)
         return self.eligibility.idle_since(group) is not None and not group.wishes.keep
 
     def rest(self, group: Group, when: float | None = None) -> None:
-        """Look later whether a group has been idle for long enough."""
+        """Set the timer to check whether a group has been idle for long enough."""
         if when is None and self.model.rules.hibernate_after is not None:
             when = self.turn.now + self.model.rules.hibernate_after
         if group.hibernate_asked_at is not None:
@@ -98,7 +98,7 @@ class HibernationManager:
         self.timers.set(group.rests, when if self.eligibility.able else None)
 
     def rest_all(self) -> None:
-        """Look later, for all groups, whether they have been idle for long enough."""
+        """Set this timer for all groups."""
         for group in self.model.groups.values():
             if group.hibernation is None:
                 self.rest(
@@ -106,7 +106,7 @@ class HibernationManager:
                 )
 
     def consider(self, group: Group) -> None:
-        """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
+        """Check whether a group may hibernate, or whether it is late with a step."""
         if group.hibernation is not None:
             self._overrun(group)
             return
@@ -114,7 +114,7 @@ class HibernationManager:
         if since is None:
             self._ask_for_end(group)
         if group.wishes.keep or self.model.rules.hibernate_after is None:
-            group.hibernate_asked_at = None  # people think otherwise by now
+            group.hibernate_asked_at = None  # the user has changed their mind since
         if group.hibernate_asked_at is not None:
             if since is None:
                 self.rest(group)
@@ -134,14 +134,14 @@ class HibernationManager:
             self.begin(group)
 
     def _ask_for_end(self, group: Group) -> None:
-        """Have a group say whether its burst is over: outside cells, and while nobody waits, it would not by itself."""
+        """Ask a group whether its burst is over. It does not report this outside cells while no group waits."""
         if group.busy and not group.cells:
             for client in group.granted.values():
                 if client.busy:
                     self.turn.decisions.append(EndBurst(client.number, self.turn.now))
 
     def begin(self, group: Group, head: Wait | None = None) -> bool:
-        """Have all that can move leave the GPU, for the head of a queue if need be; then it is to park."""
+        """Evict all memory of a group, for the head of a queue if there is one; then it is to park."""
         code = unfit_code(group)
         if code == NOTHING:
             group.hibernate_asked_at = None
@@ -169,7 +169,7 @@ class HibernationManager:
         return True
 
     def evacuate(self, group: Group) -> None:
-        """See whether all has left of a group that is to park, and order out what has not."""
+        """Order the remaining evictions of a group that is to park."""
         if group.lease is not None:
             return
         if not self._may_go_on(group):
@@ -183,9 +183,9 @@ class HibernationManager:
                         self.timers.set(group.rests, holding.stuck_until)
 
     def park_those_that_left(self) -> None:
-        """Tell the groups to park of which nothing is left on the GPU.
+        """Tell the groups to park that have no memory left on the GPU.
 
-        Not before it was decided who is served: then the head for which they do so may need it no longer.
+        This comes after the decision on which waits are served, because the head may no longer need it.
         """
         for group in list(self.model.evacuating.values()):
             if group.lease is None and not any(s.resident for s in group.shares.values()):
@@ -214,7 +214,7 @@ class HibernationManager:
             self.turn.touch(group)
 
     def _overrun(self, group: Group) -> None:
-        """A group's memory has not left yet; or a client has not answered ``Park``."""
+        """Handle a group whose memory has not left in time, or a client that has not answered ``Park``."""
         state = group.hibernation
         assert state is not None
         if state.stage == "evicting":
@@ -232,7 +232,7 @@ class HibernationManager:
             self._find_unfit(group, "stuck", text)
 
     def _find_unfit(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
-        """A group cannot hibernate, or not now: those of its clients that are parked go on."""
+        """End the attempt of a group that cannot hibernate now. Its parked clients go on."""
         unfit = self.refuse(group, code, text, log=log)
         if group.hibernation is not None:
             self._let_go(group)
@@ -258,12 +258,12 @@ class HibernationManager:
         return unfit
 
     def reconsider(self, group: Group) -> None:
-        """What a group holds changed: why it did not hibernate may hold no longer."""
+        """Allow another attempt, because a group's memory has changed and the reason for the refusal may have ended."""
         if group.unfit is not None and group.unfit.code not in PASSING:
             group.unfit = None
 
     def _let_go(self, group: Group) -> None:
-        """Give up before anything was checkpointed."""
+        """End the attempt before anything was checkpointed."""
         self.model.evacuating.pop(group.id, None)
         for client in group.clients.values():
             if client.stage in ("parking", "parked"):
@@ -271,7 +271,7 @@ class HibernationManager:
         self.settle(group)
 
     def _release(self, client: Client) -> None:
-        """Tell a parked client that it may call the driver, which it was not away from."""
+        """Notify a parked client that was not checkpointed that it may call the driver."""
         client.stage, client.needs = "awake", None
         if client.parked:
             client.parked = False
@@ -282,11 +282,11 @@ class HibernationManager:
         self.leases.reach_again(client)
 
     def on_parked(self, client: Client, event: Parked) -> None:
-        """A client answers ``Park``."""
+        """Handle a client's answer to ``Park``."""
         group = client.group
         self.checks.usage(client.number, client.backend, event.needs)
         if client.stage != "parking" or client.park != event.serial:
-            return  # it was told meanwhile to go on
+            return  # it was told to go on in the meantime
         if event.status != "done":
             # It goes on by itself.
             client.stage, client.parked = "awake", False
@@ -303,7 +303,7 @@ class HibernationManager:
         self.settle(group)
 
     def on_checkpointed(self, event: Checkpointed) -> None:
-        """A checkpoint ended."""
+        """Handle the end of a checkpoint."""
         client = self.model.clients.get(event.client)
         if client is None:
             return
@@ -322,10 +322,10 @@ class HibernationManager:
             client.stage, client.parked = "hibernated", False
             needs = client.needs
             if needs is not None and needs.gpu in self.model.gpus:
-                # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
+                # A context takes more than it was admitted with, and a restore that lacks room may fail for good.
                 held = min(event.held, self.model.gpus[needs.gpu].capacity) - needs.pinned
                 holding = client.holdings[needs.gpu]
-                # It may state more than it takes. Where nothing shows how much that is, what it states counts.
+                # It may state more than it takes. If no figure shows how much, the statement counts.
                 known = 0 if holding.measured or held > 0 else needs.context
                 needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
@@ -334,7 +334,7 @@ class HibernationManager:
         else:
             state.failed = state.failed or (event.code, event.text)
             if event.code in UNSETTLED:
-                # Whatever became of it: what it held counts until it is known to be awake.
+                # Whatever the outcome, its memory stays charged until it is known to be awake.
                 client.stage, client.step_pause = "waking", 0.0
                 self.turn.decisions.append(Wakeup(client.number))
             else:
@@ -369,7 +369,7 @@ class HibernationManager:
             self._name_stuck(client.group, client.pid, "checkpoint")
 
     def rouse(self, group: Group) -> None:
-        """Something of a group's is needed, or about to be."""
+        """Wake a group that is needed, or is about to be."""
         state = group.hibernation
         if state is None:
             return
@@ -382,14 +382,14 @@ class HibernationManager:
                 self._want_awake(client)
 
     def rouse_mixed(self, group: Group) -> None:
-        """Wake all of a group of which the scheduler before had hibernated some alone."""
+        """Wake the whole of a group of which the previous scheduler had hibernated only some clients."""
         state, holders = group.hibernation, with_context(group)
         mixed = any(client.stage == "awake" for client in holders)
         if mixed and state is not None and state.stage in ("hibernating", "hibernated"):
             self.rouse(group)
 
     def _want_awake(self, client: Client, *, home: bool = False) -> None:
-        """Have a hibernated client wait for the room that it needs; with ``home``, where it was."""
+        """Add a wait for the room that a hibernated client needs; ``home``: on its previous GPU."""
         if client.stage != "hibernated":
             return
         group, needs = client.group, client.needs
@@ -405,7 +405,7 @@ class HibernationManager:
         self.settle(group)
 
     def wake_up(self, client: Client) -> None:
-        """There is room for a client: have it restored."""
+        """Have a client restored for which there is room."""
         client.stage, client.step_pause = "waking", 0.0
         self.ledger.return_contexts(client)
         self.turn.decisions.append(self._wakeup_of(client))
@@ -421,10 +421,10 @@ class HibernationManager:
         return Wakeup(client.number, gpu=needs.gpu, needs=size)
 
     def on_wake(self, client: Client, event: Wake) -> None:
-        """A parked client is needed."""
+        """Handle a parked client that must wake."""
         self.checks.usage(client.number, client.backend, event.needs)
         if client.stage == "awake":
-            # It had not heard so yet; and what was said to an earlier call it does not heed any more.
+            # It had not received that yet, and it ignores the answer to an earlier call.
             self.turn.decisions.append(Awake(client.number, event.serial, 0, *client.moved))
             return
         client.asked, client.ends = event.serial, event.cause == "exit"
@@ -440,17 +440,17 @@ class HibernationManager:
             self.rouse(client.group)
 
     def on_woken(self, event: Woken) -> None:
-        """A restore ended."""
+        """Handle the end of a restore."""
         client = self.model.clients.get(event.client)
         if client is None or client.stage != "waking":
             return
         group = client.group
         lost = client.step_pause >= LAST_PAUSE and client.parked and event.code == "helper"
         if event.ok or lost:
-            # Without a helper it can neither be asked nor woken: but then nothing was done to it, most likely.
+            # Without a helper, its state cannot be checked and it cannot be woken; most likely, nothing was done to it.
             self._awake(client, event.seconds)
         elif event.code in UNSETTLED or client.parked:
-            # It may still come to an end by itself, so what it needs stays charged.
+            # It may still end by itself, so what the client needs stays charged.
             pause = max(2 * client.step_pause, self.shortest_step_pause)
             client.step_pause = min(pause, self.longest_step_pause)
             self.timers.set(client.wakes, self.turn.now + client.step_pause)
@@ -492,32 +492,32 @@ class HibernationManager:
         self.turn.log("wake", group, seconds=seconds, **pair)
 
     def is_coming(self, group: Group) -> bool:
-        """Whether a group is being restored for the lease that it waits for, and nothing has gone wrong so far."""
+        """Whether a group is being restored for the lease that it waits for, without a failure so far."""
         return group.waking and any(
             c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values()
         )
 
     def _fail(self, client: Client, event: Woken) -> None:
-        """Say that a client cannot be woken now; its next call asks again."""
+        """Notify a client that it cannot be woken now. Its next call asks again."""
         self.turn.log("wake_failed", client.group, code=event.code, text=event.text)
         if client.asked:
             self.turn.decisions.append(
                 Awake(client.number, client.asked, UNAVAILABLE, text=as_said(event.text))
             )
             client.asked = 0
-            # What it says to its call, it says to its wait for a lease.
+            # The answer to its call is also the answer to its wait for a lease.
             client.wants = False
             wait = client.group.wait
             if wait is not None and not any(c.wants for c in client.group.clients.values()):
                 self.queue.dequeue(wait)
 
     def wake_again(self, client: Client) -> None:
-        """A step that did not end may have by now."""
+        """Check a step that had not ended."""
         if client.stage == "waking":
             self.turn.decisions.append(self._wakeup_of(client))
 
     def cancel_wakes(self, group: Group) -> None:
-        """Those of a group that wait for room do no longer: they stay as they are."""
+        """End the waits of a group's clients for room. They stay hibernated."""
         for client in group.clients.values():
             client.asked = 0
             if client.stage == "waiting":
@@ -525,7 +525,7 @@ class HibernationManager:
         self.settle(group)
 
     def settle(self, group: Group) -> None:
-        """Find out how a group stands, after something has become of one of its clients."""
+        """Update the stage of a group after that of one of its clients has changed."""
         state = group.hibernation
         if state is None or group.id in self.model.evacuating:
             return
@@ -538,7 +538,7 @@ class HibernationManager:
                 if client.stage == "parked":
                     client.stage = "checkpointing"
                     for holding in client.holdings.values():
-                        # It may be gone any moment. Until that is known, it must not hide what others use.
+                        # It may exit at any moment. Until that is known, it must not hide other programs' use.
                         fixed = holding.pinned + holding.context
                         self.ledger.unsettle(holding, fixed - holding.unsettled)
                     self.turn.decisions.append(Hibernate(client.number, client.home))
@@ -560,9 +560,9 @@ class HibernationManager:
             self.rest(group)
 
     def _conclude(self, group: Group, state: Hibernation[Wait], *, begun_here: bool) -> None:
-        """All of a group's clients were checkpointed, or some could not be: then none is to be.
+        """Complete the hibernation of a group, or end it if some clients could not be checkpointed.
 
-        ``begun_here`` is false where the scheduler before had parked them.
+        ``begun_here`` is false if the previous scheduler had parked them.
         """
         self.timers.set(group.rests, None)
         if state.failed is not None:
@@ -582,6 +582,6 @@ class HibernationManager:
     def _name_stuck(self, group: Group, pid: int, step: str) -> None:
         params = {"name": group.name, "pid": pid, "step": step}
         notice = Notice(group.id, "hibernation_stuck", params)
-        # It is tried again and again: that pushes no other notice out.
+        # It is tried again and again, so it replaces its own notice and no other.
         self.notices.withdraw(lambda told: told == notice)
         self.notices.on_notice(notice)

@@ -18,17 +18,17 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class HibernationCommands:
-    """Takes in orders to hibernate and to wake, and whether that can be done here."""
+    """Handles commands to hibernate and to wake, and whether the machine supports it."""
 
     model: Model
     turn: Turn
     hibernation: HibernationManager
 
     def on_hibernatable(self, event: Hibernatable) -> None:
-        """Whether processes can be hibernated here became known."""
+        """Note whether processes can hibernate on this machine."""
         self.model.hibernatable = event
         for group in self.model.groups.values():
-            # Orders that came before this was known.
+            # Handle the commands that arrived before this was known.
             if group.hibernate_asked_at is None or group.hibernation is not None:
                 continue
             if event.able:
@@ -40,12 +40,12 @@ class HibernationCommands:
         self.turn.dirty.update(self.model.gpus)
 
     def on_hibernate_now(self, event: HibernateNow) -> None:
-        """A user wants a group to hibernate."""
+        """Have a group hibernate, as its user wants."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
         if group.hibernation is not None:
-            # It may be let go on its way there; and one that wakes will be idle again.
+            # It may still be stopped on the way; and a group that wakes will be idle again.
             on_the_way = group.hibernation.stage != "hibernated"
             group.hibernate_asked_at = self.turn.now if on_the_way else None
             return
@@ -68,7 +68,7 @@ class HibernationCommands:
             self.hibernation.consider(group)
 
     def on_wake_now(self, event: WakeNow) -> None:
-        """A user wants a group to be awake."""
+        """Have a group wake, as its user wants."""
         group = self.model.groups.get(event.group)
         if group is not None:
             group.hibernate_asked_at = None

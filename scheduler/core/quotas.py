@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What administrators bound: on how many GPUs somebody may hold leases at once, and which GPUs are to be empty.
+"""Bounds that administrators set: the number of GPUs on which a user or team may hold leases, and drained GPUs.
 
-Who would exceed a quota of GPUs is passed over and holds nobody up, other than its own: those of the same user or team
-that come later get no GPU that it will need. Its own also make way for it, as they would for one that waits for their
-memory: at once if they do nothing, else once they have had their quantum.
+A group that would exceed a quota of GPUs is passed over and holds up only waits under the same quota: later waits of
+the same user or team do not get a GPU that it will need. Holders under the same quota also make way for it, as they
+would for a wait that needs their memory: at once if they are idle, otherwise after their quantum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .usage import GpuTime
 
 @dataclass(slots=True, eq=False)
 class Quotas:
-    """Keeps the bounds that administrators set."""
+    """Enforces the bounds that administrators set."""
 
     model: Model
     turn: Turn
@@ -34,13 +34,13 @@ class Quotas:
     orders: EvictionOrders
     leases: Leases
 
-    #: In one look at the queue: by whose quota, the GPUs that earlier waits will need; and those on which groups hold
-    #: leases, with the groups. None: to be found.
+    #: During one walk through the queue: by user or team, the GPUs that earlier waits will need; and those on which
+    #: groups hold leases, with the groups. None: to be computed.
     _reserved: dict[str, set[str]] = field(default_factory=dict, init=False)
     _held: dict[str, dict[str, list[Group]]] | None = field(default=None, init=False)
 
     def on_drain(self, event: Drain) -> None:
-        """An administrator drains a GPU, or ends that."""
+        """Drain a GPU, or end that, as an administrator wants."""
         gpu = self.model.gpus.get(event.gpu)
         if gpu is None:
             known = ", ".join(self.model.gpus) or "none"
@@ -53,7 +53,7 @@ class Quotas:
         self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
 
     def empty(self, gpu: Gpu) -> None:
-        """Have leases on a drained GPU end after their quantum, and all memory that can move leave."""
+        """End leases on a drained GPU after their quantum, and evict all memory."""
         for group in list(gpu.holders.values()):
             if group.yielding:
                 continue
@@ -78,8 +78,8 @@ class Quotas:
                 self.orders.evict(share, share.movable)
 
     def is_barred(self, wait: Wait) -> bool:
-        """Whether one that waits is passed over for what administrators bound."""
-        # One that is woken for its lease needs all that the lease does: awake without it, it would be in the way.
+        """Whether a wait is passed over because of a bound."""
+        # A wait to wake for a lease needs all that the lease needs: awake without it, the group would only occupy room.
         gpus = wait.group.gpus if wait.wakes and wait.for_lease else wait.gpus
         drained = next((uuid for uuid, gpu in gpus.items() if gpu.drained), None)
         bar = None
@@ -106,34 +106,34 @@ class Quotas:
             reserved = self._reserved.get(claim.whose, set())
             if len(held.keys() | reserved | own) <= most:
                 continue
-            # Who does not answer gives nothing up.
+            # A group that does not answer releases nothing.
             lost = {u for u, groups in held.items() if any(g.overdue for g in groups)}
             if len(lost | own) > most:
                 return bar
             plan = self.planner.plan(wait)
             if plan.short:
-                # Nobody makes way for one that could not be served all the same.
+                # No group makes way for a wait that could not be served even then.
                 return bar
             self.reserve(wait)
-            # Nor before others do: but not for longer than a turn, since it is not its turn there yet.
+            # Nor before other waits are served; but for no longer than a time slice, since it is not first there yet.
             ready = max((when for when, _ in plan.later), default=0.0)
             ready = min(ready, wait.since + self.model.rules.longest_quantum)
             return self._make_way(wait, bar, held, own, ready)
         return None
 
     def reserve(self, wait: Wait) -> None:
-        """Let nobody of the same user or team who comes later take the GPUs that one that waits will need."""
+        """Keep the GPUs that a wait will need from later waits of the same user or team."""
         if wait.grow is None and self.times.counted:
             for claim in self.times.quotas(wait.group):
                 self._reserved.setdefault(claim.whose, set()).update(used_by(wait.group))
 
     def start_over(self) -> None:
-        """Begin to look at those that wait: until the next lease, the same ones hold them."""
+        """Start a walk through the queue. Until the next lease, the holders do not change."""
         self._reserved.clear()
         self._held = None
 
     def waited_for(self) -> dict[str, dict[str, None]]:
-        """Return by whose quota the GPUs that those in the queue wait for."""
+        """Return, by user or team with a quota, the GPUs that the waits in the queue are for."""
         found: dict[str, dict[str, None]] = {}
         for wait in self.model.queue:
             for claim in self.times.quotas(wait.group):
@@ -154,11 +154,11 @@ class Quotas:
     def _make_way(
         self, wait: Wait, bar: Bar, held: dict[str, list[Group]], own: set[str], ready: float
     ) -> Bar:
-        """Have its own give up as many GPUs as are too many, those first that can be had first; not before a time."""
+        """Release the excess GPUs of a user or team, beginning with those that are available first, from a time on."""
         ends = {
             uuid: max(ready, *(self._yields_at(group, wait) for group in groups))
             for uuid, groups in held.items()
-            # Who does not answer gives nothing up.
+            # A group that does not answer releases nothing.
             if uuid not in own and not any(group.overdue for group in groups)
         }
         kept = held.keys() | own
@@ -184,7 +184,7 @@ class Quotas:
         return max(self.turn.now, self.residency.quantum_end(group, wait))
 
     def keep_quotas(self) -> None:
-        """Take back leases beyond a quota: it was lowered, or a holder began to use another GPU. The oldest stay."""
+        """Revoke leases beyond a quota that was lowered, or that a holder exceeds with another GPU. The oldest stay."""
         kept: dict[str, set[str]] = {}
         for group in sorted(self.model.leased.values(), key=lambda g: (g.turn, g.number)):
             quotas = () if group.yielding else self.times.quotas(group)
@@ -194,7 +194,7 @@ class Quotas:
                 continue
             for claim in quotas:
                 kept.setdefault(claim.whose, set()).update(own)
-        # Whom a quota kept waiting may be served on another GPU than the one that something happened on.
+        # A wait under a quota may now be served on another GPU than the one of this event.
         for wait in self.model.queue:
             if wait.barred is not None:
                 self.turn.dirty.update((gpu.uuid, gpu) for gpu in wait.gpus.values())

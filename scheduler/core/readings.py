@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the readings of a GPU's memory show: what other programs hold, and what contexts take.
+"""Learns from readings of a GPU's memory: what other programs use, and what contexts take.
 
-Foreign use
------------
-NVML's used bytes are one number, read while moves are under way. What we hold is then an interval::
+Use by other programs
+---------------------
+NVML's figure of used bytes is one number, read while moves are under way. The clients' part of it is an interval::
 
-    stated - (being evicted, or admitted and not yet allocated)  <=  ours  <=  stated + arriving
+    stated - (being evicted, or admitted and not yet allocated)  <=  clients' part  <=  stated + arriving
 
-What a client was told to evict counts as being there still once the client is silent: else others' use could be
-anything for as long as that lasts. If it left all the same, it is as memory that was freed before it was stated.
-Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible.
-Earlier readings may have been without memory that was stated as gone only later: for them the last value counts as
-greater by that much, and by no more, else what arrives meanwhile would pass for others' use. While a share fills, which
-waits for all room that appears, it does so only as far as readings have lowered it, or as contexts were measured to
-take less than was charged for them: that much of others' use was taken for theirs. Of a share that fills, or of a
-group that holds more than the GPU has, only what it was allotted can be arriving.
-Decisions to grant or to take memory wait for a reading of this very millisecond (``ReadDevice``), unless nothing is to
-move.
+Once a client is silent, the bytes that it was told to evict count as still there. Otherwise, other programs' use could
+be anything for as long as that lasts. If the bytes left all the same, they are like memory that was freed before it was
+stated.
+
+Other programs' use keeps its last value if the reading allows that, and otherwise takes the nearest possible value.
+Earlier readings may have been without memory that was stated as gone only later. For that memory, the last value counts
+as greater by that much and no more, or arriving memory would pass for other programs' use. A share that fills waits for
+all room that appears. While one does, the last value is raised only as far as readings have lowered it, or as contexts
+were measured to take less than their charge, because that much of other programs' use was taken for the clients'. Of a
+share that fills, or of a group that holds more than the GPU has, only the allotted bytes can be arriving.
+
+Decisions to grant leases or to take memory wait for a reading of the same millisecond (``ReadDevice``), unless nothing
+has to move.
 """
 
 from __future__ import annotations
@@ -31,23 +34,24 @@ from .model import LEFT, Departures, Gpu, Holding, Model, Trial, Wait
 from .rules import MIB
 from .turn import Turn
 
-#: Seconds after which what the dead held is no longer expected to go soon. Perhaps it is gone, and something else grew
-#: as much meanwhile: contexts take more than they were admitted with, and readings cannot tell one from the other.
+#: Seconds after which memory of exited clients is no longer expected to be freed soon. It may be free already while
+#: something else grew by as much: contexts take more than they were admitted with, and readings cannot tell these
+#: apart.
 LONGEST_RECLAIM = 5.0
-#: A move tells the bandwidth if it is at least this part of the GPU's memory.
+#: A move counts as a measurement of the bandwidth if it is at least this fraction (1/n) of the GPU's memory.
 SMALLEST_MEASURE = 64
 
 
 @dataclass(slots=True, eq=False)
 class Readings:
-    """Learns from readings, and asks for them."""
+    """Learns from readings, and requests them."""
 
     model: Model
     turn: Turn
     ledger: Ledger
 
     def _learn_residue(self, gpu: Gpu) -> None:
-        """Learn from a new reading what hibernated clients leave: the middle one of what was seen lately counts."""
+        """Learn the residue of hibernated clients from a new reading: the median of the last ones counts."""
         if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.pending_reclaim:
             return
         held = gpu.resident + gpu.pinned + gpu.context
@@ -57,7 +61,7 @@ class Readings:
         if not learned and (sizes.residues or not gpu.hibernated):
             return
         if not sizes.residues:
-            # It is not known what each took. But all of them leave no more than this.
+            # It is not known what each client took. But together they leave no more than this.
             gone = [h for s in gpu.shares.values() for h in s.holdings.values() if h.took]
             if not gone:
                 return
@@ -72,11 +76,11 @@ class Readings:
                 for holding in share.holdings.values():
                     self.ledger.charge_left(holding)
             if other is not gpu:
-                # Its last reading had that as others' use.
+                # Its last reading counted this as other programs' use.
                 other.foreign = max(0, other.foreign - other.left + before)
 
     def _see_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
-        """Find what the clients left that hibernated between two readings, if nothing else came or went."""
+        """Measure the residues of clients that hibernated between two readings, if nothing else has changed."""
         if not since.count or since.inexact or held != since.held - since.bytes:
             return False
         left = gpu.used - since.used + since.bytes
@@ -88,7 +92,7 @@ class Readings:
         return True
 
     def on_measured(self, event: Measured) -> None:
-        """The driver's figure of what contexts take."""
+        """Apply the driver's figure of what contexts take."""
         client = self.model.clients.get(event.client)
         holding = None if client is None else client.holdings.get(event.gpu)
         if holding is None or holding.client.stage in (
@@ -106,7 +110,7 @@ class Readings:
         more = self.ledger.charge_contexts(holding, event.bytes)
         if more:
             gpu.context_sizes.trial = None
-        # It was foreign use; or a reading may show now what it hid.
+        # It counted as other programs' use; or a reading may now show what it hid.
         gpu.foreign = max(0, gpu.foreign - max(0, more))
         if more < 0:
             shown = min(-more, gpu.overcharged)
@@ -119,7 +123,7 @@ class Readings:
         self._learn_contexts(gpu)
 
     def _learn_contexts(self, gpu: Gpu, tried: Holding | None = None) -> None:
-        """Learn what contexts take on GPUs of one name from all that were measured there: the middle one counts."""
+        """Learn what contexts take on GPUs of one name from all measurements there: the median counts."""
         alike = [other for other in self.model.gpus.values() if other.name == gpu.name]
         found = [
             (holding.stated, holding.context)
@@ -134,18 +138,18 @@ class Readings:
                 other.context_sizes.taken = found[len(found) // 2]
 
     def try_context(self, holding: Holding) -> None:
-        """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
+        """Note that a context is about to be created. If nothing else happens, the next reading shows its size."""
         gpu = holding.share.gpu
         fresh = self.turn.now - gpu.read_at <= self.model.rules.fresh
         alone = fresh and gpu.asked_at is None and _is_quiet(gpu)
         held = gpu.resident + gpu.pinned
-        # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
+        # The reading shows the present state only if nothing has changed since. Otherwise, the next one shows nothing.
         same = gpu.context_sizes.quietly_held == held + gpu.context
         found = Trial(holding.client.number, gpu.used, held if same else -1, gpu.context)
         gpu.context_sizes.trial = found if alone else None
 
     def _end_trial(self, gpu: Gpu, used: int) -> None:
-        """Charge a context with the size that the reading shows, if nothing else happened."""
+        """Charge a context with the size that a reading shows, if nothing else happened."""
         trial = gpu.context_sizes.trial
         if trial is None or not trial.begun:
             return
@@ -164,14 +168,14 @@ class Readings:
 
     def measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
         """Learn the bandwidth from a move."""
-        # A small move is no measure: it waits for other things than the copying.
+        # A small move is not a good measurement, because it mostly waits for other things than the copying.
         if copied > MIB and duration > 0 and moved >= gpu.total / SMALLEST_MEASURE:
             weight = 0.3 if gpu.measured else 1.0
             gpu.bandwidth += weight * (moved / duration - gpu.bandwidth)
             gpu.measured = True
 
     def on_device(self, event: Device) -> None:
-        """A reading of a GPU's memory."""
+        """Apply a reading of a GPU's memory."""
         gpu = self.model.gpus.get(event.gpu)
         if gpu is None:
             gpu = Gpu(
@@ -201,7 +205,7 @@ class Readings:
         most += gpu.arriving
         for group in gpu.holders.values() if self.model.pages else ():
             share = group.shares[gpu.uuid]
-            # Not charged for it, but it may come all the same.
+            # The group is not charged for this memory, but it may arrive all the same.
             if group.floating and gpu.filling is not share and share.ceiling is None:
                 most += share.promised - share.resident
         before = gpu.foreign + gpu.pending_reclaim
@@ -209,12 +213,11 @@ class Readings:
         residue = 0
         if self.turn.now >= gpu.exited_at + LONGEST_RECLAIM:
             residue = max(0, gpu.pending_reclaim - _held_by_returning(gpu))
-        gpu.pending_reclaim -= (
-            residue  # nobody knows when that will be free, so it counts as others' use
-        )
+        # It is unknown when that will be free, so it counts as other programs' use.
+        gpu.pending_reclaim -= residue
         rest = event.used - gpu.pending_reclaim
-        # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
-        # fills would starve for a value that is too high.
+        # An earlier reading may have missed memory that was freed and stated only since. Then the last value is too
+        # low; but a value that is too high would starve a share that fills.
         unseen = gpu.shrunk
         if gpu.filling is not None:
             unseen = gpu.hidden + min(gpu.shrunk - gpu.hidden, gpu.lowered)
@@ -235,7 +238,7 @@ class Readings:
             gpu.read_pause = min(max(2 * gpu.read_pause, self.model.rules.shortest_pause), longest)
 
     def watch(self, gpu: Gpu, short: bool) -> None:
-        """Read again by itself while ghosts or foreign use matter."""
+        """Read a GPU again without an event while memory pending reclaim or other programs' use matters."""
         if gpu.asked_at is not None:
             if self.is_overdue(gpu):
                 gpu.asked_at = self.turn.now
@@ -267,8 +270,8 @@ class Readings:
     def _matters(self, wait: Wait, gpu: Gpu) -> bool:
         """Whether serving a wait takes more of a GPU than is known to be free without a fresh reading.
 
-        If the spare part is used after all and has no room, the restore fails and is tried again. After a process died
-        or hibernated, a reading is needed: the process may have held, or left, more than is known.
+        If the spare part is used after all and has no room, the restore fails and is tried again. After a process
+        exited or hibernated, a reading is needed, because the process may have held, or left, more than is known.
         """
         if wait.grow is None and not (
             gpu.pending_reclaim or gpu.shrunk or gpu.read_at == -math.inf
@@ -277,7 +280,7 @@ class Readings:
         return self.model.need(wait, gpu) > 0
 
     def is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
-        """Whether the last reading may be decided on; if not, one is asked for."""
+        """Whether the last reading is recent enough to decide on it; if not, request one."""
         if (
             self.turn.now - gpu.read_at <= (self.model.rules.fresh if age is None else age)
             and not gpu.shrunk
@@ -289,7 +292,7 @@ class Readings:
         return False
 
     def is_overdue(self, gpu: Gpu) -> bool:
-        """Whether a reading that was asked for is not waited for any longer."""
+        """Whether a requested reading is no longer waited for."""
         return (
             gpu.asked_at is not None
             and self.turn.now - gpu.asked_at >= self.model.rules.reading_timeout
@@ -297,11 +300,11 @@ class Readings:
 
 
 def _is_quiet(gpu: Gpu) -> bool:
-    """Whether nothing of what clients state here may be about to come or to go."""
+    """Whether no memory that clients state here may be about to change."""
     moving = gpu.leaving or gpu.unsettled or gpu.arriving or gpu.shrunk or gpu.pending_reclaim
     return not moving
 
 
 def _held_by_returning(gpu: Gpu) -> int:
-    """Bytes that clients of the previous scheduler hold, as far as it knew."""
+    """Return the bytes that clients of the previous scheduler hold, as far as it knew."""
     return sum(u.resident + u.pinned + u.context for u in gpu.returning.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why somebody waits: codes with parameters (docs/reference/control.md), worded in `views`."""
+"""Why a group waits: codes with parameters (docs/reference/control.md), which `views` puts into words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .usage import GpuTime
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources:
-    """What reasons are found in."""
+    """The collaborators in which reasons are found."""
 
     model: Model
     times: GpuTime
@@ -30,16 +30,16 @@ class Sources:
 
 
 class Explainer:
-    """Says why each of those that wait does; plans are made once for all of them.
+    """Finds the reason of each wait. Plans are made once for all of them.
 
     Parameters
     ----------
     core
-        What is known; no event must be taken in meanwhile.
+        The state of the core. No event may be handled in the meantime.
     now
         The time.
     plans
-        Those that were made already.
+        Plans that were made already.
     """
 
     def __init__(self, core: Sources, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
@@ -49,20 +49,20 @@ class Explainer:
         self._ahead: dict[Wait, Wait] | None = None
 
     def plan(self, wait: Wait) -> Plan:
-        """Return what stands between one that waits and its grant."""
+        """Return what stands between a wait and its grant."""
         plan = self._plans.get(wait)
         if plan is None:
             plan = self._plans[wait] = self._core.planner.plan(wait)
         return plan
 
     def ahead(self, wait: Wait) -> Wait | None:
-        """Return the one before it for whom it has to wait."""
+        """Return the wait for which another one has to wait."""
         if self._ahead is None:
             self._ahead = self._find_heads()
         return self._ahead.get(wait)
 
     def reason(self, wait: Wait) -> dict[str, Any]:
-        """Return what one that waits waits for."""
+        """Return the reason of a wait."""
         core, now, group = self._core, self._now, wait.group
         if wait.frozen:
             return _reason("on_hold" if group.wishes.held else "frozen")
@@ -86,7 +86,7 @@ class Explainer:
         if plan.short:
             gpu, lack = plan.short[0]
             return _short(core, group, gpu, _lack(core, wait, gpu, lack), now)
-        # Its memory did not come in although there is room.
+        # Its memory was not restored although there is room.
         tries_again = group.restore_error is not None
         if tries_again and (wait.not_before > now or not plan.lacks):
             return _reason(
@@ -95,7 +95,7 @@ class Explainer:
         return _of_plan(core, wait, plan, now)
 
     def _find_heads(self) -> dict[Wait, Wait]:
-        """Return the first before each, in one walk: on each GPU, whoever follows its head waits for that."""
+        """Return the first wait ahead of each wait: on each GPU, all waits after its head wait for that."""
         heads: dict[str, tuple[int, Wait]] = {}
         found: dict[Wait, Wait] = {}
         for place, wait in enumerate(self._core.model.queue):
@@ -113,20 +113,20 @@ class Explainer:
         return found
 
     def _leads(self, wait: Wait) -> bool:
-        """Whether one that waits can be served, if others make way: else it holds nobody up."""
+        """Whether a wait can be served if others make way. Otherwise, it holds up no other wait."""
         plan = self.plan(wait)
         return not plan.short or self._core.pressure.remedy(plan) is not None
 
 
 def at_work(core: Sources, group: Group, now: float) -> dict[str, Any] | None:
-    """Return what one that is not in the queue waits for all the same, or None."""
+    """Return what a group waits for that is not in the queue, or None."""
     if (found := group.delayed) is not None:
         return delayed(core, found, now)
     return waking(core, group, now) if group.waking else filling(core, group)
 
 
 def delayed(core: Sources, found: Delayed, now: float) -> dict[str, Any]:
-    """Return what an allocation waits for that is not answered yet."""
+    """Return what an allocation waits for that was not answered yet."""
     gpu = core.model.gpus[found.grow.least.gpu]
     lack = sum(growth(core.model.clients[found.grow.client].holdings[gpu.uuid], found.grow))
     if found.obstacle == "returning":
@@ -147,7 +147,7 @@ def waking(core: Sources, group: Group, now: float) -> dict[str, Any]:
 
 
 def filling(core: Sources, group: Group) -> dict[str, Any] | None:
-    """Return whose memory has to leave for one that fills, or None for one that does not fill."""
+    """Return whose memory must leave for a group that fills, or None for a group that does not fill."""
     if group.filling is None:
         return None
     share = max(group.shares.values(), key=lambda s: (s.missing, s.gpu.uuid))
@@ -161,7 +161,7 @@ def filling(core: Sources, group: Group) -> dict[str, Any] | None:
 def stuck(
     holder: Group, now: float, gpu: Gpu | None = None, lack: int | None = None
 ) -> dict[str, Any]:
-    """Return who does not answer, and since when; and of whom it keeps how much of which GPU."""
+    """Return the groups that do not answer, since when, and how much of which GPU they withhold from whom."""
     since = min((c.owes_since for c in holder.clients.values() if c.owes_since), default=now)
     kernel, kernel_since = holder.stuck or (None, now)
     return _reason(
@@ -172,7 +172,7 @@ def stuck(
 
 
 def _lack(core: Sources, wait: Wait, gpu: Gpu, lack: int) -> int:
-    """Return the part of a group's need that is missing. An over-commitment of the GPU is not part of it."""
+    """Return the missing part of a group's need, without the GPU's over-commitment."""
     return max(0, min(lack, core.model.need(wait, gpu)))
 
 
@@ -222,7 +222,7 @@ def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any
         if holder is not None:
             victims[holder.id] = holder.name
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
-    # There is room: only a reading of the GPU is out.
+    # There is room, and only a reading of the GPU has not arrived yet.
     return _reason("making_room", lack=0, gpu=next(iter(wait.gpus), ""), **_victims({}))
 
 
@@ -256,7 +256,7 @@ def _draining(holder: Group, now: float) -> dict[str, Any]:
 
 
 def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
-    """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
+    """Return what takes the room that no holder could yield: what will be free by itself, or else what takes most."""
     victims = {g.id: g.name for g in core.eligibility.hibernating_on(gpu)}
     if victims:
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
@@ -273,9 +273,9 @@ def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict
             return _returning(core, gpu, lack)
         return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.pending_reclaim)
     if fixed >= outside(gpu):
-        # It may be charged for more than there is: for contexts of which nobody knows what became.
+        # It may be charged too much, for contexts whose state is unknown.
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))
-    # What others seem to use may be what those hold that have yet to say so.
+    # What seems to be other programs' use may be memory that clients have yet to state.
     return _returning(core, gpu, lack) if core.model.awaited else _foreign(gpu, lack)
 
 

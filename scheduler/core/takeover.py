@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Clients and leases of an earlier scheduler, or of a connection that broke.
 
-Leases that clients bring along
+Leases that clients state
 -------------------------------
-A client goes on under the lease that it has when its scheduler is replaced, or its connection breaks. That it has one
-is its own word. A scheduler that is new cannot know better: it takes the lease over. One that has been up for
-``takeover_patience`` takes over what it knows of: the lease that the group has, and one that ended for no other reason
-than that the connection did, not longer ago than that, in the turn that it was. Whoever states another is told that it
-is revoked: it drains, and asks for one as everybody does.
+A client goes on under its lease when its scheduler is replaced or its connection breaks. There is only its own word for
+that lease. A new scheduler accepts it, because it cannot know better. A scheduler that has been up for
+``takeover_patience`` accepts only what it knows of: the present lease of the group, and a lease that ended within that
+time only because its connection did, in the same time slice. A client that states any other lease has it revoked: it
+drains, and requests one like any other client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .queue import WaitQueue
 from .rooms import Rooms
 from .turn import Turn
 
-#: Leases are counted beyond those that are taken over, so that no number comes twice; but no scheduler gets this far.
+#: New leases get numbers beyond those that were taken over, so that none is used twice. No scheduler gets this far.
 LAST_LEASE = 1 << 48
 
 
@@ -37,7 +37,7 @@ class ReturningClients:
     turn: Turn
 
     def on_await(self, event: Await) -> None:
-        """The previous scheduler left a list of its clients."""
+        """Await the clients in the list that the previous scheduler left."""
         self.model.awaited.update(enumerate(event.clients))
         for number, client in enumerate(event.clients):
             for usage in client.usages:
@@ -45,7 +45,7 @@ class ReturningClients:
                 if gpu is None:
                     continue
                 gpu.returning[number] = usage
-                # Readings had it as the use of others.
+                # Readings counted this as other programs' use.
                 held = min(gpu.foreign, usage.resident + usage.pinned + usage.context)
                 gpu.foreign -= held
                 gpu.pending_reclaim += held
@@ -53,7 +53,7 @@ class ReturningClients:
                 self.turn.dirty[gpu.uuid] = gpu
 
     def on_desist(self, event: Desist) -> None:
-        """Clients of the previous scheduler are not awaited any longer."""
+        """Stop awaiting clients of the previous scheduler."""
         for number in event.clients:
             self._await_no_more(number, event.late)
 
@@ -65,13 +65,13 @@ class ReturningClients:
                     held = min(gpu.pending_reclaim, usage.resident + usage.pinned + usage.context)
                     gpu.pending_reclaim -= held
                     gpu.foreign += held
-                # What it still holds, if it has exited, is free within moments.
+                # If it has exited, what it still holds is free within moments.
                 gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
                 self.turn.dirty[gpu.uuid] = gpu
                 self.turn.ask(gpu)
 
     def find_again(self, event: Attach) -> None:
-        """Take in that a client of the previous scheduler is there again."""
+        """Note that a client of the previous scheduler has attached again."""
         for number, awaited in self.model.awaited.items():
             if awaited.group == event.group and awaited.pid in (0, event.pid):
                 self._await_no_more(number)
@@ -80,7 +80,7 @@ class ReturningClients:
 
 @dataclass(slots=True, eq=False)
 class Takeover:
-    """Takes leases over that clients bring along."""
+    """Takes over leases that clients state."""
 
     model: Model
     turn: Turn
@@ -91,10 +91,10 @@ class Takeover:
     answers: Answers
     leases: Leases
 
-    #: Seconds for which a new scheduler takes over any lease, and for which one that its connection ended may go on.
+    #: Seconds for which a new scheduler accepts any lease, and for which a lease may go on after its connection ended.
     takeover_patience: ClassVar[float] = 60.0
 
-    #: Groups and leases that ended with a connection: when, and the start of the turn. The longest ago comes first.
+    #: Groups and leases that ended with a connection: when, and the start of the time slice; oldest first.
     _broken: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict, init=False)
 
     def has_lease(self, group: Group, lease: int) -> bool:
@@ -114,7 +114,7 @@ class Takeover:
             del broken[first]
 
     def take_over(self, client: Client, event: Attach) -> None:
-        """Accept a lease of an earlier scheduler, even where it over-commits; ``relief.py`` works that down."""
+        """Accept a lease of an earlier scheduler, even if it over-commits; ``relief.py`` corrects that."""
         group = client.group
         lease = event.lease
         if not 0 < lease <= LAST_LEASE:
@@ -124,15 +124,15 @@ class Takeover:
             self.leases.begin_lease(group, lease)
             _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self.turn.now))
             self.leases.begin_turn(group, turn_at)
-        # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
+        # A client that opened its gate by itself, while no scheduler answered, states lease 0.
         self.leases.go_on_under(client, event.lease)
-        # It knows of no limit: what it lacks may come in any moment.
+        # It has no limit yet, so what it lacks may arrive at any moment.
         self.rooms.end_filling(group)
         for share in group.shares.values():
             if share.ceiling is not None:
                 self.ledger.distribute(share, share.unallotted)
         self.rooms.tell_room(client, anew=True)
-        # What was promised and not allocated does not arrive; and that all is in is not said again.
+        # Memory that was promised and not allocated does not arrive, and the end of a restore is not reported again.
         client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident and h.host}
         if event.busy:
             client.burst_at = self.turn.now

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who has had how much of each GPU lately, and is entitled to how much.
+"""The GPU time that groups, users and teams have had lately, and what they are entitled to.
 
-A process is *busy* on a GPU for the wall time for which work of its own is there, counted once, whatever runs side by
-side within it. Processes that are busy at once take turns on the GPU, so that each one's clock also counts what the
-others have: of that time they are charged for equal parts, and all together for no more than has passed. What a process
-is charged for is its GPU time. It is summed for the group, its user, and the user's team, over a sliding window. All
-times are seconds, shares are fractions of the window on one GPU.
+A process is *busy* on a GPU for the wall time for which its own work is there; work that runs side by side counts once.
+Processes that are busy at once take turns on the GPU, so each one's clock also counts the others' time. For that time
+they are charged equal parts, and all together for no more than has passed. What a process is charged for is its GPU
+time. It is summed for the group, its user, and the user's team over a sliding window. All times are seconds; shares are
+fractions of the window on one GPU.
 
 A user who is in no team counts as a team of one.
 """
@@ -23,33 +23,32 @@ from .usage_windows import PARTS, Decayed, Parts, Turns, Window, spread
 if TYPE_CHECKING:
     from .model import Gpu, Group
 
-#: Each user of whom nothing else is stated.
+#: Each user without an entitlement of their own.
 EACH = "user:*"
-#: Entitled to nothing in particular.
+#: The entitlement if none is set.
 NOTHING = Entitlement()
 #: A group that has waited for ``PATIENCE`` counts as below a request, too, if it has had less than this.
 LEAST = 0.02
-#: What others of the same user or team have had does not serve the one that waits: after so many seconds it comes
-#: before all others, whatever they had.
+#: Seconds of waiting after which a wait comes before all others, whatever other groups of its user or team have had.
 LONGEST_PATIENCE = 600.0
-#: Use that differs by less than this fraction of the window is the same: what comes next decides.
+#: Uses that differ by less than this fraction of the window count as equal.
 STEP = 0.005
-#: Fraction of the window by which a client that spreads its work over the time may stay below its limit: kernels of
-#: 50 ms, and what is on its way of what it says.
+#: The fraction of the window by which a client that spreads its work may stay below its limit, because of CUDA kernels
+#: of 50 ms and of reports under way.
 SPREAD = 0.03
-#: Two levels of the order are summed in one number: the coarse one in units of this.
+#: Two levels of the order are summed in one number: the first one in units of this.
 _LEVEL = 10**6
 
 
 class Claim(NamedTuple):
-    """Who is entitled to what: ``team:NAME``, ``user:NAME`` or ``group:ID``."""
+    """An entitlement, and whose it is: ``team:NAME``, ``user:NAME`` or ``group:ID``."""
 
     whose: str
     entitlement: Entitlement
 
 
 class MemoryRoom(NamedTuple):
-    """Bytes of footprint that may be added before somebody's cap is reached; negative above it."""
+    """Bytes of footprint that may be added before a user's or team's cap is reached; negative above it."""
 
     bytes: int
     whose: str
@@ -65,29 +64,30 @@ class UsageRank(NamedTuple):
 
 
 class _Meter(NamedTuple):
-    """What a client said last of one GPU."""
+    """The last report of a client about one GPU."""
 
-    #: For how long it had been busy in all, up to when that is, and when it said so.
+    #: Its total busy time, until when, and when it reported this.
     busy: float
     end: float
     read: float
-    #: How many of its submissions had ended.
+    #: The number of its submissions that had ended.
     ended: int
 
 
 class GpuTime:
-    """Counts GPU time, and compares it with what everybody is entitled to.
+    """Counts GPU time, and compares it with entitlements.
 
     Parameters
     ----------
     window
         Seconds over which shares hold.
     buckets
-        Into so many parts the window is divided.
+        The number of parts of the window.
     memory
-        Seconds after which time counts for a third where more than the window matters: turns are longer than it.
+        Seconds after which time counts for a third, for comparisons over more than the window, as time slices are
+        longer.
     refresh
-        Seconds for which ranks hold before the use since then may change them.
+        Seconds for which ranks are valid before use since then may change them.
     """
 
     def __init__(
@@ -99,51 +99,51 @@ class GpuTime:
     ) -> None:
         self.window, self._buckets, self.refresh, self.memory = window, buckets, refresh, memory
         self.longest_patience = LONGEST_PATIENCE
-        #: Counts up when ranks may have changed enough to matter; because of use, once in ``refresh``.
+        #: Increases when ranks may have changed enough to matter; because of use, at most once in ``refresh``.
         self.version = 0
         self._changed_at = float("-inf")
         self._windows: dict[tuple[str, str], Window] = {}
         self._decayed: dict[tuple[str, str], Decayed] = {}
-        #: By GPU; and by group and GPU, for how long its processes were busy.
+        #: By GPU, the processes that are busy at once; and by group and GPU, for how long its processes were busy.
         self._at_once: dict[str, Turns] = {}
         self._busy: dict[tuple[str, str], Window] = {}
         self._gpus: set[str] = set()
-        #: Who has had the limit, until when.
+        #: By user, team or group and GPU: until when its limit is reached.
         self._full: dict[tuple[str, str], float] = {}
-        #: By client and GPU: what it said last.
+        #: By client and GPU: its last report.
         self._meters: dict[tuple[int, str], _Meter] = {}
         self._submitted: dict[tuple[str, str], Window] = {}
-        #: By user: who came first; and by user and GPU, when it last had anything there.
+        #: By user: the order in which they came; and by user and GPU, when it last had time there.
         self._came: dict[str, float] = {}
         self._turns: dict[tuple[str, str], float] = {}
         self._clients: dict[str, set[tuple[int, str]]] = {}
         self._claims: dict[str, Entitlement] = {}
-        #: Of those, the ones that say something about time.
+        #: Those that have an entitlement of time.
         self._timed: set[str] = set()
-        #: Of those, the ones that bound on how many GPUs leases may be held at once.
+        #: Those that have a quota of GPUs on which leases may be held at once.
         self.counted: set[str] = set()
         self._members: dict[str, tuple[str, ...]] = {}
-        #: Teams, in the order in which they were stated: by when, counted.
+        #: Teams, by when they were set, counted.
         self._teams: dict[str, int] = {}
         self._stated = 0
-        #: By group: its claims, and what they follow from.
+        #: By group: its claims, and what they were computed from.
         self._chains: dict[str, tuple[tuple[object, ...], tuple[Claim, ...]]] = {}
         self._users: dict[str, set[str]] = {}
-        #: Groups of each user that people set shares for.
+        #: By user: the groups for which users set shares.
         self._shared: dict[str, set[str]] = {}
         #: Whether any share of time is set: for a team, a user, or a group that is known.
         self.active = False
         #: Whether the groups that are known are of more than one user.
         self.several_users = False
 
-    # --- Who is entitled to what ------------------------------------------------------------------
+    # --- Entitlements -----------------------------------------------------------------------------
 
     def entitle(self, whose: str, entitlement: Entitlement, members: Iterable[str] = ()) -> None:
-        """State what a user (``user:NAME``) or team (``team:NAME``, of these users) is entitled to.
+        """Set the entitlement of a user (``user:NAME``) or a team (``team:NAME``, of these users).
 
-        ``user:*`` is each user of whom nothing else is stated. In a team are its members, and those who were said to
-        be in it when they came; of several teams, a user belongs to the one that was stated last. A team without
-        members that is entitled to nothing in particular is dissolved.
+        ``user:*`` is each user without an entitlement of their own. A team consists of its members and of the users
+        whose clients name it. A user of several teams belongs to the one that was set last. A team without members and
+        without an entitlement is dissolved.
         """
         self._claims[whose] = entitlement
         if entitlement == NOTHING:
@@ -169,7 +169,7 @@ class GpuTime:
         self.version += 1
 
     def of(self, group: Group) -> tuple[Claim, ...]:
-        """Return what applies to a group: of its team if it has one, its user, and itself, in this order."""
+        """Return what applies to a group: the claims of its team if it has one, its user, and itself, in this order."""
         wishes = group.wishes
         made_of = (
             group.user,
@@ -195,7 +195,7 @@ class GpuTime:
         timed = _is_timed(own)
         self._drop_user(group)
         self._users.setdefault(group.user, set()).add(group.id)
-        # Who had nothing yet comes before who had, in the order in which they came.
+        # Users without any time yet come before the others, in the order in which they came.
         self._came.setdefault(group.user, -1.0 / (1 + len(self._came)))
         if timed:
             self._shared.setdefault(group.user, set()).add(group.id)
@@ -205,11 +205,11 @@ class GpuTime:
         return tuple(chain)
 
     def teams_of(self, user: str) -> frozenset[str]:
-        """Return the teams (``team:NAME``) that a user is stated to be a member of."""
+        """Return the teams (``team:NAME``) of which a user is a set member."""
         return frozenset(team for team, members in self._members.items() if user in members)
 
     def _team_of(self, group: Group) -> str | None:
-        """Return the team that a group's user is in: of several, the one that was stated last."""
+        """Return the team of a group's user: of several, the one that was set last."""
         found = [
             whose for whose in (f"team:{name}" for name in group.teams) if whose in self._teams
         ]
@@ -217,7 +217,7 @@ class GpuTime:
         return max(found, key=self._teams.__getitem__, default=None)
 
     def forget(self, group: Group) -> None:
-        """The group is gone. What its user had stays counted until the window has moved on."""
+        """Forget a group that has left. Its user's time stays counted until the window has moved on."""
         if self.active or self.several_users:
             self.version += 1
         self._drop_user(group)
@@ -241,22 +241,22 @@ class GpuTime:
         self._see_whose_shares()
 
     def _see_whose_shares(self) -> None:
-        """Find whether anything depends on whose a group is: this is asked at each event."""
+        """Compute once whether anything depends on the users of groups, because each event asks for it."""
         self.active = bool(self._timed or self._shared)
         self.several_users = len(self._users) > 1
 
     def version_at(self, now: float) -> int:
-        """Return a number that is another when ranks may be: by what changed, or because somebody's patience ended."""
+        """Return a number that changes when ranks may have: because of use, entitlements, or the length of waits."""
         return self.version + int(now / PATIENCE)
 
-    # --- Who has had how much ---------------------------------------------------------------------
+    # --- GPU time ---------------------------------------------------------------------------------
 
     def meter(
         self, group: Group, gpu: str, client: int, busy: float, at: float, submissions: int = 0
     ) -> tuple[float, int]:
-        """Take in for how long a client has been busy on a GPU since it attached; return what is new of both.
+        """Apply the report of a client's busy time on a GPU since it attached; return what is new of both.
 
-        ``busy``: seconds. Both only grow; a counter that went back began anew.
+        ``busy``: seconds. Both figures only grow; a counter that decreased began again at 0.
         """
         key = (client, gpu)
         known = self._meters.get(key)
@@ -267,7 +267,7 @@ class GpuTime:
         count = submissions - known.ended if submissions >= known.ended else max(submissions, 0)
         since, end = known.read, known.end
         if seconds > 0:
-            # What still runs is not in it. Where that explains what is missing, it was busy all the time until then.
+            # Work that still runs is not included. If that explains the missing time, the process was busy until then.
             if count and end + seconds >= at - 2 * seconds / count:
                 since = min(end, at - seconds)
                 end = since + seconds
@@ -280,7 +280,7 @@ class GpuTime:
         return seconds, count
 
     def add(self, group: Group, gpu: str, seconds: float, at: float) -> None:
-        """Add the time up to a moment for which a group was busy that nothing meters."""
+        """Add the time up to ``at`` for which a group was busy without a meter."""
         if seconds > 0:
             self._add(group, gpu, 0, seconds, at - seconds, at)
 
@@ -294,7 +294,7 @@ class GpuTime:
         parts = self._spread(seconds, since, at)
         charged: dict[str, int] = {}
         if not (self.active or self.several_users):
-            # Nobody goes by it, and many may be at work: it is only kept in case somebody will.
+            # Nothing depends on it now, and many groups may be at work, so it is only kept in case something will.
             for whose in names:
                 self._window(self._windows, (whose, gpu)).put(parts)
                 charged[whose] = sum([part for _, part in parts])
@@ -330,11 +330,11 @@ class GpuTime:
         return 0.0 if window is None else window.used(now)
 
     def share(self, whose: str, gpu: str, now: float) -> float:
-        """Return the same as a fraction of the window."""
+        """Return the fraction of the window that a team, user or group has had."""
         return self.used(whose, gpu, now) / self.window
 
     def stretch(self, group: Group, gpu: str, now: float) -> float:
-        """Return how many times as long as it had a GPU a group was busy there, as others were, too: in halves."""
+        """Return the ratio of a group's busy time to its GPU time, in halves: above 1 if others were busy, too."""
         busy = self._busy.get((group.id, gpu))
         had = self.used(f"group:{group.id}", gpu, now)
         return 1.0 if busy is None or not had else math.ceil(2 * busy.used(now) / had - 0.2) / 2
@@ -344,31 +344,31 @@ class GpuTime:
         window = self._submitted.get((group.id, gpu))
         return 0.0 if window is None else window.used(now) / self.window
 
-    # --- What follows -----------------------------------------------------------------------------
+    # --- Consequences -----------------------------------------------------------------------------
 
     def limit(self, group: Group) -> float:
-        """Return the least limit that applies to a group; 1 where there is none."""
+        """Return the least limit that applies to a group; 1 if there is none."""
         return min((c.entitlement.limit or 1.0 for c in self.of(group)), default=1.0)
 
     def throttled_until(self, group: Group, gpu: str, now: float) -> float | None:
-        """When a group that has had its limit may have more; None: now. Until then, the answer stays the same."""
+        """Return when a group that has reached its limit may have more; None: now. Until then, this does not change."""
         found = self._limits_reached(group, gpu, now)
         for whose, until in found.items():
             self._full[whose, gpu] = until
         return max(found.values(), default=None)
 
     def limited_by(self, group: Group, gpu: str, now: float) -> str | None:
-        """Return whose limit it is that a group has had."""
+        """Return the team, user or group whose limit a group has reached."""
         found = self._limits_reached(group, gpu, now)
         return max(found, key=found.__getitem__, default=None)
 
     def limit_reached(self, group: Group, now: float) -> str | None:
-        """Return whose limit a group has had on one of its GPUs."""
+        """Return whose limit a group has reached on one of its GPUs."""
         found = (self.limited_by(group, uuid, now) for uuid in group.shares)
         return next((whose for whose in found if whose is not None), None)
 
     def _limits_reached(self, group: Group, gpu: str, now: float) -> dict[str, float]:
-        """Return whose limits a group has had, and until when it is to wait for each of them."""
+        """Return whose limits a group has reached, and until when it must wait for each."""
         found: dict[str, float] = {}
         for claim in self.of(group):
             limit = claim.entitlement.limit
@@ -379,16 +379,16 @@ class GpuTime:
             if until <= now:
                 if self.used(claim.whose, gpu, now) < limit * self.window:
                     continue
-                # Until there is room for a while: to be let in for each millisecond costs more than it brings.
+                # Wait until there is room for a while, because each short slice costs more than it brings.
                 until = self._windows[key].below_at(limit * self.window * (1 - STEP), now)
             found[claim.whose] = until
         return found
 
     def deficit(self, group: Group, gpu: str, now: float) -> float:
-        """Return the fraction of a GPU's time that a group's claims are below their request, at most.
+        """Return by what fraction of a GPU's time a group's claims are below their request, at most.
 
-        Where none is, by how much they are above it, negative; -1 without a request. A request counts as far as its
-        limits leave room: nobody could give more to one that has had them.
+        If none is below, return by how much they are above it, negative; -1 without a request. A request counts only as
+        far as the limits leave room, since no scheduling could give more.
         """
         missing, room = -1.0, 1.0
         for claim in self.of(group):
@@ -402,9 +402,9 @@ class GpuTime:
         return min(missing, room)
 
     def had_less(self, group: Group, other: Group, gpus: Iterable[str], now: float) -> bool:
-        """Whether a group's team, user or itself had at most as much for the weight, over minutes, as the other's.
+        """Whether a group's team, user or itself had at most as much time for its weight as another's, over minutes.
 
-        Over the window it would be gained by taking turns that are longer than it.
+        Over the window, a group could gain from time slices that are longer than it.
         """
         for mine, theirs in zip(self.of(group), self.of(other), strict=False):
             if mine.whose != theirs.whose:
@@ -438,9 +438,9 @@ class GpuTime:
         return UsageRank(between, self.turn(group, gpus), own)
 
     def owed_more(self, group: Group, other: Group, now: float, swing: float) -> bool:
-        """Whether a holder would come before one that waits, by their shares.
+        """Whether a holder comes before a wait according to their shares.
 
-        What both have had swings by so much of the window as they take turns: it is the middle that is compared.
+        As they take turns, their use of the window swings by ``swing``, so the midpoints are compared.
         """
         gpus = list(other.shares)
         waited = 0.0 if other.wait is None else now - other.wait.since
@@ -453,7 +453,7 @@ class GpuTime:
         return False
 
     def turn(self, group: Group, gpus: Iterable[str]) -> float:
-        """Order of users who have had the same: by when they last had any of these GPUs; 0 where there is one user."""
+        """Return the order of users that have had the same: when they last had these GPUs; 0 if there is one user."""
         self.of(group)
         if not self.several_users:
             return 0.0
@@ -465,7 +465,7 @@ class GpuTime:
     def _score(
         self, claim: Claim, gpus: list[str], now: float, waited: float, more: float = 0.0
     ) -> float:
-        """Order at one level, in steps: below 0 by what is missing of the request, then by use for the weight."""
+        """Return the order at one level in steps: below 0, the missing part of the request; otherwise the use."""
         share = max((self.share(claim.whose, gpu, now) for gpu in gpus), default=0.0)
         share = max(0.0, share + more)
         missing = claim.entitlement.request - share
@@ -475,25 +475,25 @@ class GpuTime:
             missing = 2.0
         if missing > 0:
             return float(-1 - int(missing / STEP))
-        # However small a weight is, it does not reach the next level.
+        # Even for the smallest weight, it does not reach the next level.
         return float(min(int(share / claim.entitlement.weight / STEP), _LEVEL // 2))
 
     # --- Memory, and GPUs --------------------------------------------------------------------------
 
     def quotas(self, group: Group) -> list[Claim]:
-        """Return those that bound on how many GPUs a group's user and team may hold leases at once."""
+        """Return the claims that bound the number of GPUs on which a group's user and team may hold leases."""
         if not self.counted:
             return []
         return [claim for claim in self.of(group)[:-1] if claim.entitlement.gpus]
 
     def applies(self, whose: str, group: Group) -> bool:
-        """Whether a group is of a user or team."""
+        """Whether a group belongs to a user or team."""
         return any(claim.whose == whose for claim in self.of(group)[:-1])
 
     def host_room(self, group: Group, groups: Iterable[Group]) -> MemoryRoom | None:
-        """Return how much footprint may be added until its user's or team's bound for all GPUs; None: there is none.
+        """Return how much footprint may be added below the user's or team's cap for all GPUs; None: there is no cap.
 
-        ``groups``: all that there are.
+        ``groups``: all groups.
         """
         found: MemoryRoom | None = None
         for claim in self.of(group)[:-1]:
@@ -512,7 +512,7 @@ class GpuTime:
         return found
 
     def memory_room(self, group: Group, gpu: Gpu) -> MemoryRoom | None:
-        """Return how much may be promised to a group until its user's or team's cap; None: neither has one."""
+        """Return how much may be promised to a group below its user's or team's cap; None: there is no cap."""
         found: MemoryRoom | None = None
         for claim in self.of(group)[:-1]:
             cap = claim.entitlement.memory

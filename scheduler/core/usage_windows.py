@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPU time over sliding windows, and how much each of several processes at once is charged for.
+"""GPU time over sliding windows, and how time is charged to processes that are busy at once.
 
 Times are seconds.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-#: Parts of a second that are counted.
+#: Units of a second in which time is counted.
 PARTS = 10**9
-#: A process, and who is charged for it: team, user, group. It is 0 where nothing is metered.
+#: A process (0 if nothing is metered), and its team, user and group, which are charged.
 Process = tuple[int, tuple[str, ...]]
-#: Numbers of buckets, and billionths in each.
+#: Numbers of buckets, and nanoseconds in each.
 Parts = list[tuple[int, int]]
 _NOTHING = (0, 0)
 
@@ -21,14 +21,14 @@ _NOTHING = (0, 0)
 class Window:
     """GPU time over a sliding window: a ring of buckets, and their sum.
 
-    Both are whole billionths: a sum of floats would depend on when somebody looked, and a replay could not agree.
+    Both are whole nanoseconds. A sum of floats would depend on when it was read, and a replay could differ.
     """
 
     __slots__ = ("buckets", "count", "newest", "sum", "width")
 
     def __init__(self, window: float, count: int) -> None:
         self.count, self.width = count, window / count
-        #: One more than the window has: the oldest slides out.
+        #: One more than the window has, because the oldest slides out gradually.
         self.buckets = [0] * (count + 1)
         self.newest = 0
         self.sum = 0
@@ -49,7 +49,7 @@ class Window:
         self.newest = newest
 
     def put(self, parts: Parts) -> None:
-        """Add billionths of a second to the buckets of these numbers."""
+        """Add nanoseconds to the buckets of these numbers."""
         self._advance(max([number for number, _ in parts]))
         oldest, size, buckets, total = self.newest - self.count, self.count + 1, self.buckets, 0
         for number, part in parts:
@@ -59,7 +59,7 @@ class Window:
         self.sum += total
 
     def used(self, now: float) -> float:
-        """Return the seconds that were had within the window."""
+        """Return the seconds of use within the window."""
         place = now / self.width
         self._advance(int(place))
         if place < self.newest:
@@ -69,7 +69,7 @@ class Window:
         return max(0.0, self.sum - passed * self.buckets[slot]) / PARTS
 
     def below_at(self, seconds: float, now: float) -> float:
-        """When at most so many seconds are left in the window, if no more are added."""
+        """Return when at most this many seconds are left in the window if no more are added."""
         excess = self.used(now) - seconds
         if excess <= 0:
             return now
@@ -87,12 +87,12 @@ class Window:
 
 
 def spread(seconds: float, since: float, until: float, width: float, count: int) -> Parts:
-    """Divide what was had evenly between two moments among the last buckets: their numbers, and billionths."""
+    """Divide use evenly between two moments among the last buckets: their numbers, and nanoseconds."""
     first, last = int(since / width), int(until / width)
     if first >= last:
         return [(last, round(seconds * PARTS))]
     rate = seconds / (until - since) * PARTS
-    # All that lie between have the same: they are many where it is said rarely.
+    # All buckets in between get the same. There are many if reports are rare.
     whole = round(rate * width)
     parts = [(number, whole) for number in range(max(first + 1, last - count), last)]
     if first >= last - count:
@@ -102,9 +102,9 @@ def spread(seconds: float, since: float, until: float, width: float, count: int)
 
 
 class Turns:
-    """For how long each process was busy on a GPU, in the window's buckets, and which part of that it had.
+    """How long each process was busy on a GPU, in the window's buckets, and which part it was charged for.
 
-    Meters come after the fact, each at its own time: what somebody is charged for in a bucket changes when another one
+    Reports come afterwards, each at its own time. The charge of a process in a bucket changes when another process
     turns out to have been busy in it.
     """
 
@@ -112,12 +112,12 @@ class Turns:
 
     def __init__(self, window: float, count: int) -> None:
         self.count, self.width = count, round(window / count * PARTS)
-        #: By process: for how long it was busy, and what it was charged for, billionths.
+        #: By process: its busy time, and what it was charged for, in nanoseconds.
         self.buckets: list[dict[Process, tuple[int, int]]] = [{} for _ in range(count + 1)]
         self.newest = 0
 
     def put(self, process: Process, parts: Parts) -> dict[Process, Parts]:
-        """Add to buckets; return by how much more who is charged in which."""
+        """Add to buckets; return the change of each process's charges, by bucket."""
         size, newest = self.count + 1, max([number for number, _ in parts])
         for passed in range(max(self.newest + 1, newest - self.count), newest + 1):
             self.buckets[passed % size].clear()
@@ -132,7 +132,7 @@ class Turns:
             busy += part
             bucket[process] = busy, busy
             if len(bucket) == 1 or sum([b for b, _ in bucket.values()]) <= self.width:
-                # Nobody need have been busy at once with another.
+                # The processes need not have been busy at the same time.
                 mine.append((number, busy - charged))
                 continue
             bucket[process] = busy, charged
@@ -145,10 +145,10 @@ class Turns:
 
 
 def _divide(busy: dict[Process, int], passed: int) -> Iterable[tuple[Process, int]]:
-    """Return what those are charged for that were busy for so long each while so much passed.
+    """Return the charges of processes that were busy for these times while ``passed`` nanoseconds passed.
 
-    They were busy at once for no longer than they must have been. As far as they were, whoever was busy for less was so
-    while the others were, too, and each moment divides equally among those that were busy in it.
+    The overlap is assumed to be as small as possible. A process with a shorter busy time was then busy while the others
+    were, too, and each moment is divided equally among the processes that were busy in it.
     """
     excess = sum(busy.values()) - passed
     if excess <= 0 or len(busy) == 1:
@@ -177,8 +177,8 @@ class Decayed:
         return self.seconds * math.exp(min(0.0, self.at - now) / memory)
 
     def add(self, seconds: float, at: float, memory: float) -> None:
-        """Add time that was had."""
-        # At each event: as ``until`` does, without asking.
+        """Add time."""
+        # Each event calls this, so it repeats ``until`` instead of calling it.
         if at > self.at:
             seconds += self.seconds * math.exp((self.at - at) / memory)
             self.at = at

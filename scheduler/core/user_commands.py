@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What people and their notebooks say: cells, wishes, shares, focus, settings."""
+"""Handles commands of users and reports of their notebooks: cells, wishes, shares, focus, settings."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from .queue import WaitQueue
 from .turn import Turn
 from .usage import GpuTime
 
-#: Code of the notice of what administrators tell everybody.
+#: The code of the notice with the administrators' message to all users.
 MAINTENANCE = "maintenance"
-#: So many cells of a group that ended are remembered.
+#: The number of ended cells of a group that are remembered.
 ENDED_CELLS = 32
 
 
 @dataclass(slots=True, eq=False)
 class UserCommands:
-    """Takes in what users and administrators say."""
+    """Handles commands of users and administrators."""
 
     model: Model
     turn: Turn
@@ -61,12 +61,12 @@ class UserCommands:
     hibernation: HibernationManager
 
     def wishes_of(self, group: str) -> Wishes:
-        """Return what people asked for the group with this id, whether it is there or not."""
+        """Return the wishes for the group with this id, even if it has no client at present."""
         found = self.model.groups.get(group)
         return self.preferences.recall(group) if found is None else found.wishes
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that can be changed: the same wherever the same events are replayed."""
+        """Return the settings that can be changed. They are the same in every replay of the same events."""
         return {
             "quantum": self.model.rules.quantum,
             "anti_thrash": self.model.rules.anti_thrash,
@@ -75,18 +75,18 @@ class UserCommands:
         }
 
     def on_cell(self, event: Cell) -> None:
-        """A cell began or ended."""
+        """Note that a cell began or ended."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
         if event.phase == "begin":
-            # The server's news of a cell may come after the kernel's news of its end.
+            # The Jupyter server's report of a cell may arrive after the kernel's report of its end.
             if event.msg_id in group.ended_cells or event.msg_id in group.cells:
                 return
             group.cells[event.msg_id] = event.at
             if group.hibernation is not None:
                 self.hibernation.rouse(group)
-            # What ran before was before this cell.
+            # Work until now was before this cell.
             self.activity.count_time(group)
             self.classes.begin_cell(group, self.turn.now)
             self.turn.record("cell", group, phase="begin", msg_id=event.msg_id)
@@ -106,16 +106,16 @@ class UserCommands:
         if not group.cells and event.at >= group.exclusive_at:
             self.leases.end_exclusive(group)
         if not group.cells and not group.busy and group.ended_at is None:
-            # It went quiet first: now it is over.
+            # It went quiet first, and now the burst is over.
             group.ended_at = self.turn.now
-        # The kernel says Burst(end) itself. For the server, a burst ends with the last cell that is open.
+        # The Jupyter kernel reports the end of a burst itself. For the Jupyter server, it ends with the last open cell.
         if not event.from_kernel and not group.cells:
             for client in group.granted.values():
                 if client.busy and client.burst_at <= event.at:
                     self.turn.decisions.append(EndBurst(client.number, event.at))
 
     def on_cancel(self, event: Cancel) -> None:
-        """A user cancels a group's waits."""
+        """Cancel the waits of a group, as its user wants."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
@@ -132,7 +132,7 @@ class UserCommands:
         self.turn.record("cancel", group)
 
     def on_release(self, event: Release) -> None:
-        """A user ends a group's burst."""
+        """End a group's burst, as its user wants."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
@@ -147,20 +147,20 @@ class UserCommands:
             self.orders.offload(group)
 
     def on_rename(self, event: Rename) -> None:
-        """A group has another name."""
+        """Change the name of a group."""
         group = self.model.groups.get(event.group)
         if group is not None:
             group.name = event.name
 
     def on_adjust(self, event: Adjust) -> None:
-        """A user asks something for a group."""
+        """Change a user's wishes for a group."""
         group = self.model.groups.get(event.group)
         if group is None and not event.later:
             raise ValueError(f"no group on the GPU has the id {event.group!r}")
         before = self.wishes_of(event.group)
         after = wishes.adjusted(before, event)
         if group is None:
-            # What is for one cell is not for a process that has none yet.
+            # A wish for one cell is not for a process that has none yet.
             after = replace(after, exclusive=False)
         self._wish(event.group, before, after)
 
@@ -170,7 +170,7 @@ class UserCommands:
         self._wish(event.group, before, replace(before, held=event.on))
 
     def _wish(self, name: str, before: Wishes, after: Wishes) -> None:
-        """Let what people want for a group be something else."""
+        """Apply changed wishes to a group."""
         if after == before:
             return
         self.preferences.remember(name, after)
@@ -193,11 +193,11 @@ class UserCommands:
             self.leases.revoke(group)
 
     def on_entitle(self, event: Entitle) -> None:
-        """An administrator states an entitlement."""
+        """Set an entitlement."""
         wishes.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
         for group in self.model.groups.values():
-            # Otherwise the first reader would do that, and a status must not change anything.
+            # Otherwise the first reader would do this, and a status must not change anything.
             self.times.of(group)
         self.turn.quotas_stale = True
         self.turn.paces_stale.update(self.model.gpus)
@@ -208,7 +208,7 @@ class UserCommands:
         )  # fmt: skip
 
     def on_maintain(self, event: Maintain) -> None:
-        """An administrator tells all users something."""
+        """Set the administrators' message to all users."""
         if event.text == self.model.maintenance:
             return
         self.model.maintenance = event.text
@@ -219,7 +219,7 @@ class UserCommands:
             self.turn.decisions.append(Log("maintenance", "", {"text": ""}))
 
     def on_focus(self, event: Focus) -> None:
-        """Another notebook is in front of a user."""
+        """Note which notebook is in front of a user."""
         before = self.model.focus.pop(event.user, "")
         if event.group:
             self.model.focus[event.user] = event.group
@@ -231,7 +231,7 @@ class UserCommands:
                 self.turn.touch(group)
 
     def on_configure(self, event: Configure) -> None:
-        """Settings change."""
+        """Change settings."""
         changes = {
             name: value
             for name in ("quantum", "anti_thrash", "policy", "hibernate_after")
