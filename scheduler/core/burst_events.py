@@ -17,7 +17,7 @@ from .queue import WaitQueue
 from .turn import Turn
 from .usage import GpuTime
 
-#: Seconds of GPU time that no client reaches.
+#: More seconds of GPU time than any client reaches.
 LONGEST_METER = 1e9
 
 
@@ -37,7 +37,7 @@ class BurstEvents:
     collectives: Collectives
 
     def on_request(self, client: Client, event: Request) -> None:
-        """A client asks for a lease."""
+        """Handle a client's request for a lease."""
         group = client.group
         self.turn.touch(group)
         if group.hibernation is not None:
@@ -60,7 +60,7 @@ class BurstEvents:
                 self.queue.rank_again(group)
 
     def on_burst(self, client: Client, event: Burst) -> None:
-        """A burst began or ended."""
+        """Note that a burst began or ended."""
         group = client.group
         if client.lease is None or (event.phase == "end" and event.at < client.burst_at):
             return
@@ -80,7 +80,7 @@ class BurstEvents:
         self.turn.record("burst", group, phase=event.phase, cause=event.cause)
 
     def on_meter(self, client: Client, event: Meter) -> None:
-        """A client states how much GPU time it has had."""
+        """Add the GPU time that a client reports."""
         if event.gpu not in self.model.gpus:
             raise ProtocolViolation(client.number, f"names a GPU that is not here: {event.gpu}")
         if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
@@ -97,35 +97,35 @@ class BurstEvents:
         self.turn.touch(group)
 
     def _watch_thrashing(self, group: Group, seconds: float, submissions: int, at: float) -> None:
-        """Have those that run side by side without being resident rotate, if it slows one of them too much."""
+        """Have groups without resident memory take turns if running side by side slows one of them too much."""
         beside = {g.id: g for s in group.shares.values() for g in s.gpu.holders.values()}
         floating = [g for g in beside.values() if g.floating]
         if not self.thrash.feed(group.id, bool(floating), seconds, submissions, at):
             return
-        # One goes on: who has its memory in, or has been there for longest.
+        # One of them goes on: one whose memory is resident, or else the one with the oldest time slice.
         first = min(beside.values(), key=lambda g: (g.floating, g.turn))
         for other in floating:
             if other is not first:
                 self.leases.revoke(other)
 
     def on_stuck(self, client: Client, event: Stuck) -> None:
-        """A client cannot give its lease back yet."""
+        """Handle a client that cannot release its lease yet."""
         group = client.group
         if client.lease is None or client.lease != event.lease:
             return
         if not group.yielding:
-            self.leases.revoke(group)  # it has begun to give the lease back by itself
+            self.leases.revoke(group)  # the client has begun to release the lease by itself
         if group.stuck is None or group.stuck[0] != event.kernel:
             self.turn.log("stuck", group, kernel=event.kernel, since=event.since)
         self.leases.note_stuck(group, event.kernel, event.since)
-        # What it runs may wait for a thread that waits for memory, and all others for that.
+        # Its work may wait for a thread that waits for memory, and all other groups for that.
         for wait in self.queue.waits_of(group):
             wait.front = wait.front or wait.grow is not None
         self.queue.rank_again(group)
         self.collectives.step_said_stuck(client)
 
     def on_released(self, client: Client, event: Released) -> None:
-        """A client gave its lease back."""
+        """Handle a client that released its lease."""
         if client.lease is None or client.lease != event.lease:
             return
         if event.cause == "failed" and not client.group.yielding:

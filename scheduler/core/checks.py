@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What clients may state at all."""
+"""Checks that clients' statements are possible at all."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from .messages import Usage
 from .model import Client, Model
 
-#: Larger figures are a fault of the client, not memory.
+#: Larger figures are a fault of the client.
 LARGEST = 1 << 50
 
 
 class ProtocolViolation(Exception):
-    """A client said what cannot be; the server disconnects it. The core's state is as before the event."""
+    """A client sent an impossible statement. The server disconnects it; the core's state is as before the event."""
 
     def __init__(self, client: int, text: str) -> None:
         super().__init__(text)
@@ -23,12 +23,12 @@ class ProtocolViolation(Exception):
 
 @dataclass(slots=True, eq=False)
 class Checks:
-    """Checks what clients state."""
+    """Checks clients' statements."""
 
     model: Model
 
     def usage(self, client: int, backend: str, usage: Usage, growth: bool = False) -> None:
-        """Check what a client states of a GPU."""
+        """Check a client's statement about a GPU."""
         if usage.gpu not in self.model.gpus:
             raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
         sizes = (usage.promised, usage.resident, usage.pinned, usage.context, usage.host)
@@ -36,14 +36,14 @@ class Checks:
             raise ProtocolViolation(client, "states a size that cannot be")
         if usage.resident > usage.promised and not growth:
             raise ProtocolViolation(client, "states more resident than it was promised")
-        # Figures are estimates here and there; but nobody holds twice the GPU.
+        # Some figures are estimates, but no client holds twice the GPU.
         if not growth and sum(sizes[1:4]) > 2 * self.model.gpus[usage.gpu].total:
             raise ProtocolViolation(client, "states that it holds more than the GPU has")
         if backend == "plain" and usage.promised:
             raise ProtocolViolation(client, "states memory that can move, without a backend for it")
 
     def moved(self, client: Client, usage: Usage, moved: int, copied: int, duration: float) -> None:
-        """Check what a client states of a move."""
+        """Check a client's statement about a move."""
         self.usage(client.number, client.backend, usage)
         if min(moved, copied) < 0 or max(moved, copied) > LARGEST or not 0 <= duration < 1e9:
             raise ProtocolViolation(client.number, "states a move that cannot be")

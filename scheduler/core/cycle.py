@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One scheduling cycle: on the GPUs that an event concerns, which waits are served."""
+"""One scheduling cycle: which waits are served on the GPUs that an event affects."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
 
-#: Where somebody waits, shares are looked at each so many seconds if nothing happens.
+#: Seconds after which shares are checked again without an event on GPUs with waits.
 LOOK = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Cycle:
-    """Decides, after each event, where something may have changed."""
+    """Decides, after each event, on the GPUs where something may have changed."""
 
     model: Model
     turn: Turn
@@ -45,41 +45,41 @@ class Cycle:
     gpu_cycle: GpuCycle
 
     def run(self) -> None:
-        """Decide, after an event, where something may have changed."""
+        """Decide, after an event, on the GPUs where something may have changed."""
         turn, model = self.turn, self.model
-        # 1. Timers that are due mark what they are for.
+        # 1. Handle the timers that are due.
         earliest = self.timers.earliest()
         if earliest is not None and earliest <= turn.now:
             for timer in self.timers.due(turn.now):
                 self.alarms.look_again(timer)
-        # 2. Memory of groups that hibernate leaves.
+        # 2. Evict memory of groups that hibernate.
         if model.evacuating:
             for group in list(model.evacuating.values()):
                 self.hibernation.evacuate(group)
-        # 3. Rank: what groups count as, and the order of the queue.
+        # 3. Rank: the classes of groups, and the order of the queue.
         if turn.to_classify:
             self.activity.classify()
         self._sort()
-        # 4. Leases beyond a quota are revoked.
+        # 4. Revoke leases beyond a quota.
         self._keep_quotas()
         # 5. Grant, or evict and revoke, on the GPUs where something happened.
         if model.nowhere:
             self._admit_nowhere()
         if turn.dirty:
             self._decide_where_needed()
-        # 6. Groups whose memory has left park: that may change what the others can have.
+        # 6. Park groups whose memory has left. That may change what the others can have.
         if model.evacuating:
             self.hibernation.park_those_that_left()
             if turn.dirty:
                 self._decide_where_needed()
-        # 7. A group that was admitted on another GPU may be beyond a quota now.
+        # 7. Quotas again, because a group may have been admitted on another GPU. Then the classes again.
         if self.times.counted:
             self._keep_quotas()
         if turn.to_classify:
             self.activity.classify()
 
     def _sort(self) -> None:
-        """Sort the queue where the policy would have it otherwise."""
+        """Sort the queue if the policy's ranks may have changed."""
         version, sorted_by = self.policy.version, self.queue.sorted_by
         if version != sorted_by:
             if version[0] != sorted_by[0]:
@@ -94,7 +94,7 @@ class Cycle:
                 self.quotas.keep_quotas()
 
     def _decide_where_needed(self) -> None:
-        """Decide on the GPUs that something happened to, but for those where nobody waits for anything."""
+        """Decide on the GPUs that something happened to, except those where there is nothing to decide."""
         done: dict[str, Gpu] = {}
         while self.turn.dirty:
             dirty, self.turn.dirty = self.turn.dirty, {}
@@ -107,7 +107,7 @@ class Cycle:
                 else:
                     concerned[uuid] = gpu
             if concerned:
-                # Who is revoked on one GPU holds room on another.
+                # A group that is revoked on one GPU occupies room on another.
                 self.gpu_cycle.run(concerned)
                 done |= concerned
 
@@ -118,7 +118,7 @@ class Cycle:
         return False
 
     def _admit_nowhere(self) -> None:
-        """Grant those that use no GPU yet."""
+        """Grant leases to groups that use no GPU yet."""
         for wait in [w for w in self.model.nowhere if not w.passed_over]:
             if wait.group.lease is None and not wait.group.shares:
                 self.admission.admit(wait)
@@ -126,7 +126,7 @@ class Cycle:
 
 @dataclass(slots=True, eq=False)
 class GpuCycle:
-    """Decides on some GPUs: works over-commitments down, and serves the waits there."""
+    """Decides on some GPUs: corrects over-commitments, and serves the waits there."""
 
     model: Model
     turn: Turn
@@ -143,7 +143,7 @@ class GpuCycle:
     serving: Serving
 
     def run(self, gpus: dict[str, Gpu]) -> None:
-        """Decide on these GPUs, and those that hang together with them."""
+        """Decide on these GPUs, and on those that depend on them."""
         self.turn.again = None
         due: dict[str, float | None] = {}
         for gpu in list(gpus.values()):
@@ -176,7 +176,7 @@ class GpuCycle:
             if gpu.queue and self.times.active:
                 self._look_at_shares(gpu)
             due[gpu.uuid] = self.turn.again
-        # Who fills has had its place before all that wait.
+        # Groups that fill had their place before all waits.
         short = self.filling.fill(ordered, due) if self.model.filling else []
         short += self.serving.run(ordered, gpus, due)
         for gpu in ordered:
@@ -185,7 +185,7 @@ class GpuCycle:
             self.timers.set(gpu.looks, self.turn.again)
 
     def _extend(self, gpus: dict[str, Gpu]) -> None:
-        """Add the GPUs that are waited for together with these, or that fill together."""
+        """Add the GPUs that waits or filling groups use together with these."""
         quotas = self.quotas.waited_for() if self.times.counted else {}
         more = list(gpus.values())
         while more:
@@ -199,14 +199,14 @@ class GpuCycle:
                             gpus[uuid] = share.gpu
                             more.append(share.gpu)
                 for claim in self.times.quotas(group) if quotas else ():
-                    # Those of one quota wait for each other, wherever they are.
+                    # The waits under one quota depend on each other on all GPUs.
                     for uuid in quotas.pop(claim.whose, ()):
                         if uuid not in gpus:
                             gpus[uuid] = self.model.gpus[uuid]
                             more.append(self.model.gpus[uuid])
 
     def _look_at_shares(self, gpu: Gpu) -> None:
-        """Count what the holders have had, metered or not: who is below its request changes by itself."""
+        """Count the holders' time, metered or not, because a group can fall below its request without an event."""
         for group in gpu.holders.values():
             if not group.metered or group.overdue:
                 self.activity.count_time(group)
@@ -214,7 +214,7 @@ class GpuCycle:
 
 
 def _is_calm(gpu: Gpu) -> bool:
-    """Whether nobody waits for anything here, and there is not too much: then there is nothing to decide."""
+    """Whether there is nothing to decide on a GPU: no wait and no over-commitment."""
     return (
         not (gpu.queue or gpu.delayed_growth or gpu.pending_reclaim or gpu.drained)
         and gpu.asked_at is None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How much host memory to have ready before it is needed, so that not even the first eviction waits for pages.
+"""The host memory to prepare before it is needed, so that not even the first eviction waits for pages.
 
-Contention is in sight on a GPU that several groups use, once their footprints come near to what it holds. In the long
-run the host then holds what the GPU cannot; a switch takes no more, because what leaves and what arrives overlap. What
-waits to be pinned takes room for good. A little is ready before the footprints have grown that far: pages are made more
-slowly than they are filled.
+Contention is expected on a GPU that several groups use once their footprints come near to its memory. In the long run,
+the host then holds what the GPU cannot. A switch takes no more, because memory leaves while other memory arrives.
+Unevictable memory for which a client waits takes room permanently. A little is prepared before the footprints have
+grown that far, because pages are prepared more slowly than they are filled.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from .model import Client, Gpu, Model
 
 MIB = 1 << 20
 GIB = 1 << 30
-#: Of what a GPU holds, the part that the footprints must exceed.
+#: The fraction of a GPU's memory that the footprints must exceed.
 IN_SIGHT = 0.8
-#: Ready as soon as contention is in sight.
+#: The bytes to prepare as soon as contention is expected.
 HEAD_START = 2 * GIB
-#: Seconds for which less must be wanted before less is had.
+#: Seconds for which less must be wanted before the reserve shrinks.
 PATIENCE = 10.0
 
 
 class HostReserve:
-    """Decides how much is to be ready.
+    """Decides how much host memory to prepare.
 
     Parameters
     ----------
     model
-        Knows the footprints.
+        The state of the core, which has the footprints.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        #: What was said last.
+        #: The last decisions.
         self.target = 0
         self._told: dict[int, int] = {}
         self._less_since: float | None = None
         #: Clients whose memory may have changed.
         self._concerned: dict[int, Client] = {}
-        #: Whether it may decide otherwise than it did, though nothing changed on a GPU.
+        #: Whether to decide again although nothing has changed on a GPU.
         self.asked = False
-        #: Bytes that the GPUs lack, and what is wanted for that.
+        #: Bytes that the GPUs lack, and the reserve that is wanted for that.
         self._lacking = self._wanted = 0
 
     def concern(self, client: Client) -> None:
-        """Take in that a client's memory may have changed, or that it came or went."""
+        """Note that a client's memory may have changed, or that it came or left."""
         self._concerned[client.number] = client
         self.asked = True
 
     def decide(
         self, now: float, gpus: Mapping[str, Gpu]
     ) -> tuple[list[Prepare | Stock], float | None]:
-        """Return what to say now that more or less may lack on these GPUs, and when to decide again by itself."""
+        """Return the decisions for GPUs whose lack may have changed, and when to decide again without an event."""
         said: list[Prepare | Stock] = []
         self.asked = False
         for gpu in gpus.values():
@@ -86,7 +86,7 @@ class HostReserve:
         return said, again
 
     def _budget(self) -> int:
-        """The host's budget, less some: it is measured anew each second, and never quite the same."""
+        """Return the host's budget, rounded down: it is measured every second, and never quite the same."""
         budget = self._model.host_budget
         step = max(64 * MIB, 1 << max(0, budget.bit_length() - 5))
         return budget // step * step
@@ -101,7 +101,7 @@ class HostReserve:
         return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, max(sizes))
 
     def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
-        """More is had at once; less only once it has been less for a while, or nobody is left."""
+        """Grow the reserve at once, and shrink it only once less has been wanted for a while, or no client is left."""
         if wanted >= self.target or not self._model.clients:
             self._less_since = None
             return wanted, None
@@ -114,12 +114,12 @@ class HostReserve:
 
 
 def _movable(client: Client) -> int:
-    """Bytes that may have to leave the GPU, and those that did: a newcomer with neither needs no pages yet."""
+    """Return the bytes that may have to leave the GPU or have left it. A new client with neither needs no pages yet."""
     resident = sum(h.resident for h in client.holdings.values())
     return resident + max((h.host for h in client.holdings.values()), default=0)
 
 
 def _steps(size: int) -> int:
-    """Round up by a quarter at most, so that not every allocation changes it."""
+    """Round up by a quarter at most, so that not every allocation has an effect."""
     step = max(64 * MIB, 1 << max(0, size.bit_length() - 3))
     return -(-size // step) * step

@@ -38,11 +38,11 @@ class MemoryEvents:
     hibernation: HibernationManager
 
     def on_usage(self, client: Client, event: UsageChanged) -> None:
-        """A client states what it holds."""
+        """Apply a client's statement of what it holds."""
         self.checks.usage(client.number, client.backend, event.usage)
         group, usage = client.group, event.usage
         if client.needs is not None and usage.gpu == client.home:
-            # It may be about to move, and does not know.
+            # It may be about to move to another GPU without knowing.
             usage = replace(usage, gpu=client.needs.gpu)
         self.ledger.state(self.shares.holding(client, usage.gpu), usage)
         self.hibernation.reconsider(group)
@@ -50,7 +50,7 @@ class MemoryEvents:
         self.host_reserve.concern(client)
 
     def on_grow(self, client: Client, event: Grow) -> None:
-        """A client wants more memory."""
+        """Handle a client's request for more memory."""
         self.checks.usage(client.number, client.backend, event.least, growth=True)
         if not 0 <= event.most <= LARGEST:
             raise ProtocolViolation(client.number, "asks for a size that cannot be")
@@ -66,7 +66,7 @@ class MemoryEvents:
         self.host_reserve.concern(client)
 
     def on_restored(self, client: Client, event: Restored) -> None:
-        """Memory was moved into the GPU."""
+        """Note that memory was restored to the GPU."""
         group = client.group
         usage = event.usage
         self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
@@ -86,14 +86,14 @@ class MemoryEvents:
         if event.status != "done":
             return
         group.failures, group.restore_error = 0, None
-        # Of what is used from the host, nothing is spare.
+        # Nothing is spare while the GPU accesses a part in host memory.
         if holding.share.ceiling is None or holding.room >= holding.promised:
             self.ledger.spare(holding, holding.promised - holding.resident)
         if event.bytes and not group.yielding and group.turn == group.lease:
             self.leases.begin_turn(group, self.turn.now)
 
     def on_evicted(self, client: Client, event: Evicted) -> None:
-        """Memory was evicted from the GPU."""
+        """Note that memory was evicted from the GPU."""
         found = self._ordered(client, event)
         if found is None:
             return
@@ -117,7 +117,7 @@ class MemoryEvents:
         self._log_move("evict", client.group, event)
 
     def _pause_evictions(self, holding: Holding) -> None:
-        """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
+        """Pause after an eviction that fell short. After a while, no wait depends on the client any longer."""
         since, longest = holding.refuses_since, self.model.rules.longest_retry
         refuses = since is not None and self.turn.now >= since + self.model.rules.revoke_deadline
         if refuses:
@@ -136,7 +136,7 @@ class MemoryEvents:
         if found is None:
             return
         holding, asked = found
-        # An order never shrinks to nothing before its answer: the client is still busy with it.
+        # An order does not shrink to 0 before its answer, because the client is still busy with it.
         left = max(0, asked - max(0, holding.resident - event.usage.resident))
         self.ledger.order_out(holding, left - asked)
         self.model.evictions[event.serial] = (holding, left)
@@ -145,7 +145,7 @@ class MemoryEvents:
         self.ledger.state(holding, event.usage, moved=True, expected=asked - left)
 
     def _ordered(self, client: Client, event: Evicted | Moving) -> tuple[Holding, int] | None:
-        """Return what an answer is about and how much was asked for; None if nothing was, here."""
+        """Return the holding and the bytes that an answer is about; None if this scheduler did not order it."""
         usage = event.usage
         self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
         self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
@@ -153,7 +153,7 @@ class MemoryEvents:
         self.host_reserve.concern(client)
         found = self.model.evictions.get(event.serial)
         if found is None:
-            # An order of an earlier scheduler: what it says is true all the same.
+            # This was an order of an earlier scheduler, but the statement is still true.
             self.ledger.state(self.shares.holding(client, usage.gpu), usage, moved=True)
         elif found[0].client is not client or found[0].share.gpu.uuid != usage.gpu:
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")

@@ -19,7 +19,7 @@ class NoticeBoard:
     turn: Turn
 
     def withdraw(self, matches: Callable[[Notice], bool]) -> None:
-        """Take back notices."""
+        """Remove the notices that match."""
         kept = [told for told in self.model.notices if not matches(told[1])]
         self.model.notices.clear()
         self.model.notices.extend(kept)

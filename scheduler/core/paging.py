@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether groups that run side by side without being resident get on: throughput, alone and so. Times are seconds.
+"""Judges whether groups can share a GPU that pages their memory, by their throughput with and without. In seconds.
 
-Throughput is submissions per second of the group's own work on the GPU: paging makes the same submissions take longer,
-whereas less work, or waiting for the host, does not.
+Throughput is submissions per second of the group's own work on the GPU. Paging makes the same submissions take longer;
+less work, or waiting for the host, does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Verdict = Literal["try", "thrashing"]
 
 @dataclass(slots=True)
 class _Rate:
-    """A mean that fades with the work that it is of."""
+    """A mean that fades with the amount of work."""
 
     submissions: float = 0.0
     busy: float = 0.0
@@ -38,18 +38,18 @@ class _Throughput:
 
 
 class Detector:
-    """Judges by the meters of each group.
+    """Judges by each group's meters.
 
     Parameters
     ----------
     threshold
-        Below this part of its throughput with its memory in, a group thrashes.
+        The fraction of its resident throughput below which a group thrashes.
     evidence
-        GPU time to measure, each way, before anything is said.
+        GPU time to measure in each way before the first judgement.
     memory
         GPU time over which throughput is averaged.
     retry
-        When it is tried again for the first time; then after twice as long, up to ``longest_retry``.
+        The pause before the first new try; later pauses are twice as long, up to ``longest_retry``.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Detector:
         self.threshold, self.evidence, self.memory = threshold, evidence, memory
         self.retry, self.longest_retry = retry, longest_retry
         self._groups: dict[str, _Throughput] = {}
-        #: By group: until when it rotates, and the pause after the next failure.
+        #: By group: until when it takes turns, and the pause after the next failure.
         self._until: dict[str, tuple[float, float]] = {}
 
     def feed(self, group_id: str, floating: bool, busy: float, submissions: int, at: float) -> bool:
-        """Take in what a group had since it was last fed; return whether it thrashes from now on.
+        """Add what a group had since the last call; return whether it thrashes from now on.
 
-        ``floating``: beside others, without being resident.
+        With ``floating``, it ran besides others without being resident.
         """
         if busy <= 0:
             return False
@@ -80,7 +80,7 @@ class Detector:
             throughput.resident.feed(submissions, busy, self.memory)
             return False
         if self.retry_at((group_id,), at) is not None:
-            # What is still under way when it was said is no part of the next try.
+            # Work that was under way at the last report does not belong to the next try.
             return False
         beside, alone = throughput.floating, throughput.resident
         beside.feed(submissions, busy, self.memory)
@@ -94,28 +94,28 @@ class Detector:
         return True
 
     def verdict(self, group_ids: Iterable[str], now: float) -> Verdict:
-        """Return whether these may run side by side without being resident."""
+        """Return whether these groups may run side by side without being resident."""
         return "try" if self.retry_at(group_ids, now) is None else "thrashing"
 
     def retry_at(self, group_ids: Iterable[str], now: float) -> float | None:
-        """When they may try again; None: now."""
+        """Return when these groups may try again; None: now."""
         times = [self._until[g][0] for g in group_ids if g in self._until]
         latest = max(times, default=now)
         return latest if latest > now else None
 
     def measured(self, group_id: str) -> bool:
-        """Whether its throughput with its memory in is known."""
+        """Whether a group's throughput with resident memory is known."""
         throughput = self._groups.get(group_id)
         return throughput is not None and throughput.resident.busy >= self.evidence
 
     def slowdown(self, group_id: str) -> float | None:
-        """Return how many times longer its work takes beside others; None: not measured."""
+        """Return how many times longer a group's work takes besides others; None: not measured."""
         throughput = self._groups.get(group_id)
         if throughput is None or not throughput.floating.value:
             return None
         return throughput.resident.value / throughput.floating.value
 
     def forget(self, group_id: str) -> None:
-        """The group is gone."""
+        """Forget a group that has left."""
         self._groups.pop(group_id, None)
         self._until.pop(group_id, None)

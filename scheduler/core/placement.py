@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which GPU a kernel uses first: asked by its processes before they initialise CUDA. Sans-IO: no sockets, no clock.
+"""Which GPU a Jupyter kernel uses first. Its processes ask before they initialise CUDA. No sockets, no clock.
 
-What a kernel gets is an order of the GPUs that it may use, so that its device 0 is the one that suits it best. All of
-its processes get the same order, as long as one of them is attached or about to be (``Placement``).
+The answer is an order of the GPUs that the kernel may use, so that its device 0 is the one that suits it best. All of
+its processes get the same order, as long as one of them is attached or about to attach (``Placement``).
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from .core import Core
 from .messages import Keep
 from .model import Gpu, Group
 
-#: Seconds for which one that has asked may take to attach: the driver's initialisation lies in between.
+#: Seconds in which a process that has asked must attach; the driver's initialisation lies in between.
 PATIENCE = 60.0
-#: Waits (seconds) that differ by less than this factor are alike, and so are those shorter than it.
+#: Waits (seconds) that differ by less than this factor count as equal, and so do waits that are shorter than it.
 ALIKE = 2.0
-#: Kernels of which it is remembered how much memory they had.
+#: The number of kernels whose memory is remembered.
 MOST_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a kernel may expect of one GPU.
+    """What a kernel can expect of one GPU.
 
     Attributes
     ----------
     gpu
         Its UUID.
     room
-        Bytes that one kernel could have there at most: none where the GPU is not known.
+        Bytes that one kernel could have there at most: 0 if the GPU is not known.
     spare
-        Bytes of ``room`` that nobody was promised; negative where more was promised than there is.
+        Bytes of ``room`` that were promised to no kernel; negative if more was promised than there is.
     wait
-        Seconds until its turn would come, where not all can be there at once.
+        Seconds until its time slice would begin if not all kernels fit at once.
     own, all
-        How many kernels of the same user, and of all, are there or are about to come.
+        The numbers of kernels of the same user, and of all, that are there or about to come.
     draining
-        No lease is granted there.
+        Whether no lease is granted there.
     """
 
     gpu: str
@@ -53,18 +53,18 @@ class Outlook:
 
 
 def rank(outlooks: Sequence[Outlook], need: int = 0) -> list[str]:
-    """Return the GPUs in the order in which a kernel should have them.
+    """Return the GPUs in the best order for a kernel.
 
-    First those that are not drained, then those that could hold what it needs at all, then those that hold it beside
-    all others, then those where its turn comes sooner, then those with fewer kernels of its user, with fewer kernels,
-    with more room to spare. Among equals, the order in which they were asked for stays.
+    First come GPUs that are not drained; then those that could hold what it needs at all; then those that can hold it
+    besides all others; then those where its time slice comes sooner; then those with fewer kernels of its user, with
+    fewer kernels, and with more spare room. Equal GPUs keep the order in which they were passed.
 
     Parameters
     ----------
     outlooks
-        One for each GPU, in the order in which the kernel would have them.
+        One for each GPU, in the kernel's own order.
     need
-        Bytes that it is expected to use; 0: nothing is known.
+        Bytes that it is expected to use; 0: not known.
     """
 
     def worth(outlook: Outlook) -> tuple[object, ...]:
@@ -83,7 +83,7 @@ def rank(outlooks: Sequence[Outlook], need: int = 0) -> list[str]:
 
 
 def _step(wait: float) -> int:
-    """Tell apart what differs enough to matter."""
+    """Return a value that differs only where waits differ enough to matter."""
     step = 0
     while wait >= ALIKE and step < 40:
         wait /= ALIKE
@@ -97,17 +97,17 @@ class _Placed:
 
     order: tuple[str, ...]
     user: str
-    #: Its processes that have asked and are not attached yet, by pid: since when.
+    #: Its processes that have asked and not attached yet, by pid: since when.
     coming: dict[int, float] = field(default_factory=dict)
 
 
 class Placement:
-    """Remembers who was placed where, and places those that come.
+    """Remembers the orders of kernels, and places new kernels.
 
     Parameters
     ----------
     core
-        Knows who is on which GPU.
+        The core, which has the groups on each GPU.
     """
 
     def __init__(self, core: Core) -> None:
@@ -126,20 +126,20 @@ class Placement:
         now: float,
         keep: Keep = "none",
     ) -> tuple[tuple[str, ...], bool]:
-        """Return a kernel's GPUs in its order, and whether it had that order before.
+        """Return a kernel's GPUs in its order, and whether it had that order already.
 
         Parameters
         ----------
         group, user
-            The kernel's lease group, and whose it is.
+            The kernel's lease group, and its user.
         gpus
-            Those that the process may use, in the order in which it would have them.
+            The GPUs that the process may use, in its own order.
         pid
-            The process, which is going to attach.
+            The process, which is about to attach.
         now
             Seconds on the core's clock.
         keep
-            What a kernel is to have that has no order: the scheduler's (``"none"``), this one (``"it"``), or none still
+            The order of a kernel that has none yet: the scheduler's (``"none"``), this one (``"it"``), or still none
             (``"ask"``).
         """
         self._expire(now)
@@ -159,18 +159,18 @@ class Placement:
         return ordered, known
 
     def attached(self, group: str, pid: int) -> None:
-        """A process of a kernel has attached."""
+        """Note that a process of a kernel has attached."""
         if (placed := self._placed.get(group)) is not None:
             placed.coming.pop(pid, None)
 
     def moved(self, group: str, before: str, gpu: str) -> None:
-        """A kernel was woken on another GPU: the two change places in its order."""
+        """Exchange two GPUs in the order of a kernel that was woken on another GPU."""
         if (placed := self._placed.get(group)) is not None:
             other = {before: gpu, gpu: before}
             placed.order = tuple(other.get(uuid, uuid) for uuid in placed.order)
 
     def leaves(self, group: Group, now: float) -> None:
-        """The last process of a kernel is about to leave: what comes after it is placed anew."""
+        """Forget the order of a kernel whose last process is about to leave. Its next process gets a new one."""
         had = max((share.promised + share.pinned for share in group.shares.values()), default=0)
         self._had.pop(group.id, None)
         if had:
@@ -182,13 +182,13 @@ class Placement:
             del self._placed[group.id]
 
     def need(self, group: str) -> int:
-        """Return the bytes on one GPU that a kernel is expected to use; 0: nothing is known."""
+        """Return the bytes on one GPU that a kernel is expected to use; 0: not known."""
         had = self._had.get(group, 0)
         most = self._core.wishes_of(group).memory
         return min(had, most) if most else had
 
     def outlooks(self, group: str, user: str, gpus: Iterable[str]) -> list[Outlook]:
-        """Return what a kernel may expect of each of these GPUs."""
+        """Return what a kernel can expect of each of these GPUs."""
         need = self.need(group)
         about: dict[str, dict[str, str]] = {}
         for known in self._core.groups.values():
@@ -196,7 +196,7 @@ class Placement:
                 about.setdefault(uuid, {})[known.id] = known.user
         for name, placed in self._placed.items():
             there = self._core.groups.get(name)
-            # Until it holds something, it counts where it is going to.
+            # Until it holds something, it counts on the GPU to which it is going.
             if there is None or not there.shares:
                 about.setdefault(placed.order[0], {})[name] = placed.user
         return [self._outlook(uuid, need, user, group, about.get(uuid, {})) for uuid in gpus]
@@ -215,7 +215,7 @@ class Placement:
         return Outlook(uuid, room, spare, wait, *counts, gpu.drained)
 
     def _wait(self, gpu: Gpu) -> float:
-        """Return the seconds that those take who run or wait on a GPU: each its burst, or its quantum."""
+        """Return the seconds that the running and waiting groups on a GPU take: each its burst, or its quantum."""
         groups = {**gpu.holders, **{wait.group.id: wait.group for wait in gpu.queue}}
         return sum(
             min(self._core.view.expected(group), self._core.residency.quantum_of(group))
@@ -230,7 +230,7 @@ class Placement:
         return any(since + PATIENCE > now for since in placed.coming.values())
 
     def _expire(self, now: float) -> None:
-        """Forget those that never came."""
+        """Forget processes that did not attach."""
         for group, placed in list(self._placed.items()):
             if group not in self._core.groups and not self._is_coming(placed, now):
                 del self._placed[group]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All that policies and the core see of each other.
+"""The interface between policies and the core.
 
-A policy imports nothing else of the core. The classes whose names end in ``View`` list what a policy may read; the
-core's own objects have these attributes, among others. A policy changes none of them.
+A policy imports nothing else of the core. The classes whose names end in ``View`` list what a policy may read. The
+core's own objects have these attributes, among others. A policy must not change them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Literal, Protocol
 from .messages import Class, Entitlement, Grow
 
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
-#: What a policy sorts by: smaller comes first. Each number is a sum of parts, named by the rule that they come from.
+#: The sort key of a policy: smaller comes first. Each number is a sum of parts, named by the rule that they come from.
 Parts = tuple[Mapping[str, float], ...]
 Rank = tuple[float, ...]
 
-#: Requests may add up to more than a GPU has. A group that waits for so many seconds, and has had next to nothing,
-#: counts as below a request, too; the longer it waits, the more.
+#: Requests may add up to more than a GPU has. A group that has waited for this many seconds, and has had next to
+#: nothing, counts as below a request, too; the longer it waits, the more.
 PATIENCE = 30.0
-#: A group that pauses because of shares may submit once in so many seconds: rarely enough that a CUDA kernel of 50 ms
-#: stays within 2 % of the window.
+#: Seconds between submissions of a group that pauses because of shares: long enough that a CUDA kernel of 50 ms stays
+#: within 2 % of the window.
 SHARE_STALL = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a group that holds a lease may submit: ``messages.Pace``, without a client."""
+    """How fast a group that holds a lease may submit; see ``messages.Pace``."""
 
     inflight: float | None = None
     stall: float = 0.010
@@ -36,7 +36,7 @@ class Speed:
     meter: bool = False
 
 
-#: Nothing is bounded, nothing measured.
+#: No bound and no meter.
 FREE = Speed()
 
 
@@ -58,7 +58,7 @@ class WishesView(Protocol):
 
     @property
     def weight(self) -> float:
-        """Its weight in what is spare."""
+        """Its weight in the spare time."""
         ...
 
 
@@ -76,7 +76,7 @@ class GroupView(Protocol):
 
     @property
     def id(self) -> str:
-        """What it is known by."""
+        """Its id."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class GroupView(Protocol):
 
     @property
     def state(self) -> State:
-        """What the status shows."""
+        """The state that the status shows."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class GroupView(Protocol):
 
     @property
     def turn_at(self) -> float:
-        """When its present turn on the GPU began."""
+        """When its present time slice on the GPU began."""
         ...
 
     @property
@@ -146,7 +146,7 @@ class GroupView(Protocol):
 
     @property
     def busy(self) -> int:
-        """How many of its processes are in a burst."""
+        """The number of its processes that are in a burst."""
         ...
 
     @property
@@ -166,7 +166,7 @@ class GroupView(Protocol):
 
 
 class WaitView(Protocol):
-    """A place in the queue: for a lease, or for memory that cannot move."""
+    """A place in the queue: for a lease, or for unevictable memory."""
 
     @property
     def group(self) -> GroupView:
@@ -190,12 +190,12 @@ class WaitView(Protocol):
 
     @property
     def wakes(self) -> bool:
-        """Whether that memory is what a hibernated process needs to be awake."""
+        """Whether a hibernated process needs that memory to be awake."""
         ...
 
     @property
     def frozen(self) -> bool:
-        """Whether it is granted nothing until a user or an administrator says so."""
+        """Whether it is for a lease of a group that is frozen or on hold."""
         ...
 
 
@@ -204,7 +204,7 @@ class GpuView(Protocol):
 
     @property
     def uuid(self) -> str:
-        """What it is known by."""
+        """Its UUID."""
         ...
 
     @property
@@ -214,7 +214,7 @@ class GpuView(Protocol):
 
     @property
     def background(self) -> int:
-        """How many of the holders are in the background."""
+        """The number of holders in the background class."""
         ...
 
 
@@ -228,12 +228,12 @@ class ClaimView(Protocol):
 
     @property
     def entitlement(self) -> Entitlement:
-        """What it is."""
+        """The entitlement."""
         ...
 
 
 class TimesView(Protocol):
-    """How much of the GPUs' time was had over a sliding window; shares are fractions of the window on one GPU."""
+    """GPU time over a sliding window. Shares are fractions of the window on one GPU."""
 
     @property
     def window(self) -> float:
@@ -255,7 +255,7 @@ class TimesView(Protocol):
         ...
 
     def of(self, group: GroupView) -> Sequence[ClaimView]:
-        """Return what applies to a group: of its team if it has one, its user, and itself, in this order."""
+        """Return what applies to a group: the claims of its team if it has one, its user, and itself, in this order."""
         ...
 
     def limit(self, group: GroupView) -> float:
@@ -283,7 +283,7 @@ class TimesView(Protocol):
         ...
 
     def throttled_until(self, group: GroupView, gpu: str, now: float) -> float | None:
-        """Return until when a group has had its limit."""
+        """Return until when a group has reached its limit."""
         ...
 
     def had_less(self, group: GroupView, other: GroupView, gpus: Iterable[str], now: float) -> bool:
@@ -296,7 +296,7 @@ class TimesView(Protocol):
 
 
 class View(Protocol):
-    """What a policy may look at; the core is one."""
+    """What a policy may read of the core."""
 
     @property
     def queue(self) -> Sequence[WaitView]:
@@ -315,34 +315,34 @@ class View(Protocol):
 
     @property
     def times(self) -> TimesView:
-        """Who has had how much."""
+        """The GPU time of groups, users and teams."""
         ...
 
     @property
     def now(self) -> float:
-        """The time, seconds."""
+        """The time of the event that is being handled, seconds."""
         ...
 
     def expected(self, group: GroupView) -> float:
-        """Return for how many seconds of GPU time its burst is expected to go on."""
+        """Return for how many more seconds of GPU time a group's burst is expected to go on."""
         ...
 
     @property
     def longest_quantum(self) -> float:
-        """Bound of quanta that follow from costs, seconds."""
+        """The upper bound of quanta that follow from costs, seconds."""
         ...
 
     @property
     def background_quantum(self) -> float:
-        """For how long a holder that has to make way soon is left alone, seconds."""
+        """How long a holder that must make way soon keeps its lease, seconds."""
         ...
 
     def cost_quantum(self, group: GroupView) -> float:
-        """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
+        """Return the quantum that follows from the cost of moving a group's footprint, seconds."""
         ...
 
     def due_since(self, group: GroupView) -> float | None:
-        """Return when its cell began, if that is expected to use the GPU and has not yet."""
+        """Return when a group's cell began if it is expected to use the GPU and has not yet."""
         ...
 
 
@@ -350,62 +350,62 @@ class View(Protocol):
 
 
 class Policy(Protocol):
-    """The choices that are not a matter of correctness.
+    """The choices that do not affect correctness.
 
-    A policy is made with the core as its ``View``, and may keep state of its own; it is asked only while the core
+    A policy is made with a ``View`` of the core, and may keep state of its own. It is called only while the core
     handles an event, and has no clock but ``view.now``.
     """
 
     @property
     def name(self) -> str:
-        """What people choose it by."""
+        """The name by which users choose it."""
         ...
 
     @property
     def serialises(self) -> bool:
-        """Whether leases are granted one at a time on each GPU even where all fits."""
+        """Whether leases are granted one at a time on each GPU even if several fit."""
         ...
 
     @property
     def version(self) -> int:
-        """Counts up whenever the ranks of some that wait already may have changed; the core then sorts anew."""
+        """A number that changes whenever the ranks of present waits may have changed. The core then sorts again."""
         ...
 
     def queue_parts(self, wait: WaitView) -> Parts:
-        """Order of the waiting, of which the core makes the rank: each mapping's sum.
+        """Return the parts of a wait's rank. The core sums each mapping.
 
-        Must let nobody pass another forever.
+        No wait may pass another one forever.
         """
         ...
 
     def victim_rank(self, group: GroupView) -> Rank:
-        """Order in which groups lose memory, among those that are equally free to lose it.
+        """Return the order in which groups lose memory, among those that are equally free to lose it.
 
-        A ``LastingPolicy`` is asked again only when that may have changed, any other policy each time.
+        A ``LastingPolicy`` is called again only when the rank may have changed, any other policy each time.
         """
         ...
 
     def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
-        """Return the seconds for which a running holder is left alone, by one that waits; None: as the core thinks."""
+        """Return the seconds for which a running holder keeps its lease while others wait; None: the core's choice."""
         ...
 
     def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Return how fast the groups that hold a lease on a GPU may submit; who is not in it is free.
+        """Return how fast the groups that hold a lease on a GPU may submit. The others are not bounded.
 
-        Asked whenever a lease, a burst, a class, a cell, a focus or the meters of that GPU's groups changed.
+        Called whenever a lease, a burst, a class, a cell, a focus or a meter of that GPU's groups has changed.
         """
         ...
 
     def pace_again(self, gpu: GpuView) -> float | None:
-        """When the paces may change by themselves."""
+        """Return when the paces may change by themselves."""
         ...
 
 
 class LastingPolicy(Policy, Protocol):
-    """A policy that says for how long a victim's rank holds, so that it is not asked each time."""
+    """A policy that returns for how long a victim's rank is valid, so that it is not called each time."""
 
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
-        """Return the ``victim_rank``, and until when it holds if nothing happens to the group."""
+        """Return the ``victim_rank``, and until when it is valid if nothing happens to the group."""
         ...
 
 
@@ -414,7 +414,7 @@ class PolicyRegistry(Protocol):
 
     @property
     def fallbacks(self) -> Sequence[Callable[[View], Policy]]:
-        """Classes of the policies that replace one that fails: the first of them, or the one after it."""
+        """The classes that replace a policy that fails: the first one, or the one after the class that failed."""
         ...
 
     def make(self, name: str, view: View) -> Policy:
@@ -423,6 +423,6 @@ class PolicyRegistry(Protocol):
         Raises
         ------
         ValueError
-            There is none of this name, or it cannot be made; the text is one sentence for the user.
+            There is none of this name, or it cannot be made. The text is one sentence for the user.
         """
         ...

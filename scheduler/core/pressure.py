@@ -69,7 +69,7 @@ class Pressure:
             leavers: list[Leaver] = []
             leaving = [group.shares[gpu.uuid] for group in self.eligibility.hibernating_on(gpu)]
             if 0 < lack - freed_by(gpu, leaving) <= gpu.pending_reclaim:
-                return None  # what the dead held is free soon
+                return None  # memory of exited clients is free soon
             lack -= gpu.pending_reclaim
             if lack > freed_by(gpu, leaving):
                 for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Works over-commitments down."""
+"""Corrects over-commitments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class OvercommitRelief:
-    """Evicts and revokes where more is charged than there is."""
+    """Evicts and revokes on GPUs where more is charged than there is."""
 
     turn: Turn
     policy: Guard
@@ -26,7 +26,7 @@ class OvercommitRelief:
     leases: Leases
 
     def relieve(self, gpu: Gpu) -> None:
-        """Work an over-commitment down: re-attached leases, or foreign use that grew."""
+        """Correct an over-commitment, which comes from re-attached leases or from other programs that use more."""
         over = -gpu.free
         idle: list[tuple[tuple[float, ...], Share]] = []
         leased: list[Group] = []
@@ -37,7 +37,7 @@ class OvercommitRelief:
                 if share.movable:
                     idle.append((self.policy.victim_rank(group), share))
             elif group.overdue or group.stuck is not None:
-                continue  # what it has outgrown may be what it is stuck for
+                continue  # it may be stuck because of what it has outgrown
             elif group.yielding:
                 over -= share.resident + share.arriving
             else:
@@ -55,7 +55,7 @@ class OvercommitRelief:
             else:
                 self.turn.look_at(when)
         revoke: list[Group] = []
-        # Within the reserve nothing can fail; what others hold varies by that much.
+        # Within the reserve nothing can fail, and other programs' use varies by that much.
         leased.sort(key=lambda g: (g.runs, -g.turn))
         for group in leased:
             if over <= gpu.reserve:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Hibernated clients that had better be restored on another GPU than where they were."""
+"""Chooses another GPU for hibernated clients that are better restored there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Relocation:
     shares: Shares
 
     def elsewhere(self, client: Client) -> str | None:
-        """Return a GPU where a client had better be restored than where it was; None: there is none."""
+        """Return a GPU on which a client is better restored than on its previous one; None: there is none."""
         group, needs = client.group, client.needs
         assert needs is not None
         if self.model.hibernatable is None or not self.model.hibernatable.moves or group.settled:
@@ -38,7 +38,7 @@ class Relocation:
         wanted = promised + needs.pinned + needs.context
         own = home.freed_without(client.holdings[home.uuid].left)
         lacks = home.drained or wanted - own > home.free
-        # Whoever may use so many GPUs at once has no use of a turn on one more.
+        # A group with a quota of GPUs cannot use another GPU besides its own.
         crowded = _is_at_work(home, group) and not self.times.quotas(group)
         if home.uuid.startswith("MIG-") or not (lacks or crowded):
             return None
@@ -57,12 +57,12 @@ class Relocation:
         return min(found)[2] if found else None
 
     def move(self, client: Client, uuid: str, other: str) -> None:
-        """Charge what a client that is off the GPUs has on one of them to another."""
+        """Move the charges of a hibernated client from one GPU to another."""
         group, holding, needs = client.group, client.holdings.pop(uuid), client.needs
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
         stated = holding.stated
-        # That is there until it is restored elsewhere.
+        # The residue is there until the client is restored elsewhere.
         gpu.foreign += holding.left
         self.shares.close(holding)
         if not share.holdings:
@@ -82,7 +82,7 @@ class Relocation:
 
 
 def _is_at_work(gpu: Gpu, group: Group) -> bool:
-    """Whether others than a group compute on a GPU, or wait to."""
+    """Whether groups other than this one compute on a GPU, or wait to."""
     if any(other.runs for other in gpu.holders.values() if other is not group):
         return True
     return any(wait.group is not group for wait in gpu.queue)

@@ -2,7 +2,7 @@
 """Policies order the queue and the victims, and set quanta and paces: one small file each, chosen by name.
 
 The core's hard rules (``core.py``) hold under any policy: none can grant room that is not there, or take memory from
-whoever uses it. Third parties register a class under the entry point group ``jupyter_gpushare.policies``.
+a running group. Third parties register a class under the entry point group ``jupyter_gpushare.policies``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "names",
 ]
 
-#: The entry point group under which others register policies.
+#: The entry point group under which other packages register policies.
 ENTRY_POINTS = "jupyter_gpushare.policies"
 
 OURS: dict[str, Callable[[View], Policy]] = {
@@ -43,7 +43,7 @@ OURS: dict[str, Callable[[View], Policy]] = {
 
 
 def available() -> dict[str, Callable[[View], Policy]]:
-    """Return the policies by name: ours, and those that others registered."""
+    """Return all policies by name, including those that other packages register."""
     found = dict(OURS)
     for entry in entry_points(group=ENTRY_POINTS):
         if entry.name not in found:
@@ -53,12 +53,12 @@ def available() -> dict[str, Callable[[View], Policy]]:
 
 @cache
 def _registered() -> frozenset[str]:
-    # What is installed does not change while this runs, and is looked for on the disk.
+    # The installed packages do not change while this runs, and finding them reads the disk.
     return frozenset(entry.name for entry in entry_points(group=ENTRY_POINTS))
 
 
 def names() -> list[str]:
-    """Return the names of all policies, sorted; others' code is not loaded for it."""
+    """Return the names of all policies, sorted, without loading other packages' code."""
     return sorted({*OURS, *_registered()})
 
 
@@ -68,10 +68,10 @@ def make(name: str, view: View) -> Policy:
     Raises
     ------
     ValueError
-        There is none of this name, or it cannot be made; the text is one sentence for the person who asked.
+        There is none of this name, or it cannot be made. The text is one sentence for the user.
     """
     try:
-        # Others' code is not so much as loaded for a policy of ours.
+        # Other packages' code is not loaded for a policy of this package.
         found = OURS.get(name) or available().get(name)
         if found is not None:
             return found(view)
@@ -81,15 +81,15 @@ def make(name: str, view: View) -> Policy:
 
 
 class Registry:
-    """The policies that are installed, as the core is given them."""
+    """The installed policies, as they are passed to the core."""
 
     @property
     def fallbacks(self) -> Sequence[Callable[[View], Policy]]:
-        """The default, then the simplest, which has no state that could be wrong."""
+        """The default policy, then the simplest one, which has no state that could be wrong."""
         return (Burst, FirstComeFirstServed)
 
     def make(self, name: str, view: View) -> Policy:
-        """Return a new policy: see ``make``."""
+        """Return a new policy; see ``make``."""
         return make(name, view)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The default: who waits in front of the screen first, everybody in the end, and nobody at the cost of another user.
+"""The default policy: interactive work first, all groups in the end, and none at the cost of another user.
 
-The rules are those of docs/explanation/scheduling.md. Times are seconds.
+docs/explanation/scheduling.md describes its rules. Times are seconds.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from .fcfs import FirstComeFirstServed
 
 
 class Burst(FirstComeFirstServed):
-    """Weighs what each decision costs against how long the bursts are expected to last."""
+    """Weighs the cost of each decision against the expected lengths of bursts."""
 
     name = "burst"
     serialises = False
-    #: How much later one in the background ranks than it came, how much later at most for what it is expected to cost
-    #: the others, and how much earlier in focus.
+    #: Seconds by which a background wait ranks later, by which a wait ranks later at most for its expected cost to
+    #: others, and by which a wait in focus ranks earlier.
     background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
-    #: An interactive group is about for so long after its cell; and within call, who reads and thinks, for so long.
-    about, within_call = 30.0, 600.0
-    #: While one is about: work in flight of the others, and after how long one submission is let through.
+    #: Seconds after its cell for which an interactive group is *present*, and *thinking*.
+    present, thinking = 30.0, 600.0
+    #: While a group is present: the others' work in flight, and the pause after which one submission is let through.
     bound, bound_stall = 0.001, 0.010
-    #: While one is within call: so much that the GPU never idles for want of work, and less than people notice.
+    #: While a group is thinking: enough work in flight that the GPU never idles, and less than a user notices.
     loose_bound = 0.020
-    #: Work of a cell that has just begun is expected for so long.
+    #: Seconds for which the work of a cell that has just begun is expected.
     lead = 0.010
-    #: One that pauses for a burst may submit once in so long; one that pauses because of shares, in so long.
+    #: Seconds between submissions of a group that pauses for a burst, and of one that pauses because of shares.
     pause_stall, share_stall = 0.050, SHARE_STALL
-    #: Fraction of the window by which shares may be off before others pause for them.
+    #: Fraction of the window by which shares may be off before other groups pause for them.
     slack = 0.01
-    #: How often shares are looked at if nothing happens: what is metered brings events by itself.
+    #: Seconds after which shares are checked without an event; meters bring events by themselves.
     look = 1.0
 
     def __init__(self, view: View) -> None:
@@ -54,7 +54,7 @@ class Burst(FirstComeFirstServed):
         self._held = Speed(0.0, self.share_stall, meter=True)
         self._bounded = [Speed(self.bound, self.bound_stall, meter=m) for m in (False, True)]
         self._loosely = [Speed(self.loose_bound, self.bound_stall, meter=m) for m in (False, True)]
-        #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
+        #: By GPU: groups that run below their request, and groups that pause because they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
         self._ahead: dict[str, set[str]] = {}
         #: By GPU: when the paces may change by themselves.
@@ -68,7 +68,7 @@ class Burst(FirstComeFirstServed):
     # --- Order ------------------------------------------------------------------------------------
 
     def queue_parts(self, wait: WaitView) -> Parts:
-        """Order users by shares and GPU time; of one user's own, by age and what they are."""
+        """Return the parts: users by shares and GPU time; the groups of one user by age and class."""
         view, group = self.view, wait.group
         user, turn, own = view.times.rank(group, group.shares, view.now)
         cost = min(view.expected(group) + group.move_cost, self.longest_favour)
@@ -89,15 +89,15 @@ class Burst(FirstComeFirstServed):
         return self.background_delay if group.activity_class == "background" else 0.0
 
     def victim_rank(self, group: GroupView) -> Rank:
-        """Order in which groups lose memory.
+        """Return the order in which groups lose memory.
 
-        The background first; then those that lost some already, which cannot go on before it is back; then who is
-        expected back last; then the largest, so that fewer lose any.
+        The background comes first; then groups that lost some already, which cannot go on before it is back; then
+        groups that are expected back last; then the largest, so that fewer groups lose any.
         """
         return self.lasting_victim_rank(group)[0]
 
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
-        """Return the same, and when one that does not wait will have been away for twice as long."""
+        """Return this order and, for a group that does not wait, when it will have been away for twice as long."""
         kept = group.wishes.keep and not group.wishes.stopped
         interactive = group.activity_class == "interactive"
         resident = 0
@@ -107,16 +107,17 @@ class Burst(FirstComeFirstServed):
         if wait is not None and not wait.frozen:
             place = (-sum(parts.values()) for parts in self.queue_parts(wait))
             return (kept, 1, interactive, group.intact, *place, -resident), -math.inf
-        # Who was away for long stays away for long. Twice as long tells something, a little longer does not.
+        # A group that was away for long is likely to stay away for long. Only a doubling of the time changes the
+        # estimate.
         doublings = math.floor(math.log2(max(self.view.now - group.idle_since, 0.001)))
-        # A little earlier: one that is asked once more than needed is asked in time.
+        # A little earlier, so that the rank is computed again in time, if once more than needed.
         until = group.idle_since + 2.0 ** (doublings + 1) * (1 - 1e-9)
         return (kept, 0, interactive, group.intact, -doublings, -resident), until
 
     # --- Quantum ----------------------------------------------------------------------------------
 
     def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
-        """Return ten times the cost of the switch, or less for whom it has to make way soon, or until it ends."""
+        """Return ten times the cost of the switch, or less if the group must make way soon, or until its burst ends."""
         length = self.view.cost_quantum(group)
         if wait is None:
             return length
@@ -125,7 +126,7 @@ class Burst(FirstComeFirstServed):
         if self._is_owed_more(group, wait.group):
             return self.view.longest_quantum
         if group.busy:
-            # To let a burst end costs the one that waits less than to take its memory out and have it back.
+            # Letting the burst end costs the waiting group less than evicting and restoring the holder's memory.
             rest = self.view.expected(group)
             end = self.view.now - group.turn_at + rest
             cost = group.footprint_cost + wait.group.move_cost
@@ -134,7 +135,7 @@ class Burst(FirstComeFirstServed):
         return length
 
     def _makes_way(self, group: GroupView, other: GroupView) -> bool:
-        """Whether a holder has to make way soon for another."""
+        """Whether a holder must make way soon for another group."""
         times, now = self.view.times, self.view.now
         if times.active:
             needy = any(times.deficit(other, u, now) > self.slack for u in other.shares)
@@ -147,7 +148,7 @@ class Burst(FirstComeFirstServed):
         )
 
     def _is_owed_more(self, group: GroupView, other: GroupView) -> bool:
-        """Whether a holder would come before another by its shares: with turns of one length, all would be the same."""
+        """Whether a holder comes before another group by its shares. With equal time slices, all would get the same."""
         view, times = self.view, self.view.times
         if not times.active:
             return False
@@ -155,9 +156,9 @@ class Burst(FirstComeFirstServed):
         return times.owed_more(group, other, view.now, swing)
 
     def _may_favour(self, group: GroupView, other: GroupView) -> bool:
-        """Whether its class may favour a group over another: of another user, only while that one has had more.
+        """Whether its class may favour a group over another; that of another user only while that user has had more.
 
-        So nobody gains by calling everything interactive.
+        So no user gains by calling everything interactive.
         """
         if group.user == other.user:
             return True
@@ -167,7 +168,7 @@ class Burst(FirstComeFirstServed):
 
     def paces(self, gpu: GpuView) -> dict[str, Speed]:
         """Return how fast the holders on a GPU may submit."""
-        # The core asks at each burst: most of the time there is nothing to weigh, and it is to cost nothing.
+        # The core calls this at each burst, and mostly there is nothing to weigh, so that case must be fast.
         times, holders = self.view.times, gpu.holders
         self._again.pop(gpu.uuid, None)
         shared = times.active
@@ -183,8 +184,7 @@ class Burst(FirstComeFirstServed):
         for group in holders.values():
             (interactive if group.activity_class == "interactive" else background).append(group)
 
-        # Among one user's own without shares, nothing depends on what they had to the microsecond: they are spared the
-        # events.
+        # Among the groups of one user without shares, nothing depends on exact times, so they are spared the events.
         paused, bounded = self._paused[by_time], self._bounded[by_time]
         loosely = self._loosely[by_time]
         speeds: dict[str, Speed] = dict.fromkeys(holders if by_time else (), self._metered)
@@ -194,33 +194,33 @@ class Burst(FirstComeFirstServed):
             held = self._paused_for_shares(gpu, list(holders.values()))
             if any(g.busy for g in holders.values()):
                 ends.append(self.view.now + self.look)
-            # Nobody pauses for one that has to pause itself, and what was requested comes before what counts as what.
+            # No group pauses for one that must pause itself, and requests come before classes.
             needy = self._needy[gpu.uuid]
             interactive = [g for g in interactive if not self._is_held(g, gpu, held)]
             background = [g for g in background if g.id not in needy]
         if background:
-            # Of a crowd, hardly anybody has a cell open.
+            # Of many groups, hardly any has an open cell.
             due = {
                 g.id: until
                 for g in interactive
                 if g.cells and (until := self._due_until(g)) is not None
             }
             ends += due.values()
-            # One that is held to a limit would keep the GPU idle while it waits for it: the others are only bounded.
+            # A group that is held to its limit would leave the GPU idle while it waits, so the others are only bounded.
             strained = [g for g in interactive if g.busy and times.limit(g) < 1]
             busy = [g for g in interactive if (g.busy or g.id in due) and g not in strained]
             if busy and not times.several_users:
                 speeds.update(dict.fromkeys((g.id for g in background), paused))
             else:
-                about, within_call, soonest = self._near(interactive, due)
-                about = strained + about
+                present, thinking, soonest = self._nearby(interactive, due)
+                present = strained + present
                 ends.append(soonest)
                 for group in background:
                     if any(self._may_favour(g, group) for g in busy):
                         speeds[group.id] = paused
-                    elif any(self._may_favour(g, group) for g in about):
+                    elif any(self._may_favour(g, group) for g in present):
                         speeds[group.id] = bounded
-                    elif any(self._may_favour(g, group) for g in within_call):
+                    elif any(self._may_favour(g, group) for g in thinking):
                         speeds[group.id] = loosely
         speeds.update(dict.fromkeys(held, self._held))
         now = self.view.now
@@ -230,40 +230,40 @@ class Burst(FirstComeFirstServed):
         return {group_id: speed for group_id, speed in speeds.items() if speed != FREE}
 
     def pace_again(self, gpu: GpuView) -> float | None:
-        """When somebody is about no longer, or the shares are to be looked at again."""
+        """Return when a group stops being present, or the shares must be checked again."""
         return self._again.get(gpu.uuid)
 
     def _due_until(self, group: GroupView) -> float | None:
-        """Until when the work of a cell that has just begun is waited for: what pauses first is out of its way."""
+        """Return until when the work of a cell that has just begun is expected, so that others pause in advance."""
         since = None if group.busy else self.view.due_since(group)
         if since is None or self.view.now >= since + self.lead:
             return None
         return since + self.lead
 
-    def _near(
+    def _nearby(
         self, interactive: list[GroupView], due: Iterable[str]
     ) -> tuple[list[GroupView], list[GroupView], float]:
-        """Return who is about, of those without work, who is within call, and until when that holds."""
+        """Return the groups without work that are present, those that are thinking, and until when that is so."""
         now, soonest = self.view.now, math.inf
-        about: list[GroupView] = []
-        within_call: list[GroupView] = []
+        present: list[GroupView] = []
+        thinking: list[GroupView] = []
         for group in interactive:
             if group.busy or group.id in due:
                 continue
             if group.cells:
-                about.append(group)
+                present.append(group)
                 continue
             since = group.idle_since if group.ended_at is None else group.ended_at
-            end = since + self.about
+            end = since + self.present
             if now < end:
-                about.append(group)
+                present.append(group)
             else:
-                end = since + self.within_call
+                end = since + self.thinking
                 if now >= end:
                     continue
-                within_call.append(group)
+                thinking.append(group)
             soonest = min(soonest, end)
-        return about, within_call, soonest
+        return present, thinking, soonest
 
     def _is_held(self, group: GroupView, gpu: GpuView, held: set[str]) -> bool:
         """Whether shares keep a group from submitting."""
@@ -272,19 +272,19 @@ class Burst(FirstComeFirstServed):
         return self.view.times.throttled_until(group, gpu.uuid, self.view.now) is not None
 
     def _paused_for_shares(self, gpu: GpuView, holders: list[GroupView]) -> set[str]:
-        """Return who pauses so that others get their request or, of what is spare, what their weight gives them."""
+        """Return the groups that pause so that others get their request or, of the spare time, their weight's part."""
         times, now, uuid = self.view.times, self.view.now, gpu.uuid
-        # Not those whose memory has yet to come in.
+        # Except groups whose memory is still being restored.
         busy = [g for g in holders if g.state == "running"]
-        # Until the request is more than reached: else they would pause each moment anew. And a little above it: who is
-        # seldom at work side by side may be charged for too much.
+        # Until the request is exceeded; otherwise they would pause again at each moment. And a little more, because a
+        # group that is seldom at work with others may be charged too much.
         needy, was = set(), self._needy.get(uuid, set())
         for group in busy:
             deficit = times.deficit(group, uuid, now)
             if deficit > -self.slack * (2 if group.id in was else 1):
                 needy.add(group.id)
         self._needy[uuid] = needy
-        # To pause for one that reaches its limit beside all others would only idle the GPU.
+        # To pause for a group that reaches its limit besides all others would only idle the GPU.
         slowed = self._slowed(busy)
         if any(group.id in needy for group in slowed):
             return {g.id for g in holders} - needy
@@ -301,7 +301,7 @@ class Burst(FirstComeFirstServed):
         return ahead
 
     def _slowed(self, busy: list[GroupView]) -> list[GroupView]:
-        """Return those that the others slow down: what an equal division gives them is less than their limit."""
+        """Return the groups that the others slow down: an equal division gives them less than their limit."""
         limits = sorted((self.view.times.limit(group), group.number, group) for group in busy)
         rest = 1.0
         for place, (limit, _, _) in enumerate(limits):
@@ -311,7 +311,7 @@ class Burst(FirstComeFirstServed):
         return []
 
     def _ahead_by(self, group: GroupView, other: GroupView, gpu: str) -> float:
-        """Return by how much one has had more than another for its weight; 0 where their weights are the same."""
+        """Return by how much a group has had more than another for its weight; 0 if their weights are equal."""
         times, now = self.view.times, self.view.now
         for mine, theirs in zip(times.of(group), times.of(other), strict=False):
             if mine.whose != theirs.whose:
@@ -319,6 +319,6 @@ class Burst(FirstComeFirstServed):
                 if weight == its:
                     return 0.0
                 had = times.share(mine.whose, gpu, now)
-                # In terms of the smaller weight's time, so that the slack is not a multiple of it.
+                # In units of the smaller weight's time, so that the slack is not a multiple of it.
                 return (had / weight - times.share(theirs.whose, gpu, now) / its) * min(weight, its)
         return 0.0

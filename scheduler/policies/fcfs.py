@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""First come, first served, one at a time, with a fixed quantum: what nvshare does."""
+"""First come, first served, one at a time, with a fixed quantum, like nvshare."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..core.policy_api import GpuView, GroupView, Parts, Rank, Speed, View, Wait
 
 
 class FirstComeFirstServed:
-    """The simplest policy, and what the others have in common with it.
+    """The simplest policy, and what the other policies have in common with it.
 
-    The longest idle loses its memory first, the background before the others.
+    The group that has been idle for longest loses its memory first, the background before the others.
     """
 
     name = "fcfs"
     serialises = True
-    #: Seconds: nvshare's default.
+    #: Seconds; the default of nvshare.
     fixed_quantum: float = 30.0
 
     def __init__(self, view: View) -> None:
@@ -28,18 +28,18 @@ class FirstComeFirstServed:
         return 0
 
     def queue_parts(self, wait: WaitView) -> Parts:
-        """Order by age; what cannot move first: whoever waits for it is inside an allocation."""
+        """Order by age; unevictable memory first, because its client waits inside an allocation."""
         return ({"came": wait.since}, *self.ties(wait))
 
     def ties(self, wait: WaitView) -> Parts:
-        """Order of those that are equal otherwise."""
+        """Return the order of waits that are otherwise equal."""
         return (
             {"growth": 0.0 if wait.grow and not wait.wakes else 1.0},
             {"number": float(wait.number)},
         )
 
     def victim_rank(self, group: GroupView) -> Rank:
-        """Order by idle time; of those that wait, the last in the queue first. What people keep comes last."""
+        """Order by idle time; waiting groups by their place, last first. Kept memory comes last."""
         kept = group.wishes.keep and not group.wishes.stopped
         interactive = group.activity_class == "interactive"
         wait = group.wait
@@ -49,17 +49,17 @@ class FirstComeFirstServed:
         return (kept, 0, interactive, group.idle_since, group.number)
 
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
-        """Return the same; it holds until something happens to the group."""
+        """Return this order. It is valid until something happens to the group."""
         return self.victim_rank(group), inf
 
     def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
-        """Return the same for all."""
+        """Return the same quantum for all groups."""
         return self.fixed_quantum
 
     def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Bound nobody: they run one at a time."""
+        """Set no bounds, because groups run one at a time."""
         return {}
 
     def pace_again(self, gpu: GpuView) -> float | None:
-        """Nothing changes by itself."""
+        """Return None, because nothing changes by itself."""
         return None

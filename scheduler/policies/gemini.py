@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A token lease by burst estimate: Gemini's rules.
 
-One at a time holds the token, for a quota that follows its bursts: half of the estimate and half of the quota before,
-of at least 100 ms, and at most its limit of the window. Next is who lacks most of its request, then who has had least.
+One group at a time holds the token, for a quota that follows its bursts: half of the estimate and half of the previous
+quota, at least 100 ms, and at most its limit of the window. The next is the group that lacks most of its request, then
+the one that has had least.
 
-What differs: the estimate is our predictor's and not the maximum of three seconds, since bursts are of cells and not of
-single synchronisations; and what was overused is known from the GPU time that the next order counts, not from a
+The differences: the estimate is that of our predictor and not the maximum of three seconds, since bursts are of cells
+and not of single synchronisations. Overuse is known from the GPU time that the next order counts, not from a
 synchronisation after each quota.
 """
 
@@ -19,7 +20,7 @@ class Gemini(FirstComeFirstServed):
     """Token lease by burst estimate."""
 
     name = "gemini"
-    #: Seconds: the first quota, and the least.
+    #: Seconds: the first quota, and the smallest one.
     first_quota, least_quota = 0.250, 0.100
 
     def __init__(self, view: View) -> None:
@@ -33,7 +34,7 @@ class Gemini(FirstComeFirstServed):
         return self.view.times.version_at(self.view.now)
 
     def queue_parts(self, wait: WaitView) -> Parts:
-        """Order by what is missing of the request, and then by use; age decides between equals."""
+        """Order by the missing part of the request, then by use; age decides between equals."""
         view, group = self.view, wait.group
         times = view.times
         request = max(claim.entitlement.request for claim in times.of(group))
@@ -41,7 +42,7 @@ class Gemini(FirstComeFirstServed):
             (times.share(f"group:{group.id}", u, view.now) for u in group.shares), default=0.0
         )
         missing = (request - use) / request if use < request else 0.0
-        # Requests may add up to more than there is: after a minute, one without any comes before all others, too.
+        # Requests may add up to more than there is, so a group that had none for a minute also comes before all others.
         waited = (view.now - wait.since) / PATIENCE - 1
         lack = max(missing, min(waited, 1.0))
         return ({"request": -lack}, {"use": round(use, 2)}, {"came": wait.since}, *self.ties(wait))
@@ -51,9 +52,9 @@ class Gemini(FirstComeFirstServed):
         return self._quota(group)[1]
 
     def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Bound nobody; adapt the quotas, once for each lease.
+        """Set no bounds; adapt the quotas, once for each lease.
 
-        Quanta are also asked for by people, at any time: that must not change them.
+        Users may also ask for quanta at any time, which must not change them.
         """
         for group in gpu.holders.values():
             self._quotas[group.id] = self._quota(group)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The highest priority first: while it has work, whoever has less pauses.
+"""The highest priority first: while it has work, groups of lower priority pause.
 
-Priority is the class, then the weight. It counts as so many minutes of waiting, and not as more than any wait: the
-lowest is served at last.
+Priority is the class, then the weight. It counts as a number of minutes of waiting, so the lowest priority is also
+served in the end.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class HighestPriority(FirstComeFirstServed):
     serialises = False
     #: Seconds of waiting that the class outweighs, and each doubling of the weight.
     class_favour, weight_favour = 600.0, 60.0
-    #: Seconds for which a running holder is left alone by one of a higher priority.
+    #: Seconds for which a running holder keeps its lease while a group of a higher priority waits.
     make_way = 0.1
-    #: Seconds after which one that pauses may submit once all the same.
+    #: Seconds after which a group that pauses may submit once all the same.
     stall = 0.050
 
     def _levels(self, group: GroupView) -> tuple[float, float]:
@@ -39,13 +39,13 @@ class HighestPriority(FirstComeFirstServed):
         return (own, *self.ties(wait))
 
     def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
-        """Return hardly anything for one of a higher priority, and what the core thinks for equals."""
+        """Return next to nothing if the other group has a higher priority, and the core's choice for equals."""
         if wait is not None and self._levels(wait.group) > self._levels(group):
             return self.make_way
         return None
 
     def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Pause all but the highest that has work."""
+        """Pause all but the highest priority that has work."""
         holders = gpu.holders.values()
         top = max((self._levels(g) for g in holders if g.busy), default=None)
         if top is None:

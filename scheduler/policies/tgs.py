@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An opportunistic job's rate is adapted to what the production job can bear: TGS's rules.
+"""Adapts the rate of opportunistic jobs to what the production job can bear: the rules of TGS.
 
-Production is what is interactive. Its throughput is sampled each five seconds, and compared with the best that it had:
-while it is as good, the opportunistic jobs get more, at first by half as much again (slow start), later a little at a
-time; once it falls, they get less.
+Production jobs are the interactive groups. Their throughput is sampled every five seconds and compared with the best so
+far. While it is as good, the opportunistic jobs get more, at first by half as much again (slow start), later a little
+at a time. Once it falls, they get less.
 
-What differs: TGS counts thread blocks, of which the opportunistic job may submit so many in 50 ms. Here production is
+The differences: TGS counts the thread blocks that the opportunistic job may submit in 50 ms. Here, production is
 measured in submissions, and the opportunistic job is held to a share of the GPU's time, which its client measures. A
 step of at least 1000 blocks is thus one of at least a hundredth. Several opportunistic jobs divide the share. Memory is
-ours: leases, not unified memory with hints.
+managed by our leases, not by unified memory with hints.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from itertools import pairwise
 from ..core.policy_api import GpuView, GroupView, Parts, Speed, View, WaitView
 from .fcfs import FirstComeFirstServed
 
-#: Seconds between samples, and how many there are to compare.
+#: Seconds between samples, and the number of samples to compare.
 PERIOD, SAMPLES = 5.0, 5
-#: Shares of the GPU's time: the first, the least, and the least step.
+#: Shares of the GPU's time: the first, the smallest, and the smallest step.
 FIRST, LEAST, STEP = 0.02, 0.001, 0.01
-#: Production is as good as ever with so little lost; and is hurt with so much: everything begins anew.
+#: The loss up to which production counts as undisturbed; and the loss from which everything starts over.
 BEARABLE, HURT = 0.03, 0.09
-#: With so much lost so often in a row, its best is no measure any longer.
+#: After this much loss in this many samples in a row, the best so far no longer counts.
 CHANGED, PATIENCE = 0.12, 20
 
 
 @dataclass(slots=True)
 class _Rate:
-    """What the opportunistic jobs of one GPU may have."""
+    """What the opportunistic jobs of one GPU may use."""
 
     share: float = FIRST
     slow_start: bool = True
@@ -44,7 +44,7 @@ class _Rate:
     rose: bool = False
 
     def sample(self, throughput: float) -> None:
-        """Take in the production's throughput, and adapt."""
+        """Add a sample of the production's throughput, and adapt the rate."""
         self.samples.append(throughput)
         if len(self.samples) > 1:
             self.best = max(self.best, *((a + b) / 2 for a, b in pairwise(self.samples)))
@@ -74,7 +74,7 @@ class _Rate:
 
 
 class Tgs(FirstComeFirstServed):
-    """Adapts the rate of what is in the background to what is interactive."""
+    """Adapts the rate of background groups to the interactive groups."""
 
     name = "tgs"
     serialises = False
@@ -86,17 +86,17 @@ class Tgs(FirstComeFirstServed):
         self._rates: dict[str, _Rate] = {}
 
     def queue_parts(self, wait: WaitView) -> Parts:
-        """Production first, and then by age; ten minutes of waiting make up for it."""
+        """Production first, then by age; ten minutes of waiting make up for that."""
         opportunistic = wait.group.activity_class == "background"
         own = {"came": wait.since, "background": self.favour if opportunistic else 0.0}
         return (own, *self.ties(wait))
 
     def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
-        """Leave it to the core: TGS has none, its jobs run side by side."""
+        """Leave it to the core, because the jobs of TGS run side by side."""
         return None
 
     def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Hold the opportunistic jobs beside production to their share."""
+        """Hold the opportunistic jobs to their share while production runs."""
         production, others = self._holders(gpu)
         if not production or not others:
             return {}
@@ -110,7 +110,7 @@ class Tgs(FirstComeFirstServed):
         return speeds
 
     def pace_again(self, gpu: GpuView) -> float | None:
-        """At the next sample."""
+        """Return the time of the next sample."""
         rate = self._rates.get(gpu.uuid)
         if rate is None or not all(self._holders(gpu)):
             return None
