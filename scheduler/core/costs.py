@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What it costs to move memory, in seconds."""
+"""Costs of moving memory, in seconds."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 
 from .model import Group, Model
 
-#: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
+#: The expected seconds of a process's wake until one was measured, without the restore of its memory.
 FIRST_WAKE = 0.5
-#: Of the average, what each wake counts for.
+#: The weight of each wake in the average.
 WEIGHT = 0.3
 
 
 @dataclass(slots=True, eq=False)
 class Costs:
-    """Estimates moves."""
+    """Estimates the costs of moves."""
 
     model: Model
 
     def cost_quantum(self, group: Group) -> float:
-        """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
+        """Return the quantum that follows from the cost of moving a group's footprint, seconds."""
         return min(
             max(self.worth_moving(group), self.model.rules.shortest_quantum),
             self.model.rules.longest_quantum,
         )
 
     def worth_moving(self, group: Group) -> float:
-        """Return for how long a group's memory has to stay for its moves to be worth it, seconds.
+        """Return how long a group's memory must stay for its moves to be worth it, seconds.
 
-        Those at work side by side take turns at once: each stays so many times as long, or all of them together would
-        spend so many times as much of the time moving.
+        Groups that are at work side by side take turns. Each must stay that many times as long, or all of them together
+        would spend that much more of the time moving.
         """
         beside = 1
         for share in group.shares.values():
@@ -39,12 +39,12 @@ class Costs:
         return self.model.rules.residency_factor * group.footprint_cost * beside
 
     def wake_estimate(self, group: Group) -> float:
-        """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
+        """Return the seconds that it takes to wake a group and restore its memory if there is room."""
         seconds = FIRST_WAKE if self.model.wake_seconds is None else self.model.wake_seconds
         return seconds + group.footprint_cost
 
     def measure_wake(self, seconds: float) -> None:
-        """Learn from a wake how long it takes, without moves."""
+        """Add a measured wake, without moves, to the average."""
         if self.model.wake_seconds is None:
             self.model.wake_seconds = seconds
         self.model.wake_seconds += WEIGHT * (seconds - self.model.wake_seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which groups may hibernate, and what room that makes."""
+"""Finds which groups may hibernate, and how much room that makes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from .model import Client, Gpu, Group, Model, Share, Wait
 from .turn import Turn
 
-#: More unevictable bytes than this, beside contexts, keep a process from hibernating
+#: More unevictable bytes than this, besides contexts, keep a process from hibernating
 #: (csrc/interposer/hibernate/hibernate.c).
 MOST_PINNED = 256 << 20
 NOTHING = "nothing"
-#: Those that pass by themselves.
+#: The codes of reasons that pass by themselves.
 PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
 
 
@@ -25,7 +25,7 @@ class Eligibility:
 
     @property
     def able(self) -> bool:
-        """Whether processes can be hibernated here."""
+        """Whether processes can hibernate on this machine."""
         return self.model.hibernatable is not None and self.model.hibernatable.able
 
     def may_press(self) -> bool:
@@ -33,7 +33,7 @@ class Eligibility:
         return self.able and self.model.rules.hibernate_after is not None
 
     def makes_way(self, group: Group, pinned: int = 0) -> bool:
-        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
+        """Whether a group would hibernate for others if it had this many more unevictable bytes besides contexts."""
         if group.silent or group.hibernation is not None:
             return group.hibernation is not None
         if group.unfit is not None:
@@ -41,7 +41,7 @@ class Eligibility:
         return unfit_code(group, pinned) in ("", NOTHING)
 
     def idle_since(self, group: Group) -> float | None:
-        """Return since when a group has nothing to do; None: it has, or may have any moment."""
+        """Return since when a group has been idle; None: it has work, or may have any moment."""
         if group.busy or group.cells or group.silent or group.yielding or group.restoring:
             return None
         for share in group.shares.values():
@@ -55,11 +55,11 @@ class Eligibility:
         return max(since, group.active_at)
 
     def hibernating_on(self, gpu: Gpu) -> list[Group]:
-        """Return the groups that are on their way off a GPU."""
+        """Return the groups that are about to hibernate and use a GPU."""
         return [g for g in self.model.hibernating.values() if gpu.uuid in g.shares]
 
     def can_leave(self, share: Share) -> bool:
-        """Whether a group may hibernate by now, whatever it does, and would leave room then."""
+        """Whether a group may hibernate by now, whatever it does, and would then leave room."""
         group = share.group
         if group.hibernation is not None or group.silent or not freed_by(share.gpu, [share]):
             return False
@@ -69,7 +69,7 @@ class Eligibility:
         return not self.waits_for_growth(group) and unfit_code(group) == ""
 
     def waits_for_growth(self, group: Group) -> bool:
-        """Whether a client waits inside an allocation: it cannot park there."""
+        """Whether a client waits inside an allocation, so that it cannot park."""
         for share in group.shares.values():
             if any(w.group is group and w.grow is not None for w in share.gpu.queue):
                 return True
@@ -78,7 +78,7 @@ class Eligibility:
         return False
 
     def departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
-        """Return the room besides their memory that all other groups would leave if they hibernated for the head."""
+        """Return the room, besides their memory, that all other groups would leave if they hibernated for the head."""
         if not self.may_press():
             return 0
         barrier = self.model.last_lease if head.barrier is None else head.barrier
@@ -95,14 +95,14 @@ class Eligibility:
 
 
 def with_context(group: Group) -> list[Client]:
-    """Return the clients of a group that have something to give back."""
+    """Return the clients of a group that have something to free."""
     return [c for c in group.clients.values() if used_gpus(c)]
 
 
 def freed_by(gpu: Gpu, shares: list[Share]) -> int:
     """Return the bytes of a GPU that are free only once groups hibernate.
 
-    As long as that has not been seen, it is tried as if nothing stayed: then that is known.
+    Until residues were measured, they are assumed to be 0, and hibernation is tried to measure them.
     """
     stays = 0
     if gpu.context_sizes.residue is not None:
@@ -114,14 +114,14 @@ def freed_by(gpu: Gpu, shares: list[Share]) -> int:
 
 
 def used_gpus(client: Client) -> list[str]:
-    """Return the GPUs that a client has anything on."""
+    """Return the GPUs on which a client has anything."""
     return [u for u, h in client.holdings.items() if h.promised + h.pinned + h.context]
 
 
 def unfit_code(group: Group, pinned: int = 0) -> str:
     """Return why a group cannot hibernate, as far as is known without asking it; empty: it may.
 
-    ``pinned``: unevictable bytes beside contexts that it would have in addition.
+    ``pinned``: unevictable bytes besides contexts that it would have in addition.
     """
     clients = with_context(group)
     for client in clients:
@@ -131,7 +131,7 @@ def unfit_code(group: Group, pinned: int = 0) -> str:
             return "gpus"
         if pinned + sum(h.pinned for h in client.holdings.values()) > MOST_PINNED:
             return "pinned"
-    # Ranks are on a GPU each. Processes that wait for each other there cannot be locked one by one.
+    # Each rank is on one GPU. Processes that wait for each other there cannot be locked one by one.
     if len({gpu for client in clients for gpu in used_gpus(client)}) > 1:
         return "nccl"
     if not any(s.pinned + s.context for s in group.shares.values()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Keeps the core from a policy's faults: what raises is replaced, and the event is handled all the same."""
+"""Protects the core from a policy's faults: a policy that raises is replaced, and the event is still handled."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _T = TypeVar("_T")
 
 
 class Guard:
-    """A policy, until it fails; then a simpler one.
+    """A policy and, once it has failed, a simpler one.
 
     Parameters
     ----------
     registry
-        The policies that there are.
+        The installed policies.
     name
-        Of the policy.
+        The name of the policy.
     view
-        What it, and its replacement, may look at.
+        What the policy, and its replacement, may read.
 
     Raises
     ------
@@ -35,17 +35,17 @@ class Guard:
         self._registry, self._view = registry, view
         self._fallbacks = tuple(registry.fallbacks)
         self._install(registry.make(name, view))
-        #: What failed and is not told yet: its name, and the error.
+        #: The name of the policy that failed and its error, until a notice was made.
         self.failure: tuple[str, str] | None = None
         self._failures = 0
 
     def use(self, name: str) -> None:
-        """Ask another policy from now on.
+        """Use another policy from now on.
 
         Raises
         ------
         ValueError
-            There is none of this name, or it cannot be made; the one before goes on.
+            There is none of this name, or it cannot be made. The previous policy stays.
         """
         self._install(self._registry.make(name, self._view))
         self.failure = None
@@ -58,7 +58,7 @@ class Guard:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Changes whenever ranks may have changed."""
+        """A value that changes whenever ranks may have changed."""
         try:
             return self._failures, self.policy.version
         except Exception as error:
@@ -66,7 +66,7 @@ class Guard:
             return self.version
 
     def rank(self, wait: Wait) -> tuple[Parts, Rank]:
-        """Return the order of one that waits, by parts and in all."""
+        """Return the rank of a wait, by parts and in total."""
 
         def ask(policy: Policy) -> tuple[Parts, Rank]:
             parts = tuple(policy.queue_parts(wait))
@@ -85,7 +85,7 @@ class Guard:
             return self.victim_rank(group)
 
     def lasting_rank(self, group: Group) -> tuple[Rank, float]:
-        """Return the order in which groups lose memory, and until when it holds if nothing happens to the group."""
+        """Return the order in which groups lose memory, and until when it is valid if nothing happens to the group."""
         if not self._lasts:
             return self.victim_rank(group), -inf
         try:
@@ -95,7 +95,7 @@ class Guard:
             return self.lasting_rank(group)
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
-        """Return the seconds for which a running holder is left alone; None: as the core thinks."""
+        """Return the seconds for which a running holder keeps its lease; None: the core's choice."""
 
         def ask(policy: Policy) -> float | None:
             length = policy.quantum(group, wait)
@@ -129,7 +129,7 @@ class Guard:
         if kind in self._fallbacks:
             place = self._fallbacks.index(kind) + 1
         if place == len(self._fallbacks):
-            # Ours could only fail for a fault of ours.
+            # The last policy is ours, so this is a fault of ours.
             raise error
         self._install(self._fallbacks[place](self._view))
         self._failures += 1
@@ -137,7 +137,7 @@ class Guard:
 
 
 def _lasts(kind: type) -> bool:
-    """Whether a policy says for how long its ranks hold: not what it inherits from one that ranks otherwise."""
+    """Whether a policy states how long its ranks are valid. An inherited statement does not count for other ranks."""
     by = [
         next((k for k in kind.__mro__ if name in vars(k)), None)
         for name in ("victim_rank", "lasting_victim_rank")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What people ask for groups: which of it can be, and how long it is remembered."""
+"""Users' wishes for groups: which values are valid, and how long they are remembered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .checks import LARGEST
 from .messages import Adjust, Entitle
 from .model import Wishes
 
-#: Groups whose wishes are remembered: those that were not heard of for the longest are forgotten first.
+#: The number of groups whose wishes are remembered. Groups that were absent for longest are forgotten first.
 MOST_REMEMBERED = 1000
 #: More GPUs than a machine has.
 MOST_GPUS = 1024
@@ -22,40 +22,40 @@ HEAVIEST = 1000
 
 
 class Memory:
-    """Wishes by the id of their group, while it has no process too: a kernel that is restarted has them again."""
+    """Wishes by the id of their group. A Jupyter kernel that is restarted has the same wishes again."""
 
     def __init__(self) -> None:
         self._wishes: OrderedDict[str, Wishes] = OrderedDict()
 
     def recall(self, group: str) -> Wishes:
-        """Return what was asked for a group."""
+        """Return the wishes for a group."""
         return replace(self._wishes.get(group, Wishes()))
 
     def remember(self, group: str, wishes: Wishes) -> None:
-        """Keep what was asked for a group, other than for one cell."""
+        """Remember the wishes for a group, except those for one cell."""
         lasting = replace(wishes, exclusive=False)
         self._wishes.pop(group, None)
         if lasting != Wishes():
             self._wishes[group] = lasting
         while len(self._wishes) > MOST_REMEMBERED:
-            # What an administrator did is not to be undone by many wishes.
+            # Many wishes of users must not undo what an administrator did.
             oldest = next((name for name, w in self._wishes.items() if not w.held), None)
             self._wishes.pop(next(iter(self._wishes)) if oldest is None else oldest)
 
 
 def lasting(wishes: Wishes) -> dict[str, Any]:
-    """Return what a user asked for a group, other than for one cell: all that is not as it is without."""
+    """Return a user's wishes for a group that differ from the defaults, except those for one cell."""
     unasked = asdict(Wishes(exclusive=wishes.exclusive, held=wishes.held))
     return {name: value for name, value in asdict(wishes).items() if value != unasked[name]}
 
 
 def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
-    """Return the wishes as somebody wants them to be.
+    """Return the changed wishes.
 
     Raises
     ------
     ValueError
-        Something that is asked for cannot be; the text is one sentence for the person who asked.
+        A value is not valid. The text is one sentence for the user.
     """
     changes = {
         f.name: value
@@ -92,12 +92,12 @@ def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
 
 
 def check(event: Entitle) -> None:
-    """Check what somebody is said to be entitled to.
+    """Check an entitlement.
 
     Raises
     ------
     ValueError
-        It cannot be; the text is one sentence for the person who asked.
+        It is not valid. The text is one sentence for the user.
     """
     kind, _, name = event.whose.partition(":")
     if kind not in ("user", "team") or not name:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Groups that hibernate for others that lack room, or because their GPU is drained."""
+"""Makes groups hibernate for others that lack room, or because their GPU is drained."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .residency import Residency
 from .turn import Turn
 
 Pressed = Literal["insufficient", "waiting", "begun"]
-"""Whether groups hibernate for a wait: it would not help, they have to wait first, or some have begun."""
+"""The result of making groups hibernate for a wait: insufficient, too early, or begun."""
 
 
 class Leaver(NamedTuple):
-    """A group that could hibernate for another: when, and before which others."""
+    """A group that could hibernate for another: when, and its place in the order."""
 
     share: Share
     ready: float
@@ -28,7 +28,7 @@ class Leaver(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Pressure:
-    """Has groups hibernate for others."""
+    """Makes groups hibernate for others."""
 
     model: Model
     turn: Turn
@@ -36,11 +36,11 @@ class Pressure:
     residency: Residency
     hibernation: HibernationManager
 
-    #: Seconds after which one that lacks room looks for groups that hibernate again.
+    #: Seconds after which a wait that lacks room looks for groups that could hibernate again.
     press_pause: ClassVar[float] = 0.5
 
     def press(self, plan: Plan) -> Pressed:
-        """Have groups hibernate for the head of a queue; return what comes of that."""
+        """Make groups hibernate for the head of a queue; return the result."""
         found = self.remedy(plan)
         if found is None:
             return "insufficient"
@@ -58,7 +58,7 @@ class Pressure:
         return "begun" if begun else "waiting"
 
     def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Leaver]]] | None:
-        """Return the groups that have yet to hibernate for one that lacks room even if everybody yields, by GPU.
+        """Return, by GPU, the groups that must still hibernate for a wait that lacks room even if all holders yield.
 
         None: that would not suffice.
         """
@@ -83,7 +83,7 @@ class Pressure:
         return found
 
     def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
-        """Walk through the groups that could hibernate for the head of a queue."""
+        """Iterate over the groups that could hibernate for the head of a queue."""
         patient = wait.since + self.model.rules.hibernate_pressure
         for share in gpu.shares.values():
             group = share.group
@@ -108,7 +108,7 @@ class Pressure:
                 yield Leaver(share, patient, (2, -gpu.queue.index(group.wait), group.number))
 
     def dismiss(self, gpu: Gpu) -> None:
-        """Have all that are idle on a GPU hibernate, since it is drained."""
+        """Make all idle groups on a GPU hibernate, because it is drained."""
         if not self.eligibility.may_press():
             return
         if gpu.press_at > self.turn.now:

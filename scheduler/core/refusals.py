@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why a process is not hibernated: the codes that the core, the hibernator and the scheduler's status share."""
+"""Why a process does not hibernate: the codes that the core, the checkpoint helper and the status share."""
 
-#: Why a process, or none at all, is hibernated: a sentence for each code that status and events may have.
+#: Why a process, or any process, does not hibernate: a sentence for each code in the status and in events.
 WHY = {
     "off": "hibernation is switched off, or the notebook keeps its place on the GPU",
     "driver": "the driver cannot checkpoint processes",
@@ -20,9 +20,9 @@ WHY = {
     "failed": "the driver failed at it",
     "stuck": "its hibernation does not end",
 }
-#: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
+#: With these codes, the process may be checkpointed or be about to be. With all others, it is not checkpointed.
 UNSETTLED = frozenset({"stuck", "helper"})
-#: The hibernator's codes that leave open how a process is.
+#: Codes of the helper that leave the state of a process open.
 INCONCLUSIVE = frozenset({"helper", "permission"})
 
 

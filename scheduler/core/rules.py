@@ -17,12 +17,12 @@ ANTI_THRASH: tuple[AntiThrash, ...] = get_args(AntiThrash)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The settings that hold. A change replaces the whole object.
+    """The settings in effect. A change replaces the whole object.
 
     Raises
     ------
     ValueError
-        A setting is not valid; the text is one sentence for the person who asked.
+        A setting is not valid. The text is one sentence for the user.
 
     Attributes
     ----------
@@ -33,57 +33,57 @@ class Rules:
     debounce
         Seconds for which a group's memory stays after the end of a cell.
     residency_factor
-        Memory stays at least so many times as long as it takes to move it in; also the factor of ``quantum="auto"``.
+        Memory stays for at least this many times the time of its restore; also the factor of ``quantum="auto"``.
     shortest_quantum, longest_quantum
         Bounds of ``quantum="auto"``.
     longest_turn
-        No policy leaves a holder alone for longer.
+        The longest time for which any policy may let a holder keep its lease.
     bandwidth
         Bytes per second of moves, until they are measured.
     fresh
-        Seconds for which a reading of a GPU's memory is good for a decision.
+        Seconds for which a reading of a GPU's memory may be used for a decision.
     fresh_for_growth
-        The same for growth under a lease, and for the next piece of a lease that fills: they come often, and can be
-        handed back.
+        The same for growth under a lease and for the next piece of a lease that fills, which are frequent and can be
+        returned.
     reading_timeout
-        A reading that was asked for and has not come after this long is not waited for.
+        Seconds after which a requested reading that has not arrived is no longer waited for.
     shortest_pause, longest_pause, idle_pause, foreign_pause
-        Pauses between readings while memory of processes that died is expected to become free, the last of them for an
-        empty queue; and while other programs hold what a head lacks.
+        Pauses between readings while memory of exited processes is expected to become free, the last of them if the
+        queue is empty; and while other programs use what a head lacks.
     host_slack, host_in_flight
-        Of the host's memory, what the promises leave: for each client, as much as rounding to whole chunks may take;
-        and for pieces that leave before those have arrived whose place they take.
+        Host memory that is never promised: for each client, the most that rounding to whole chunks may take; and for
+        pieces that leave before those that replace them have arrived.
     margin
-        Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
+        Bytes by which an eviction exceeds what is missing, if the victim has them; at most 1/256 of the GPU.
     background_quantum
-        Seconds after which a holder in the background makes way for one that is not, where the policy does not say.
+        Seconds after which a background holder makes way for an interactive group, unless the policy decides.
     interactive_burst, interactive_pause
-        Seconds: ``activity.Classes``.
+        Seconds; see ``activity.Classes``.
     window
-        Seconds over which entitlements to the GPU's time hold.
+        Seconds over which entitlements to the GPU's time apply.
     keep_patience
-        Seconds for which a group has to wait for memory that users keep.
+        Seconds for which a group must wait for memory that users keep.
     exclusive_limit
-        Seconds for which a cell may have its lease for itself while others wait.
+        Seconds for which a cell may keep its lease while others wait.
     revoke_deadline
-        Seconds, besides ten times what the moves take, after which a client that was told to give something up, and has
-        not answered, holds no other group up any longer.
+        Seconds, besides ten times the duration of its moves, after which no wait depends on a client that was told to
+        free something and has not answered.
     filling_patience, starving_patience
-        A lease that was granted before its room was there is taken back after so many seconds without new room: while
-        memory is being evicted, and while none is.
+        Seconds without new room after which a lease that was granted before its room was there is revoked: while memory
+        is being evicted, and while none is.
     shortest_retry, longest_retry
         Pauses after a move that failed.
     shortest_step, longest_step, own_step
-        Seconds between two steps of a group, at first and at most; and of a client that is stuck (``collectives.py``).
+        Seconds between two steps of a group, at first and at most; and of a stuck client (``collectives.py``).
     room_step
-        Seconds until it is seen again whether there is room for what the clients lack that could be let through.
+        Seconds until the next check whether there is room for what clients lack that could get a step.
     hibernate_after
-        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does.
+        Seconds of idleness after which a group hibernates, if possible; 0 or None: never.
     host_patience, holders_patience
-        Seconds for which growth waits for host memory that there was a short while ago; and urgent growth for other
-        groups to give their leases back. Not for long: they may wait for this one's.
+        Seconds for which growth waits for host memory that was available recently; and urgent growth for other groups
+        to release their leases. Both are short, because those groups may wait for this one's lease.
     hibernate_pressure
-        Seconds of idleness after which it does for a group that lacks room.
+        Seconds of idleness after which it hibernates for a group that lacks room.
     """
 
     quantum: Quantum = "auto"
@@ -127,7 +127,7 @@ class Rules:
     hibernate_pressure: float = 2.0
 
     def __post_init__(self) -> None:
-        """Check what can be set while the scheduler runs."""
+        """Check the settings that can change while the scheduler runs."""
         object.__setattr__(self, "quantum", valid_quantum(self.quantum))
         object.__setattr__(self, "anti_thrash", valid_anti_thrash(self.anti_thrash))
         object.__setattr__(self, "hibernate_after", valid_hibernate_after(self.hibernate_after))
@@ -146,7 +146,7 @@ class Rules:
 
 
 def valid_quantum(quantum: object) -> Quantum:
-    """Return the quantum if it can be one, or raise ValueError with one sentence for the person who asked."""
+    """Return the quantum if it is valid, or raise ValueError with one sentence for the user."""
     if quantum == "auto":
         return "auto"
     number = isinstance(quantum, (int, float)) and not isinstance(quantum, bool)
@@ -159,7 +159,7 @@ def valid_quantum(quantum: object) -> Quantum:
 
 
 def valid_anti_thrash(mode: AntiThrash) -> AntiThrash:
-    """Return the mode if it is one, or raise ValueError with one sentence for the person who asked."""
+    """Return the mode if it is valid, or raise ValueError with one sentence for the user."""
     if mode in ANTI_THRASH:
         return mode
     raise ValueError(f"anti_thrash must be auto, on or off, not {mode!r}")
@@ -179,12 +179,12 @@ def valid_hibernate_after(seconds: object) -> float | None:
 
 
 def default_reserve(total: int) -> int:
-    """Bytes of a GPU that are never promised: for allocations that nobody states, and for rounding.
+    """Return the bytes of a GPU that are never promised: for allocations that are not stated, and for rounding.
 
-    1 % of the GPU; at least 64 MiB, but no more than 2 % where that is less (small simulated GPUs).
+    1 % of the GPU, at least 64 MiB, but no more than 2 % of small simulated GPUs.
     """
     return max(total // 100, min(64 * MIB, total // 50))
 
 
-#: What the command line, a node's configuration and a Jupyter server start from.
+#: The defaults of the command line, a node's configuration and a Jupyter server.
 DEFAULTS = Rules()
