@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The host's memory: how much may be used, and the pool that clients borrow from."""
+"""Host memory for swapped data: its budget, and the pool that clients take it from."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How much host memory swapped data may take."""
+"""The host memory that swapped data may take."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MIB = 1 << 20
-#: Never given to swapped data: this share of the machine's memory, and at least so many bytes.
+#: What swapped data never gets: this fraction of the machine's memory, and at least this many bytes.
 RESERVE_SHARE = 0.10
 RESERVE_LEAST = 512 * MIB
 
 
 def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
-    """Bytes of host memory that swapped data may take in all.
+    """Return the bytes of host memory that all swapped data may take.
 
-    The least of the setting, what the control groups leave, and what the machine has available less
-    a reserve. The latter two shrink as data is swapped out, so what is held already is added.
+    This is the least of the setting, what the control groups leave, and what the machine has available less a reserve.
+    The latter two shrink as data is swapped out, so what is held already is added.
 
     Parameters
     ----------
     setting
-        Bytes that the user allows, or None.
+        Bytes that the administrator allows, or None.
     held
         Bytes that swapped data takes now.
     root
@@ -38,12 +38,12 @@ def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
 
 
 def host_limit(setting: int | None, root: Path = Path("/")) -> int:
-    """Bytes of host memory that swapped data could take if no program needed any for anything else.
+    """Return the bytes of host memory that swapped data could take if no other program needed any.
 
     Parameters
     ----------
     setting, root
-        As of ``host_budget``.
+        As for ``host_budget``.
     """
     limits = [limit for limit, _ in _cgroups(root)]
     if total := machine_memory(root):
@@ -54,13 +54,13 @@ def host_limit(setting: int | None, root: Path = Path("/")) -> int:
 
 
 def machine_available(root: Path = Path("/")) -> int:
-    """Bytes of host memory that programs could still have, of all that the machine has."""
+    """Return the bytes of host memory that programs could still get on the machine."""
     machine = _meminfo(root)
     return machine.get("MemAvailable", machine.get("MemTotal", 0))
 
 
 def machine_memory(root: Path = Path("/")) -> int:
-    """Bytes of host memory that the machine has."""
+    """Return the machine's bytes of host memory."""
     return _meminfo(root).get("MemTotal", 0)
 
 
@@ -75,7 +75,7 @@ def _meminfo(root: Path) -> dict[str, int]:
 
 
 def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
-    """Bytes that each limited control group of this process, or one above it, may have, and has left."""
+    """Return, for each limited control group of this process or above it, its limit and what is left."""
     mounts = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -93,7 +93,7 @@ def _headrooms(
     mount: Path, path: str, limit_name: str, usage_name: str, cache_name: str
 ) -> Iterator[tuple[int, int]]:
     inside = Path(path.lstrip("/"))
-    # In a container the path may be the host's while the mount shows the container's own group.
+    # In a container, the path may be the host's while the mount shows the container's own group.
     for relative in dict.fromkeys([inside, *inside.parents, Path()]):
         folder = mount / relative
         limit, usage = _read(folder / limit_name).strip(), _read(folder / usage_name).strip()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A user's pool of host memory for swapped data (``csrc/pool.h``): made, lent, tended and cleaned up after.
+"""A user's pool of host memory for swapped data (``csrc/pool.h``): making, lending, sizing and cleaning up.
 
-Clients claim and return chunks of it without asking. The pool's owner decides how many there may be (``limit``), has
-the pages of some ready before they are needed, gives pages back to the system when nobody wants them any more, and
-frees what the dead held. A client's mark in the pool, its slot, is bound to its process: a connection may end and come
-back.
+Clients claim and return chunks of it without asking. The pool's owner decides how many there may be (``limit``),
+prepares the pages of some before they are needed, gives pages back to the system when they are no longer wanted, and
+frees what ended processes held. A client's slot in the pool is bound to its process, because a connection may end and
+come back.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..._protocol import ffi, lib
 
 CHUNK: int = lib.GPUSHARE_POOL_CHUNK
 SLOTS: int = lib.GPUSHARE_POOL_SLOTS
-#: So that the data begins at a huge page's boundary.
+#: Data begins at a huge page's boundary.
 _ALIGNMENT = 2 << 20
-#: For the thread that has pages ready: behind everything else that this machine does.
+#: The priority of the thread that prepares pages: below everything else on this machine.
 _LOWEST_PRIORITY = 19
 
 
@@ -33,22 +33,22 @@ class Figures:
     """Bytes of a pool."""
 
     size: int
-    #: What may be used now.
+    #: Bytes that may be used now.
     limit: int
     in_use: int
-    #: Whose pages exist, in use or not.
+    #: Bytes whose pages exist, in use or not.
     prepared: int
-    #: Page-locked by somebody's driver.
+    #: Bytes that are page-locked by a driver.
     pinned: int
 
 
 class Process:
-    """A process that can be seen to have ended, even where its number is given out again.
+    """A process whose end can be seen even if its number is used again.
 
     Raises
     ------
     ProcessLookupError
-        If there is none of this number.
+        There is no process with this number.
     """
 
     def __init__(self, pid: int) -> None:
@@ -59,13 +59,13 @@ class Process:
         except ProcessLookupError:
             raise
         except OSError:
-            # An old kernel, or a sandbox that forbids the call.
+            # An old Linux kernel, or a sandbox that forbids the call.
             self._started = start_time(pid)
             if self._started is None:
                 raise ProcessLookupError(f"there is no process {pid}") from None
 
     def has_ended(self) -> bool:
-        """Whether it runs no more and has let its memory go."""
+        """Whether it has ended and its memory is free."""
         if self._descriptor is None:
             return start_time(self.pid) != self._started
         ready = select.poll()
@@ -73,18 +73,18 @@ class Process:
         return bool(ready.poll(0))
 
     def fileno(self) -> int | None:
-        """A descriptor that becomes readable when it ends, where there is such a thing."""
+        """Return a descriptor that becomes readable when it ends, if the system has such descriptors."""
         return self._descriptor
 
     def close(self) -> None:
-        """Let go of what this object holds."""
+        """Close the descriptor."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def start_time(pid: int) -> str | None:
-    """When a process that has not ended was started; None for none."""
+    """Return when a process that has not ended was started; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -95,19 +95,19 @@ def start_time(pid: int) -> str | None:
 
 
 class Pool:
-    """A pool, mapped and lent to nobody yet.
+    """A pool, mapped and not lent to any process yet.
 
     Parameters
     ----------
     size
-        Bytes that it may ever have; none of them exist until they are used.
+        The largest size in bytes. Pages do not exist until they are used.
     prepared_only
-        Whether clients are to use no pages but those that this process has made.
+        Whether clients must only use pages that this process has prepared.
 
     Raises
     ------
     OSError
-        If the system gives none.
+        The system provides none.
     """
 
     def __init__(self, size: int, *, prepared_only: bool = False) -> None:
@@ -142,7 +142,7 @@ class Pool:
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
-        """End the thread and let everything go; clients keep what they have mapped."""
+        """End the thread and release the pool. Clients keep what they have mapped."""
         if self._thread is not None:
             self._orders.stop = 1
             os.eventfd_write(self._wake, 1)
@@ -158,14 +158,14 @@ class Pool:
     # --- Lending ------------------------------------------------------------------------------
 
     def lend(self, pid: int, *, again: bool = False) -> int | None:
-        """Return the slot of a process, or None where there is none left for it.
+        """Return the slot of a process, or None if there is none left.
 
         Parameters
         ----------
         pid
-            Its number.
+            The process's number.
         again
-            Whether it goes on with what it has of a pool. If not, and if it has a slot, it runs another program now.
+            Whether it keeps what it has in a pool. If not, and if it has a slot, it now runs another program.
         """
         self.reap()
         for slot, process in self._slots.items():
@@ -183,11 +183,11 @@ class Pool:
 
     @property
     def lent(self) -> dict[int, Process]:
-        """The processes that have a slot."""
+        """The processes that have a slot, by slot."""
         return self._slots
 
     def reap(self) -> list[int]:
-        """Free what ended processes held; return the descriptors by which they were watched, closed now."""
+        """Free what ended processes held; return the descriptors by which they were watched, which are closed now."""
         closed = []
         for slot in [s for s, p in self._slots.items() if p.has_ended()]:
             process = self._slots.pop(slot)
@@ -201,7 +201,7 @@ class Pool:
     # --- Size ---------------------------------------------------------------------------------
 
     def figures(self) -> Figures:
-        """Look the pool over."""
+        """Return the pool's present figures."""
         found = self._figures
         lib.gpushare_pool_survey(self._care, found)
         return Figures(
@@ -213,26 +213,26 @@ class Pool:
         )
 
     def allocated(self) -> int:
-        """Bytes of host memory that the pool takes now."""
+        """Return the bytes of host memory that the pool takes now."""
         return os.fstat(self.descriptor).st_blocks * 512
 
     def trim(self) -> int:
-        """Give back pages that nobody has said to have made; return how many bytes."""
+        """Give back pages that no process has reported as prepared; return how many bytes."""
         return int(lib.gpushare_pool_trim(self._care, self.descriptor)) * CHUNK
 
     def order(self, *, limit: int, target: int, most: int, ahead: int = 0) -> None:
-        """Say how large the pool may be.
+        """Set the size of the pool.
 
         Parameters
         ----------
         limit
             Bytes that may be in use.
         target
-            Bytes whose pages are to exist, in use or not.
+            Bytes whose pages must exist, in use or not.
         most
-            Pages of more than so many bytes are given back, if nobody uses or pins them.
+            If the pages take more than this many bytes, those that are not used or page-locked are given back.
         ahead
-            Bytes whose pages are to exist beyond what is in use.
+            Bytes whose pages must exist beyond what is in use.
         """
         chunks = max(0, limit) // CHUNK
         lib.gpushare_pool_set_limit(self._care, min(chunks, self._care.chunk_count))
@@ -240,13 +240,13 @@ class Pool:
         self._orders.most = min(-(-max(0, most) // CHUNK), chunks)
         self._orders.ahead = -(-max(0, ahead) // CHUNK)
         if self._thread is None and (target > 0 or ahead > 0 or self.allocated() > most):
-            # A daemon: the process's end does not wait for a chunk to be done.
+            # It is a daemon thread, so that the end of the process does not wait for a chunk to be prepared.
             self._thread = threading.Thread(target=self._tend, name="gpushare-pool", daemon=True)
             self._thread.start()
         os.eventfd_write(self._wake, 1)
 
     def _tend(self) -> None:
-        # Where clients make no pages themselves, moves wait for this.
+        # If clients do not prepare pages themselves, moves wait for this thread.
         if not self._prepared_only:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)

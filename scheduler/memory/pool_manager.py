@@ -29,7 +29,7 @@ AHEAD = 512 << 20
 TABLE = 4 * CHUNK
 #: Of what the machine can spare, the part that may be made ready until that is measured again: other schedulers measure
 #: the same.
-BOLDNESS = 0.25
+PREPARED_FRACTION = 0.25
 #: So many bytes may be in any case.
 LEAST_STEP = 256 << 20
 #: What a client may say that it has swapped out, beyond what it was promised: all that it has is in whole chunks.
@@ -37,7 +37,7 @@ ROUNDING = 8 * CHUNK
 
 
 @dataclass(slots=True, eq=False)
-class Purse:
+class HostAccount:
     """What one user has of the host's memory."""
 
     #: None where the system gives none: clients have their own then.
@@ -54,7 +54,7 @@ class Purse:
     overused: bool = False
 
 
-class Lending:
+class PoolManager:
     """Lends each user's pool to their clients that swap, and gives it the size that is wanted.
 
     Parameters
@@ -82,7 +82,7 @@ class Lending:
         self._apart = apart
         self._quota = quota
         self._prepared_only = prepared_only
-        self._purses: dict[str, Purse] = {}
+        self._accounts: dict[str, HostAccount] = {}
         self._users: dict[int, str] = {}
         #: What clients say that they hold, by client and GPU.
         self._held: dict[tuple[int, str], ev.Usage] = {}
@@ -96,16 +96,16 @@ class Lending:
     def start(self) -> None:
         """Make the pool, where there is one for all."""
         if not self._apart:
-            self._purse("")
+            self._account("")
 
     def stop(self) -> None:
         """Let the pools go; clients keep what they have mapped."""
-        for purse in self._purses.values():
-            if purse.pool is not None:
-                for process in purse.pool.lent.values():
+        for account in self._accounts.values():
+            if account.pool is not None:
+                for process in account.pool.lent.values():
                     self._unwatch(process.fileno())
-                purse.pool.close()
-        self._purses.clear()
+                account.pool.close()
+        self._accounts.clear()
 
     # --- Clients ------------------------------------------------------------------------------
 
@@ -113,15 +113,15 @@ class Lending:
         """Take in whose a client is."""
         user = user if self._apart else ""
         self._users[client] = user
-        purse = self._purse(user)
-        purse.clients.add(client)
-        purse.quota = self._quota(user)
+        account = self._account(user)
+        account.clients.add(client)
+        account.quota = self._quota(user)
 
-    def _purse(self, user: str) -> Purse:
-        purse = self._purses.get(user)
-        if purse is None:
-            purse = self._purses[user] = Purse(self._make())
-        return purse
+    def _account(self, user: str) -> HostAccount:
+        account = self._accounts.get(user)
+        if account is None:
+            account = self._accounts[user] = HostAccount(self._make())
+        return account
 
     def _make(self) -> Pool | None:
         try:
@@ -134,7 +134,7 @@ class Lending:
 
     def lend(self, client: int, pid: int, *, again: bool) -> tuple[int, int] | None:
         """Return the descriptor of its user's pool and the slot that a process has; None where there is none for it."""
-        pool = self._purses[self._users[client]].pool
+        pool = self._accounts[self._users[client]].pool
         slot = pool.lend(pid, again=again) if pool is not None and pid else None
         if pool is None or slot is None:
             return None
@@ -143,7 +143,7 @@ class Lending:
 
     def watch(self, client: int, slot: int) -> None:
         """Clean up after the process that has a slot as soon as it ends."""
-        pool = self._purses[self._users[client]].pool
+        pool = self._accounts[self._users[client]].pool
         assert pool is not None
         descriptor = pool.lent[slot].fileno()
         if descriptor is not None:
@@ -160,11 +160,11 @@ class Lending:
         """Forget what a client held."""
         for key in [key for key in self._held if key[0] == client]:
             del self._held[key]
-        self._purses[self._users.pop(client)].clients.discard(client)
+        self._accounts[self._users.pop(client)].clients.discard(client)
 
     # --- Sizes --------------------------------------------------------------------------------
 
-    def stock(self, target: int) -> None:
+    def prepare(self, target: int) -> None:
         """Have so many bytes of the pools at hand."""
         self._target = target
         self._size()
@@ -172,109 +172,113 @@ class Lending:
     def measure(self) -> bool:
         """Find out how much host memory there is for swapped data; return whether that has changed."""
         self._survey()
-        for user, purse in self._purses.items():
-            purse.quota = self._quota(user)
-            self._check(user, purse)
-        for purse in self._purses.values():
-            purse.taken = 0 if purse.pool is None else purse.pool.allocated()
-        held = sum(purse.taken for purse in self._purses.values()) + self._outside()
+        for user, account in self._accounts.items():
+            account.quota = self._quota(user)
+            self._check(user, account)
+        for account in self._accounts.values():
+            account.taken = 0 if account.pool is None else account.pool.allocated()
+        held = sum(account.taken for account in self._accounts.values()) + self._outside()
         before, self.budget = self.budget, host_budget(self._host_memory, held)
         self.most = host_limit(self._host_memory)
         machine = self.budget if self._host_memory is None else host_budget(None, held)
-        self._step = max(LEAST_STEP, int(BOLDNESS * (machine - held)))
+        self._step = max(LEAST_STEP, int(PREPARED_FRACTION * (machine - held)))
         return self.budget != before
 
     def reap(self) -> None:
         """Clean up after processes that have ended, and after users that have gone."""
-        for user, purse in list(self._purses.items()):
-            pool = purse.pool
+        for user, account in list(self._accounts.items()):
+            pool = account.pool
             if pool is not None:
                 for process in list(pool.lent.values()):
                     if process.has_ended():
                         self._unwatch(process.fileno())
                 pool.reap()
-            if not self._apart or purse.clients or (pool is not None and pool.lent):
+            if not self._apart or account.clients or (pool is not None and pool.lent):
                 continue
-            del self._purses[user]
+            del self._accounts[user]
             if pool is not None:
                 # Its thread has the lowest priority: nobody waits for it.
                 self._loop.run_in_executor(None, pool.close)
         self._size()
 
-    def _check(self, user: str, purse: Purse) -> None:
+    def _check(self, user: str, account: HostAccount) -> None:
         """A limit is in memory that its clients can write to: what they take beyond it is taken back, or named."""
-        pool, figures = purse.pool, purse.figures
+        pool, figures = account.pool, account.figures
         if pool is None or not self._apart:
             return
         if pool.allocated() > figures.prepared + TABLE:
             log.warning("%s made %d bytes of a pool that nobody has; given back", user, pool.trim())
-        overused = figures.in_use > purse.limit and figures.in_use > max(figures.limit, purse.limit)
-        if overused and not purse.overused:
+        overused = figures.in_use > account.limit and figures.in_use > max(
+            figures.limit, account.limit
+        )
+        if overused and not account.overused:
             log.warning(
                 "%s uses %d bytes of host memory for swapped data, of %d that they may",
-                user, figures.in_use, purse.limit,
+                user, figures.in_use, account.limit,
             )  # fmt: skip
-        purse.overused = overused
+        account.overused = overused
 
     def _size(self) -> None:
         """Have as many pages ready as are wanted, and give back what has been too many for a while."""
         self._survey()
-        self._size_these(self._purses)
+        self._size_these(self._accounts)
 
     def _size_one(self, user: str) -> None:
-        purse = self._purses[user]
-        if purse.pool is not None:
-            purse.figures = purse.pool.figures()
-            self._size_these({user: purse})
+        account = self._accounts[user]
+        if account.pool is not None:
+            account.figures = account.pool.figures()
+            self._size_these({user: account})
 
-    def _size_these(self, purses: dict[str, Purse]) -> None:
+    def _size_these(self, accounts: dict[str, HostAccount]) -> None:
         limit = max(0, self.budget - self._outside())
-        used = sum(purse.figures.in_use for purse in self._purses.values())
+        used = sum(account.figures.in_use for account in self._accounts.values())
         movable = self._movable()
         wanted = movable.total()
         now = time.monotonic()
-        for user, purse in purses.items():
-            if purse.pool is None:
+        for user, account in accounts.items():
+            if account.pool is None:
                 continue
-            own = max(0, limit - (used - purse.figures.in_use))
-            own = min(own, purse.quota) if purse.quota else own
+            own = max(0, limit - (used - account.figures.in_use))
+            own = min(own, account.quota) if account.quota else own
             part, step = self._target, self._step
-            if len(self._purses) > 1:
+            if len(self._accounts) > 1:
                 # Those who have less on the GPUs need less room for it.
                 part = part * movable[user] // wanted if wanted else 0
                 step = step * movable[user] // wanted if wanted else 0
-            self._order(purse, own, min(part, own, purse.taken + step), movable[user], now)
+            self._order(account, own, min(part, own, account.taken + step), movable[user], now)
 
-    def _order(self, purse: Purse, limit: int, target: int, movable: int, now: float) -> None:
-        pool = purse.pool
+    def _order(
+        self, account: HostAccount, limit: int, target: int, movable: int, now: float
+    ) -> None:
+        pool = account.pool
         assert pool is not None
         ahead = 0
-        if self._prepared_only and purse.clients:
-            ahead = min(AHEAD, movable, max(0, limit - purse.figures.in_use))
-        target = max(target, min(limit, purse.figures.in_use + ahead)) if ahead else target
-        most = purse.limit = limit
-        if not purse.clients:
+        if self._prepared_only and account.clients:
+            ahead = min(AHEAD, movable, max(0, limit - account.figures.in_use))
+        target = max(target, min(limit, account.figures.in_use + ahead)) if ahead else target
+        most = account.limit = limit
+        if not account.clients:
             target = most = 0
         elif pool.allocated() <= target:
-            purse.surplus_since = None
-        elif purse.surplus_since is None:
-            purse.surplus_since = now
-        elif now - purse.surplus_since >= KEEP:
+            account.surplus_since = None
+        elif account.surplus_since is None:
+            account.surplus_since = now
+        elif now - account.surplus_since >= KEEP:
             most = target
         pool.order(limit=limit, target=target, most=most, ahead=ahead)
 
     def _survey(self) -> None:
-        for purse in self._purses.values():
-            if purse.pool is not None:
-                purse.figures = purse.pool.figures()
+        for account in self._accounts.values():
+            if account.pool is not None:
+                account.figures = account.pool.figures()
 
     def status(self, user: str | None = None) -> dict[str, int] | None:
         """Return a user's pool, or all of them together, as docs/reference/control.md describes it."""
         self._survey()
         found = [
-            purse.figures
-            for whose, purse in self._purses.items()
-            if purse.pool is not None and user in (None, whose)
+            account.figures
+            for whose, account in self._accounts.items()
+            if account.pool is not None and user in (None, whose)
         ]
         if not found:
             return None
@@ -302,7 +306,7 @@ class Lending:
             held[user] = held.get(user, 0) + min(usage.host, usage.promised + ROUNDING)
         outside = 0
         for user, size in held.items():
-            purse = self._purses[user]
-            rest = max(0, size - purse.figures.in_use)
-            outside += min(rest, purse.quota) if purse.quota else rest
+            account = self._accounts[user]
+            rest = max(0, size - account.figures.in_use)
+            outside += min(rest, account.quota) if account.quota else rest
         return min(outside, max(0, machine_memory() - machine_available())) if outside else 0

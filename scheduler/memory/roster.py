@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The clients of a scheduler, in a file for the next one.
+"""A scheduler's list of its clients, in a file for the next scheduler.
 
-Until they attach again, they are no other programs, and what people asked for their groups holds from the start:
-JupyterLab's servers would tell it again, but only once they have connected.
+Until the clients attach again, the next scheduler does not count them as other programs, and the wishes for their
+groups hold from the start: JupyterLab's servers would send these again, but only once they have connected.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Roster:
-    """Keeps the list. A scheduler that is killed leaves the last one that was written, and who came after that.
+    """Keeps the list. If the scheduler is killed, the file has the last full list and the clients that came later.
 
-    The first line of the file has all clients and wishes, each further one a client that came since.
+    The first line of the file has all clients and wishes, and each further line a client that came later.
 
     Parameters
     ----------
     path
-        Of the file, in a folder that only the scheduler's user may write to; None: nothing is kept.
+        The file, in a folder to which only the scheduler's user may write; None: nothing is kept.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        #: What people asked for groups, by their id, as the previous scheduler left it.
+        #: The wishes for groups, by their id, as the previous scheduler left them.
         self.wishes: dict[str, dict[str, Any]] = {}
         self._written = ""
         self._failed = False
 
     def load(self) -> list[Awaited]:
-        """Return those clients of the previous scheduler that have not exited, as far as that can be seen."""
+        """Return the clients of the previous scheduler that have not exited, as far as that is visible."""
         if self._path is None:
             return []
         try:
@@ -54,7 +54,7 @@ class Roster:
             if said["boot"] != _boot():
                 return []
             clients = [_client(found) for found in [*said["clients"], *_whole(added)]]
-            # A scheduler of an earlier version wrote none.
+            # A scheduler of an earlier version did not write it.
             wishes = said.get("wishes", {})
             self.wishes = {group: dict(asked) for group, asked in wishes.items()}
         except FileNotFoundError:
@@ -62,12 +62,12 @@ class Roster:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("The list of the previous scheduler's clients is ignored: %s", error)
             return []
-        # Who attached again since the list was written is in it twice.
+        # A client that attached again since the list was written is in it twice.
         last = {(c.pid or -n, c.started, c.group): c for n, c in enumerate(clients, 1)}
         return [client for client in last.values() if not has_exited(client)]
 
     def add(self, client: Awaited) -> None:
-        """Note a client that has come, until the list is written anew."""
+        """Add a client that has come, until the whole list is written again."""
         if self._path is None or client.pid == 0:
             return
         try:
@@ -83,7 +83,7 @@ class Roster:
     def write(
         self, clients: Iterable[Awaited], wishes: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Write the list, and what was asked for the clients' groups, if either has changed."""
+        """Write the list and the wishes for the clients' groups if either has changed."""
         if self._path is None:
             return
         said = {
@@ -102,7 +102,7 @@ class Roster:
                 file.write(text)
             fresh.replace(self._path)
         except OSError as error:
-            # A shortage of file descriptors is reported where it keeps connections waiting.
+            # A shortage of file descriptors is reported where connections are accepted.
             if not self._failed and error.errno not in (errno.EMFILE, errno.ENFILE):
                 self._failed = True
                 log.error(
@@ -113,12 +113,12 @@ class Roster:
 
 
 def has_exited(client: Awaited) -> bool:
-    """Whether a client's process runs no more; False where it cannot be seen."""
+    """Whether a client's process has ended; False if that is not visible."""
     return client.pid != 0 and start_time(client.pid) != client.started
 
 
 def corrected(client: Awaited, gpu: str, held: int | None) -> Awaited:
-    """Return the same with the bytes that the driver says that it holds on a GPU; None: it does not say."""
+    """Return a copy with the driver's figure of its bytes on a GPU; None: the driver gives none."""
     if held is None:
         return client
     usage = next((u for u in client.usages if u.gpu == gpu), Usage(gpu))
@@ -136,7 +136,7 @@ def _boot() -> str:
 
 
 def _whole(lines: Iterable[str]) -> Iterator[Any]:
-    """Walk through what was added; the last of it may have been cut off."""
+    """Iterate over the added clients. The last one may have been cut off."""
     for line in lines:
         try:
             yield json.loads(line)

@@ -18,7 +18,7 @@ from msgspec import UNSET, structs
 from ..._version import __version__
 from ..core import messages as ev
 from ..gpu.checkpoint_runner import Hibernations
-from ..memory.pool_manager import Lending
+from ..memory.pool_manager import PoolManager
 from ..node import permissions
 from ..node.hub_login import Hub, LoginError
 from ..node.identity import LONGEST_ID, Identities
@@ -63,7 +63,7 @@ class Host(administration.Host, Protocol):
     #: Says whose a token is; None: there is none to ask.
     hub: Hub | None
     throttle: Throttle
-    lending: Lending
+    pools: PoolManager
     hibernations: Hibernations
     timeline: Timeline
     forecast: Forecast
@@ -257,7 +257,7 @@ class Requests:
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
         view, who = self._server.view_of(connection), self._who(connection)
-        status["host"]["pool"] = self._server.lending.status(None if view is None else who.user)
+        status["host"]["pool"] = self._server.pools.status(None if view is None else who.user)
         if view is not None:
             status = view.status(status)
         else:

@@ -22,7 +22,7 @@ from ..core.core import Core
 from ..core.placement import Placement
 from ..gpu.checkpoint_runner import Hibernations
 from ..gpu.devices import Devices
-from ..memory.pool_manager import Lending
+from ..memory.pool_manager import PoolManager
 from ..node.hub_login import Hub
 from ..node.identity import Identities
 from ..observability.rehearsal import Rehearsal
@@ -99,7 +99,7 @@ class Server:
         #: What was logged of refused processes: number, when they were started, the reason.
         self.refused: set[tuple[int, str | None, str]] = set()
         self.throttle = Throttle(options.limits)
-        self.lending = Lending(
+        self.pools = PoolManager(
             options.host_memory,
             apart=options.identity.node,
             quota=self._host_quota,
@@ -138,7 +138,7 @@ class Server:
         """
         for device in self.devices.start():
             self._learn(device)
-        self.lending.start()
+        self.pools.start()
         self.administration.start()
         await self._succession.begin(self._gpus)
         self._poll()
@@ -173,7 +173,7 @@ class Server:
         await asyncio.sleep(0)
         self.administration.close()
         self.devices.stop()
-        self.lending.stop()
+        self.pools.stop()
         await self.identities.tickets.save()
         self.identities.close()
         if self.hub is not None:
@@ -192,7 +192,7 @@ class Server:
         self._connections.pop(connection.number, None)
         self.subscribers.discard(connection)
         if self._clients.pop(connection.number, None) is not None:
-            self.lending.forget(connection.number)
+            self.pools.forget(connection.number)
             group = self.core.clients[connection.number].group
             if len(group.clients) == 1:
                 self.placement.leaves(group, time.monotonic())
@@ -213,9 +213,9 @@ class Server:
         connection.attached = True
         self._clients[connection.number] = connection
         self._succession.add(connection, attach)
-        self.lending.join(connection.number, attach.user)
+        self.pools.join(connection.number, attach.user)
         for usage in attach.usages:
-            self.lending.note(connection.number, usage)
+            self.pools.note(connection.number, usage)
         waiting = 0
         for decision in decisions:
             if isinstance(decision, ev.Contended) and decision.client == connection.number:
@@ -250,12 +250,12 @@ class Server:
     def _welcome(self, connection: Connection, waiting: int, attach: ev.Attach) -> None:
         lent = None
         if attach.backend == "swap":
-            lent = self.lending.lend(connection.number, connection.process, again=attach.reattach)
+            lent = self.pools.lend(connection.number, connection.process, again=attach.reattach)
         if lent is not None:
             descriptor, slot = lent
             data = protocol.welcome(connection.number, waiting, QUIET, HEADROOM, slot)
             if connection.write_with(data, descriptor):
-                self.lending.watch(connection.number, slot)
+                self.pools.watch(connection.number, slot)
                 return
         connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
 
@@ -304,7 +304,7 @@ class Server:
                 self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
                 return
             case ev.UsageChanged() | ev.Evicted() | ev.Restored():
-                self.lending.note(event.client, event.usage)
+                self.pools.note(event.client, event.usage)
             case ev.Rename() if event.group in self._names:
                 self._names[event.group] = event.name
         now = time.monotonic()
@@ -339,7 +339,7 @@ class Server:
                     self._fresh.append((now, decision))
                     changed[decision.group] = None
                 case ev.Stock():
-                    self.lending.stock(decision.bytes)
+                    self.pools.prepare(decision.bytes)
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
                 case ev.Park() if not self.hibernations.may_park(
@@ -477,9 +477,9 @@ class Server:
             self._learn(device)
 
     def _poll(self) -> None:
-        if self.lending.measure():
-            self.handle(ev.HostMemory(self.lending.budget, self.lending.most))
-        self.lending.reap()
+        if self.pools.measure():
+            self.handle(ev.HostMemory(self.pools.budget, self.pools.most))
+        self.pools.reap()
         self.throttle.sweep()
         self.identities.sweep()
         for gpu in self._gpus:

@@ -16,7 +16,7 @@ from jupyter_gpushare._protocol import ffi, lib
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.memory import pool_manager as lending
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
-from jupyter_gpushare.scheduler.memory.pool_manager import Lending
+from jupyter_gpushare.scheduler.memory.pool_manager import PoolManager
 from tests.support.client import PATIENCE
 
 GIB = 1 << 30
@@ -28,11 +28,11 @@ class Lab:
 
     def __init__(self, **options: Any) -> None:
         self.quotas: dict[str, int] = {}
-        self.lending = Lending(
+        self.pools = PoolManager(
             BUDGET, apart=True, quota=lambda user: self.quotas.get(user, 0), **options
         )
-        self.lending.start()
-        self.lending.measure()
+        self.pools.start()
+        self.pools.measure()
         self.processes: list[subprocess.Popen[bytes]] = []
         self.maps: list[Any] = []
 
@@ -42,11 +42,11 @@ class Lab:
 
     def client(self, number: int, user: str) -> tuple[int, int, int]:
         """Return its process, the descriptor of its pool and its slot."""
-        self.lending.join(number, user)
+        self.pools.join(number, user)
         pid = self.process()
-        lent = self.lending.lend(number, pid, again=False)
+        lent = self.pools.lend(number, pid, again=False)
         assert lent is not None
-        self.lending.watch(number, lent[1])
+        self.pools.watch(number, lent[1])
         return (pid, *lent)
 
     def table(self, descriptor: int) -> Any:
@@ -57,7 +57,7 @@ class Lab:
         return ffi.cast("struct gpushare_pool *", buffer)
 
     def close(self) -> None:
-        self.lending.stop()
+        self.pools.stop()
         for mapped, buffer in self.maps:
             ffi.release(buffer)
             mapped.close()
@@ -101,19 +101,19 @@ def test_a_pool_is_one_users_and_ends_with_their_last_process() -> None:
         table = lab.table(ada)
         assert lib.gpushare_pool_claim(table.chunks, slot + 1)
         inode = os.fstat(ada).st_ino
-        lab.lending.forget(1)
-        lab.lending.forget(2)
-        lab.lending.reap()
+        lab.pools.forget(1)
+        lab.pools.forget(2)
+        lab.pools.reap()
         # Connections end and come back: what counts is that a process lives.
-        lab.lending.join(4, "ada")
-        found = lab.lending.lend(4, pid, again=True)
+        lab.pools.join(4, "ada")
+        found = lab.pools.lend(4, pid, again=True)
         assert found is not None
         assert os.fstat(found[0]).st_ino == inode
-        lab.lending.forget(4)
+        lab.pools.forget(4)
         for process in lab.processes[:2]:
             process.kill()
-        await until(lambda: lab.lending.status("ada") is None)
-        assert lab.lending.status("ben") is not None
+        await until(lambda: lab.pools.status("ada") is None)
+        assert lab.pools.status("ben") is not None
         _, new, _ = lab.client(5, "ada")
         assert os.fstat(new).st_ino != inode
         assert lab.table(new).chunks.owner == 0
@@ -131,12 +131,12 @@ def test_all_have_the_budget_together_and_nobody_more_than_allowed() -> None:
         assert bens.limit == BUDGET // CHUNK
         for index in range(4):
             assert lib.gpushare_pool_claim(adas.chunks + index, slot + 1)
-        lab.lending.measure()
-        lab.lending.stock(0)
+        lab.pools.measure()
+        lab.pools.prepare(0)
         assert bens.limit == BUDGET // CHUNK - 4
         lab.quotas.clear()
-        lab.lending.measure()
-        lab.lending.stock(0)
+        lab.pools.measure()
+        lab.pools.prepare(0)
         assert adas.limit == BUDGET // CHUNK
 
     lab(test)
@@ -146,9 +146,9 @@ def test_pages_are_ready_for_those_who_have_something_to_move() -> None:
     async def test(lab: Lab) -> None:
         _, ada, _ = lab.client(1, "ada")
         _, ben, _ = lab.client(2, "ben")
-        lab.lending.note(1, ev.Usage("GPU-0", promised=3 * GIB, resident=3 * GIB))
-        lab.lending.note(2, ev.Usage("GPU-0", promised=GIB, resident=GIB))
-        lab.lending.stock(128 << 20)
+        lab.pools.note(1, ev.Usage("GPU-0", promised=3 * GIB, resident=3 * GIB))
+        lab.pools.note(2, ev.Usage("GPU-0", promised=GIB, resident=GIB))
+        lab.pools.prepare(128 << 20)
         await until(lambda: size(ada) >= 96 << 20 and size(ben) >= 32 << 20)
         assert size(ada) < 128 << 20
         assert size(ben) < 64 << 20
@@ -160,9 +160,9 @@ def test_what_a_liar_states_takes_no_host_memory_from_the_others() -> None:
     async def test(lab: Lab) -> None:
         lab.client(1, "ada")
         _, ben, _ = lab.client(2, "ben")
-        lab.lending.note(1, ev.Usage("GPU-0", promised=0, host=1 << 49))
-        lab.lending.measure()
-        lab.lending.stock(0)
+        lab.pools.note(1, ev.Usage("GPU-0", promised=0, host=1 << 49))
+        lab.pools.measure()
+        lab.pools.prepare(0)
         # What it was promised, and what whole chunks round it up by.
         assert lab.table(ben).limit >= (BUDGET - 8 * CHUNK) // CHUNK
 
@@ -180,7 +180,7 @@ def test_pages_that_nobody_owns_up_to_are_given_back(caplog: pytest.LogCaptureFi
         assert size(ada) >= 8 * CHUNK
         # An honest one is at this chunk.
         table.chunks[2].owner = 1
-        lab.lending.measure()
+        lab.pools.measure()
         assert size(ada) < 2 * CHUNK
         assert "that nobody has" in caplog.text
         lying.close()
@@ -196,8 +196,8 @@ def test_who_uses_more_than_the_limit_is_named_once(caplog: pytest.LogCaptureFix
         for index in range(4):
             table.chunks[index].owner = slot + 1
         for _ in range(3):
-            lab.lending.measure()
-            lab.lending.stock(0)
+            lab.pools.measure()
+            lab.pools.prepare(0)
         assert caplog.text.count("ada uses") == 1
 
     lab(test)
@@ -208,14 +208,14 @@ def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
         _, ada, slot = lab.client(1, "ada")
         table = lab.table(ada)
         assert table.prepared_only == 1
-        lab.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=4 * CHUNK))
-        await until(lambda: lab.lending.status("ada")["prepared"] == 4 * CHUNK)  # type: ignore[index]
+        lab.pools.note(1, ev.Usage("GPU-0", promised=GIB, resident=4 * CHUNK))
+        await until(lambda: lab.pools.status("ada")["prepared"] == 4 * CHUNK)  # type: ignore[index]
         ready = [i for i in range(64) if lib.gpushare_pool_is_prepared(table.chunks + i)]
         assert len(ready) == 4
         for index in ready[:2]:
             assert lib.gpushare_pool_claim(table.chunks + index, slot + 1)
-        lab.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=2 * CHUNK, host=2 * CHUNK))
-        await until(lambda: lab.lending.status("ada")["prepared"] == 6 * CHUNK)  # type: ignore[index]
+        lab.pools.note(1, ev.Usage("GPU-0", promised=GIB, resident=2 * CHUNK, host=2 * CHUNK))
+        await until(lambda: lab.pools.status("ada")["prepared"] == 6 * CHUNK)  # type: ignore[index]
 
     lab(test, prepared_only=True)
 
@@ -240,13 +240,13 @@ def test_what_is_made_ready_leaves_room_for_who_does_the_same(
 
         monkeypatch.setattr(lending, "host_budget", budget)
         for each in labs:
-            each.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=GIB))
+            each.pools.note(1, ev.Usage("GPU-0", promised=GIB, resident=GIB))
         try:
             for left in (20, 10, 6, 2, 2, 2):
                 for each in labs:
-                    each.lending.measure()
+                    each.pools.measure()
                 for each in labs:
-                    each.lending.stock(spare)
+                    each.pools.prepare(spare)
                 await until(lambda left=left: taken() >= spare - left * CHUNK)
                 await asyncio.sleep(0.05)
                 # Where no more than one least step is left, each takes it.
