@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Host memory for swapped data, as the server lends it to clients: the pools, their sizes, and what lies outside.
+"""Lends pools of host memory for swapped data to clients, and sets their sizes.
 
-Each user has a pool of their own, since those who have one map all of it. It is made with the first client that swaps,
-never lent to anybody else, and let go once none of that user's processes is left. All pools together have the budget,
-of which each may use what the others do not, and a user no more than what an administrator set.
+Each user has a pool of their own, because all clients with a pool map the whole of it. A pool is made with the user's
+first client that swaps, is never lent to another user, and is released once none of the user's processes is left. All
+pools together have the budget. Each may use what the others do not, and a user no more than an administrator allows.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ from .pool import CHUNK, Figures, Pool
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which pages of the pool that nobody wants any more are kept: contention comes and goes.
+#: Seconds for which unwanted pages of the pool are kept, because contention comes and goes.
 KEEP = 10.0
-#: Where clients make no pages themselves, so many bytes are at hand beyond what is in use, and fewer who have less.
+#: If clients do not prepare pages themselves: the bytes that are prepared beyond what is in use, at most.
 AHEAD = 512 << 20
-#: Bytes by which a pool may take more than its table says, for the table itself.
+#: Bytes by which a pool may exceed the figures in its table, for the table itself.
 TABLE = 4 * CHUNK
-#: Of what the machine can spare, the part that may be made ready until that is measured again: other schedulers measure
-#: the same.
+#: The fraction of the machine's spare memory that may be prepared before it is measured again. Other schedulers on the
+#: machine measure the same memory.
 PREPARED_FRACTION = 0.25
-#: So many bytes may be in any case.
+#: The bytes that may be prepared in any case.
 LEAST_STEP = 256 << 20
-#: What a client may say that it has swapped out, beyond what it was promised: all that it has is in whole chunks.
+#: Bytes by which a client's swapped data may exceed its promise, because it is held in whole chunks.
 ROUNDING = 8 * CHUNK
 
 
 @dataclass(slots=True, eq=False)
 class HostAccount:
-    """What one user has of the host's memory."""
+    """One user's host memory for swapped data."""
 
-    #: None where the system gives none: clients have their own then.
+    #: None if the system provides none. Clients then have their own.
     pool: Pool | None
     clients: set[int] = field(default_factory=set)
-    #: Since when fewer pages are wanted than exist.
+    #: Since when fewer pages have been wanted than exist.
     surplus_since: float | None = None
     figures: Figures = field(default_factory=lambda: Figures(0, 0, 0, 0, 0))
-    #: Bytes that the pool took when the machine was measured.
+    #: Bytes that the pool took when the machine was last measured.
     taken: int = 0
-    #: What an administrator allows it (0: any), what it may use now, and whether it was said that it uses more.
+    #: The administrator's limit (0: none), the present limit, and whether its excess was logged.
     quota: int = 0
     limit: int = 0
     overused: bool = False
 
 
 class PoolManager:
-    """Lends each user's pool to their clients that swap, and gives it the size that is wanted.
+    """Lends each user's pool to the user's clients that swap, and sets the sizes of the pools.
 
     Parameters
     ----------
     host_memory
-        Bytes of host memory that swapped data may take; None: what the machine has.
+        Bytes of host memory that swapped data may take; None: as much as the machine has.
     apart
-        Whether each user has a pool of their own, and only while they have processes.
+        Whether each user has a pool of their own, only while the user has processes.
     quota
-        Says how many of them one user may take; 0: no bound.
+        Returns the bytes that one user may take; 0: no limit.
     prepared_only
-        Whether clients are to use no pages but those that this process has made.
+        Whether clients must only use pages that this process has prepared.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class PoolManager:
         self._prepared_only = prepared_only
         self._accounts: dict[str, HostAccount] = {}
         self._users: dict[int, str] = {}
-        #: What clients say that they hold, by client and GPU.
+        #: What clients state that they hold, by client and GPU.
         self._held: dict[tuple[int, str], ev.Usage] = {}
         #: Bytes that swapped data may take; -1: not known yet.
         self.budget = -1
-        #: What that could be if no other program needed any host memory.
+        #: The budget if no other program needed host memory.
         self.most = 0
         self._target = self._step = 0
         self._failed = False
 
     def start(self) -> None:
-        """Make the pool, where there is one for all."""
+        """Make the pool if there is one for all users."""
         if not self._apart:
             self._account("")
 
     def stop(self) -> None:
-        """Let the pools go; clients keep what they have mapped."""
+        """Release the pools. Clients keep what they have mapped."""
         for account in self._accounts.values():
             if account.pool is not None:
                 for process in account.pool.lent.values():
@@ -110,7 +110,7 @@ class PoolManager:
     # --- Clients ------------------------------------------------------------------------------
 
     def join(self, client: int, user: str) -> None:
-        """Take in whose a client is."""
+        """Note the user of a client."""
         user = user if self._apart else ""
         self._users[client] = user
         account = self._account(user)
@@ -133,7 +133,7 @@ class PoolManager:
             return None
 
     def lend(self, client: int, pid: int, *, again: bool) -> tuple[int, int] | None:
-        """Return the descriptor of its user's pool and the slot that a process has; None where there is none for it."""
+        """Return the descriptor of a user's pool and the slot of a process; None if there is none for it."""
         pool = self._accounts[self._users[client]].pool
         slot = pool.lend(pid, again=again) if pool is not None and pid else None
         if pool is None or slot is None:
@@ -150,10 +150,10 @@ class PoolManager:
             self._loop.add_reader(descriptor, self.reap)
 
     def note(self, client: int, usage: ev.Usage) -> None:
-        """Take in what a client holds."""
+        """Note what a client holds."""
         self._held[client, usage.gpu] = usage
         if self._prepared_only:
-            # More may be in use than when it was last looked at, and pages are to be ahead of that.
+            # More may be in use than at the last check, and the prepared pages must stay ahead of that.
             self._size_one(self._users[client])
 
     def forget(self, client: int) -> None:
@@ -165,12 +165,12 @@ class PoolManager:
     # --- Sizes --------------------------------------------------------------------------------
 
     def prepare(self, target: int) -> None:
-        """Have so many bytes of the pools at hand."""
+        """Keep this many bytes of the pools prepared."""
         self._target = target
         self._size()
 
     def measure(self) -> bool:
-        """Find out how much host memory there is for swapped data; return whether that has changed."""
+        """Measure the host memory for swapped data; return whether it has changed."""
         self._survey()
         for user, account in self._accounts.items():
             account.quota = self._quota(user)
@@ -185,7 +185,7 @@ class PoolManager:
         return self.budget != before
 
     def reap(self) -> None:
-        """Clean up after processes that have ended, and after users that have gone."""
+        """Clean up after processes that have ended, and after users without processes."""
         for user, account in list(self._accounts.items()):
             pool = account.pool
             if pool is not None:
@@ -197,12 +197,12 @@ class PoolManager:
                 continue
             del self._accounts[user]
             if pool is not None:
-                # Its thread has the lowest priority: nobody waits for it.
+                # Its thread has the lowest priority, so this does not wait for it.
                 self._loop.run_in_executor(None, pool.close)
         self._size()
 
     def _check(self, user: str, account: HostAccount) -> None:
-        """A limit is in memory that its clients can write to: what they take beyond it is taken back, or named."""
+        """Enforce a limit that is in memory to which clients can write: take back the excess, or log it."""
         pool, figures = account.pool, account.figures
         if pool is None or not self._apart:
             return
@@ -219,7 +219,7 @@ class PoolManager:
         account.overused = overused
 
     def _size(self) -> None:
-        """Have as many pages ready as are wanted, and give back what has been too many for a while."""
+        """Prepare as many pages as are wanted, and give back the surplus after a while."""
         self._survey()
         self._size_these(self._accounts)
 
@@ -242,7 +242,7 @@ class PoolManager:
             own = min(own, account.quota) if account.quota else own
             part, step = self._target, self._step
             if len(self._accounts) > 1:
-                # Those who have less on the GPUs need less room for it.
+                # Users with less memory on the GPUs need less room for it.
                 part = part * movable[user] // wanted if wanted else 0
                 step = step * movable[user] // wanted if wanted else 0
             self._order(account, own, min(part, own, account.taken + step), movable[user], now)
@@ -289,16 +289,16 @@ class PoolManager:
             self._loop.remove_reader(descriptor)
 
     def _movable(self) -> Counter[str]:
-        """Bytes that each user's clients may have to move out, and those that they have."""
+        """Return the bytes that each user's clients may have to evict, or have evicted."""
         found: Counter[str] = Counter()
         for (client, _), usage in self._held.items():
             found[self._users[client]] += usage.resident + usage.host
         return found
 
     def _outside(self) -> int:
-        """Bytes of swapped data that are not in a pool: of an earlier scheduler's, or of clients without a slot.
+        """Return the swapped bytes outside the pools: in an earlier scheduler's pool, or of clients without a slot.
 
-        Clients say so, and nobody can check: so never more than what they were promised, nor than is in use at all.
+        Clients state them without proof, so they count only up to their promises, and up to what is in use at all.
         """
         held: dict[str, int] = {}
         for (client, _), usage in self._held.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What administrators ask of the scheduler, and what it keeps for them (docs/how-to/admin/administration.md)."""
+"""Administration: what administrators request, and the records kept for them (docs/how-to/admin/administration.md)."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from .connection import Connection
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two comparisons of what processes hold and say, and where somebody has to be looked at again.
+#: Seconds between two comparisons of what processes hold and state; and before a suspicious process is checked again.
 COMPARE, AGAIN = 5.0, 1.0
-#: Seconds over which the longest delay of the loop is known.
+#: Seconds over which the longest delay of the event loop is known.
 LAG = 60.0
-#: Lines of the audit log that are answered where nobody says since when.
+#: Lines of the audit log in an answer without a start time.
 LAST = 100
 
-#: Parts of a GPU's memory that are metrics.
+#: The kinds of a GPU's memory in the metrics.
 _MEMORY = ("total", "reserve", "resident", "pinned", "contexts", "foreign", "ghosts", "free")
 
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 
 class Host(Protocol):
-    """What administration needs of the server."""
+    """The parts of the server that administration uses."""
 
     core: Core
     devices: Devices
@@ -57,7 +57,7 @@ class Host(Protocol):
     started: float
 
     def handle(self, event: ev.Event) -> None:
-        """Give an event to the core and do what it decides."""
+        """Pass an event to the core and carry out its decisions."""
         ...
 
     def publish(self) -> None:
@@ -69,19 +69,19 @@ class Host(Protocol):
         ...
 
     def connected(self) -> tuple[int, int]:
-        """Return how many clients there are, and how many connections in all."""
+        """Return the numbers of clients and of all connections."""
         ...
 
 
 class Administration:
-    """Does what administrators ask, and keeps what they want to know.
+    """Carries out administrators' requests, and keeps their records.
 
     Parameters
     ----------
     server
-        Knows the rest.
+        The server.
     folder
-        Where that is kept which outlives the scheduler; None: nothing does.
+        The folder of the records that outlive the scheduler; None: no records.
     """
 
     def __init__(self, server: Host, folder: Path | None) -> None:
@@ -92,7 +92,7 @@ class Administration:
         self.counters = Counters()
         self._counted = (0, 0, 0)
         self._suspicion = suspicion.Suspicion()
-        #: Of the processes that were found, the uid and the user's name.
+        #: The uid and the user's name of each process that was found.
         self._owners: dict[int, tuple[int | None, str]] = {}
         self._compared = 0.0
         self._comparing: asyncio.Task[None] | None = None
@@ -110,10 +110,10 @@ class Administration:
             "metrics": self._op_metrics,
         }
 
-    # --- Life ---------------------------------------------------------------------------------
+    # --- Start and end ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Go on with what an earlier scheduler was told; the GPUs are known by now."""
+        """Apply an earlier scheduler's records. The GPUs are known by now."""
         if self._steering is None:
             return
         try:
@@ -129,12 +129,12 @@ class Administration:
         events += [ev.Drain(gpu, True) for gpu in drained]
         events.append(ev.Maintain(str(text)[:LONGEST_TEXT]))
         for event in events:
-            # A GPU that is there no more needs no draining.
+            # A GPU that is no longer there need not be drained.
             with contextlib.suppress(ValueError):
                 self._server.handle(event)
 
     def close(self) -> None:
-        """Write what is to be kept."""
+        """Write the records."""
         if self._comparing is not None:
             self._comparing.cancel()
         now = time.time()
@@ -144,7 +144,7 @@ class Administration:
         self.audit.close()
 
     def _keep(self) -> None:
-        """Let the next scheduler go on with it."""
+        """Close the records, so that the next scheduler can open them."""
         if self._steering is None:
             return
         core = self._server.core
@@ -163,17 +163,17 @@ class Administration:
         except OSError as error:
             log.error("what was steered cannot be kept in %s: %s", self._steering, error.strerror)
 
-    # --- What happens -------------------------------------------------------------------------
+    # --- History ------------------------------------------------------------------------------
 
     def see(self, entry: ev.Log) -> None:
-        """Take in what the core logged."""
+        """Count what the core logged."""
         core, now = self._server.core, time.time()
         self.counters.see(entry, core)
         if entry.kind == "grant":
             self._history.usage.granted(entry.fields["waited"], now)
 
     def _count(self, now: float) -> None:
-        """Enter into the usage history what was counted since the last time."""
+        """Add the counts since the last time to the usage history."""
         counters = self.counters
         counted = counters.avoided, counters.given.total(), counters.moved.total()
         if counted != self._counted:
@@ -184,7 +184,7 @@ class Administration:
             self._history.usage.count(now, avoided=avoided, given=given, moved=moved)
 
     def poll(self, again: float) -> None:
-        """Look at what changes by itself; ``again``: seconds until this is called again."""
+        """Check what changes by itself; ``again``: seconds until the next call."""
         now, core = time.monotonic(), self._server.core
         if self._due is not None:
             self._lags.append((now, max(0.0, now - self._due)))
@@ -202,7 +202,7 @@ class Administration:
             self._comparing = asyncio.get_running_loop().create_task(self._compare())
 
     def note(self, connection: Connection, request: Mapping[str, Any], outcome: str) -> None:
-        """Write down what somebody asked for and what came of it, if it changes something."""
+        """Write a request that changes something, its user and its result into the audit log."""
         who = connection.principal
         asker = {
             "user": None if who is None else who.user,
@@ -211,10 +211,10 @@ class Administration:
         }
         self.audit.note(time.time(), asker, request, outcome)
 
-    # --- Who holds what -----------------------------------------------------------------------
+    # --- Audit of memory ----------------------------------------------------------------------
 
     async def _compare(self) -> None:
-        """Compare what the driver says of each process with what its client states, and measure its contexts."""
+        """Compare the driver's figures of each process with its client's statements, and measure its contexts."""
         core, self._suspicion.unsettled = self._server.core, False
         try:
             for gpu in list(core.gpus):
@@ -223,14 +223,14 @@ class Administration:
                 if held is None:
                     continue
                 stated = {
-                    # What changed meanwhile may not be in the reading.
+                    # Figures that have changed since may not be in the reading.
                     pid: now if now == before.get(pid) else [replace(c, exact=False) for c in now]
                     for pid, now in self._claims(gpu).items()
                 }
-                # They have yet to state what they hold.
+                # These clients have yet to state what they hold.
                 awaited = {client.pid for client in core.model.awaited.values()}
                 held = {pid: size for pid, size in held.items() if pid not in awaited}
-                # In a container, the driver may list processes by numbers that mean others here.
+                # In a container, the driver may list processes by numbers that mean other processes here.
                 held = {pid: size for pid, size in held.items() if pid in stated or _exists(pid)}
                 room = min(CONTEXTS, int(core.gpus[gpu].total * CONTEXTS_PART))
                 for found in self._suspicion.see(gpu, held, stated, room):
@@ -261,7 +261,7 @@ class Administration:
             self._server.handle(ev.Measured(client, gpu, size))
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return the processes that hold what nobody stated."""
+        """Return the processes with memory that no client stated."""
         return self._suspicion.status(self._owners)
 
     # --- Operations ---------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Administration:
         return {"metrics": [*self._samples(), *self.counters.samples()]}
 
     def _samples(self) -> Iterator[Sample]:
-        """Return how it stands; what happened is counted (``counters.py``)."""
+        """Return the present figures for metrics. Events are counted in ``counters.py``."""
         self._server.publish()
         core, now = self._server.core, time.monotonic()
         status = snapshot.status(core, now)
@@ -397,7 +397,7 @@ class Administration:
 
     def _find(self, text: str) -> str:
         if text in self._held:
-            # Also one that has no process now.
+            # This includes a group that has no process now.
             return text
         try:
             return self._server.core.find_group(text)
@@ -416,7 +416,7 @@ def _open_audit(folder: Path | None) -> Audit:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is a process of this number, as far as this process can see."""
+    """Whether this process can see a process with this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -427,7 +427,7 @@ def _exists(pid: int) -> bool:
 
 
 def _owner(pid: int) -> tuple[int | None, str]:
-    """Return the uid and the name of a process's user; it may be of another namespace, and so not to be found."""
+    """Return the uid and the name of a process's user, who may be unknown here in another namespace."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m jupyter_gpushare.scheduler.server.alive``: whether the scheduler answers, as a liveness probe asks.
+"""``python -m jupyter_gpushare.scheduler.server.alive``: a liveness probe that checks whether the scheduler answers.
 
-It runs every few seconds on every node, so it loads next to nothing. Any answer will do, a refusal too: what is in
-question is whether the scheduler's event loop turns.
+It runs every few seconds on every node, so it imports next to nothing. Any answer suffices, even a refusal, because it
+shows that the scheduler's event loop runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _REQUEST = b'{"op": "whoami"}'
 
 
 def answers(path: bytes) -> str:
-    """Ask the scheduler for a sign of life, and return what is wrong, or nothing."""
+    """Ask the scheduler for a sign of life; return what is wrong, or an empty text."""
     patience = struct.pack("ll", PATIENCE, 0)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            # Not Python's timeout, with which connect() fails at once while others wait to be accepted.
+            # Not Python's timeout, with which connect() fails at once while other connections wait to be accepted.
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, patience)
             connection.connect(path)

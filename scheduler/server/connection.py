@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One connection to the scheduler: who is at the other end, and the frames that come and go."""
+"""One connection to the scheduler: the identity of its peer, and its frames."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from .throttle import Lane, Throttle
 
 log = logging.getLogger(__name__)
 
-#: A connection that leaves so many bytes unread is dropped.
+#: A connection that leaves this many bytes unread is dropped.
 MAX_UNREAD = 4 << 20
-#: Refusals that the scheduler remembers, to log each once.
+#: The number of refusals that are remembered, so that each is logged once.
 MAX_REFUSALS = 1024
 
 
 class Host(Protocol):
-    """What a connection needs of the server."""
+    """The parts of the server that connections use."""
 
     throttle: Throttle
     identities: Identities
-    #: What was logged of refused processes: number, when they were started, the reason.
+    #: Refusals that were logged: a process's number, when it was started, and the reason.
     refused: set[tuple[int, str | None, str]]
 
     def add(self, connection: Connection) -> int:
-        """Take in a connection and return its number."""
+        """Add a connection, and return its number."""
         ...
 
     def remove(self, connection: Connection) -> None:
@@ -49,11 +49,11 @@ class Host(Protocol):
         ...
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
-        """Take in a client, or refuse it."""
+        """Admit a client, or refuse it."""
         ...
 
     def place(self, connection: Connection, place: protocol.Place) -> None:
-        """Say in which order a client should use the GPUs that it may use."""
+        """Send a client the order in which to use its GPUs."""
         ...
 
     def answer(self, connection: Connection, body: bytes) -> None:
@@ -61,12 +61,12 @@ class Host(Protocol):
         ...
 
     def handle(self, event: ev.Event) -> None:
-        """Give an event to the core and do what it decides."""
+        """Pass an event to the core and carry out its decisions."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """One peer: a client, a control program, or one that has not said yet."""
+    """One peer: a client, a control program, or one that has not identified itself yet."""
 
     __slots__ = (
         "_clogged",
@@ -98,31 +98,31 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._reader = protocol.FrameReader()
         self._hung_up = False
-        #: Frames that have come and are not handled yet; nothing is read while there are any.
+        #: Frames that have arrived and were not handled yet. Nothing is read while there are any.
         self._pending: Iterator[protocol.Frame] | None = None
-        #: What has to come to its end before; whether they wait for a turn; and for answers to be read.
+        #: Work that must end first; whether frames wait for a turn; and whether answers must be read first.
         self._work: asyncio.Task[None] | None = None
         self._queued = self._clogged = False
-        #: When it has to have said who it is.
+        #: When the peer must have identified itself.
         self._deadline: asyncio.TimerHandle | None = None
-        #: Anything has come.
+        #: Whether anything has arrived.
         self._heard = False
         self.number = 0
         self.group = ""
         self.pid = 0
         self.attached = False
-        #: Who is at the other end; None: has not said it yet.
+        #: The identity of the peer; None: not known yet.
         self.principal: Principal | None = None
-        #: Then, what to tell it.
+        #: The message with which to refuse it then.
         self.why = ""
         self.uid = -1
-        #: The process at the other end; 0 where it cannot be seen from here.
+        #: The process of the peer; 0 if it is not visible from here.
         self.process = 0
-        #: When the process at the other end was started.
+        #: When the process of the peer was started.
         self.started: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Number the connection, and find out whose it is, or refuse it."""
+        """Number the connection and identify its peer, or refuse it."""
         self.transport = cast("asyncio.Transport", transport)
         self.number = self._server.add(self)
         peer = transport.get_extra_info("socket")
@@ -150,12 +150,12 @@ class Connection(asyncio.Protocol):
         else:
             crowded = self._server.throttle.expect(self, self.uid, self.process)
             if isinstance(crowded, Connection):
-                # Not refused: an honest one tries again.
+                # It is not refused, because an honest peer tries again.
                 crowded._warn("one of too many that have not shown a ticket or logged in")
                 crowded.hang_up()
 
     def speaks_for(self, principal: Principal) -> None:
-        """Take in who is at the other end."""
+        """Note the identity of the peer."""
         self.principal = principal
         throttle = self._server.throttle
         free = self.uid in (0, os.getuid()) and principal.admin
@@ -181,13 +181,13 @@ class Connection(asyncio.Protocol):
             self.refuse(errno.ETIMEDOUT, "nobody said who this is; connect and say it at once")
 
     def data_received(self, data: bytes) -> None:
-        """Handle the frames that have come in whole."""
+        """Handle the complete frames that have arrived."""
         if not self._hung_up:
             self._pending = self._reader.feed(data)
             self._go_on()
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Take nothing in until some work is done, so that answers keep their order."""
+        """Handle no further frame until some work is done, so that answers keep their order."""
         self.transport.pause_reading()
         self._work = asyncio.get_running_loop().create_task(work)
         self._work.add_done_callback(self._done)
@@ -200,19 +200,19 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def pause_writing(self) -> None:
-        """Take nothing more in from one that does not read its answers; a client's word is needed all the same."""
+        """Handle no further request of a control program that does not read its answers. Clients are always heard."""
         if not self.attached:
             self._clogged = True
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on once it has read."""
+        """Continue once the peer has read its answers."""
         if self._clogged:
             self._clogged = False
             self._go_on()
 
     def _go_on(self) -> None:
-        """Handle what has come if it may be, and read on once all of it is handled."""
+        """Handle arrived frames if possible, and read on once all are handled."""
         if self._hung_up or self._is_held() or self._queued:
             return
         if self._pending is not None:
@@ -231,16 +231,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_there(self) -> bool:
-        """Whether the process that connected lives: a socket can be passed on, and a number be given out again."""
+        """Whether the process that connected still lives. A socket can be passed on, and a number be used again."""
         return self.started is not None and start_time(self.process) == self.started
 
     @property
     def unread(self) -> int:
-        """Bytes that were sent to it and that it has not read."""
+        """Return the bytes that were sent to the peer and that it has not read."""
         return self.transport.get_write_buffer_size()
 
     def proceed(self, until: float) -> bool:
-        """Handle frames that have come, until that time on the throttle's clock; return whether there are more."""
+        """Handle frames until a time on the throttle's clock; return whether there are more."""
         more = self._handle_frames(until)
         if self._queued and not more:
             self._queued = False
@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def _listen(self, frame: protocol.Frame) -> None:
-        """Handle a frame of one that is not attached."""
+        """Handle a frame of a peer that is not attached."""
         heard, self._heard = self._heard, True
         if frame.type == protocol.CONTROL:
             self._server.answer(self, frame.body)
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
             raise protocol.ProtocolError(f"a frame of type {frame.type} out of turn")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the core that a client is gone."""
+        """Notify the core that a client has left."""
         if self._reader.pending and not self._hung_up:
             self._warn("ended in the middle of a frame")
         if self._work is not None:
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
         """Send, unless the connection is ending; drop a peer that does not read."""
         if self._hung_up or self.transport.is_closing():
             return
-        # Asked before, not after: one long reply is no fault of the peer's.
+        # This is checked before and not after sending, because one long reply is not the peer's fault.
         unread = self.unread
         if unread > MAX_UNREAD or (unread and self._server.throttle.overflows(self)):
             self._warn("does not read; connection closed")
@@ -317,9 +317,9 @@ class Connection(asyncio.Protocol):
         self.transport.write(data)
 
     def write_with(self, data: bytes, descriptor: int) -> bool:
-        """Send a message that a descriptor goes along with; False if something else has to go before it.
+        """Send a message with a descriptor; return False if other data must go first.
 
-        asyncio's transports cannot do that. But they do send at once what a socket takes, so nothing is overtaken.
+        The transports of asyncio cannot do this. But they send what a socket takes at once, so nothing is overtaken.
         """
         if self._hung_up or self.unread:
             return False
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
     def refuse(self, code: int, text: str) -> None:
         """Send REFUSED and end the connection.
 
-        It is logged once for each process and reason: a refused process keeps trying to connect.
+        This is logged once for each process and reason, because a refused process keeps trying to connect.
         """
         if self._is_first_refusal(text):
             self._warn(f"refused: {text}")
@@ -343,7 +343,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def _is_first_refusal(self, text: str) -> bool:
-        """Tell whether this process was not refused for this reason before."""
+        """Whether this process was not refused for this reason before."""
         refused, refusal = self._server.refused, (self.process, self.started, text)
         if refusal in refused:
             return False
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def hang_up(self) -> None:
-        """End the connection without another word."""
+        """End the connection without a message."""
         self._hung_up = True
         self.transport.abort()
 
@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
     def _present(self, text: str) -> None:
         identities = self._server.identities
         if not identities.rules.node:
-            # It serves one user, whoever of their programs has a ticket of another scheduler.
+            # This scheduler serves one user, even if a program of theirs has a ticket of another scheduler.
             return
         self.why = "the scheduler does not know this kernel's ticket, or it was revoked; restart the kernel"
         try:
@@ -377,11 +377,11 @@ class Connection(asyncio.Protocol):
         if holder is not None:
             self.speaks_for(holder)
             return
-        # It is told so when it asks for something: who is not done with sending would not read it.
+        # The peer gets the message when it sends a request: while it is sending, it would not read it.
         self.principal = None
 
     def _speak_for(self, group: str) -> Principal:
-        """Return who is at the other end, who may speak for a group, or raise `Denied`."""
+        """Return the identity of the peer, which may speak for a group, or raise `Denied`."""
         if self.principal is None:
             raise Denied("login_required", self.why)
         self._server.identities.claim(self.principal, group)
@@ -390,9 +390,9 @@ class Connection(asyncio.Protocol):
     def _hello(self, body: bytes) -> None:
         attach = protocol.decode_hello(self.number, body)
         who = self._speak_for(attach.group)
-        # An administrator's process may be one of another's group.
+        # An administrator's process may belong to another user's group.
         user = self._server.identities.owner(attach.group) or who.user
-        # Of a process in another PID namespace, the number that it has in this one, if it has one.
+        # For a process in another PID namespace, this is its number here, if it has one.
         self.pid = self.process or attach.pid
         self.group = attach.group
         self._server.attach(self, replace(attach, user=user, teams=who.teams, pid=self.pid))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the server is told beside the core's settings."""
+"""The server's options besides the core's settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Options:
 
     path: Path
     simulated: bool = False
-    #: Bytes of host memory that swapped data may take; None: what the machine has.
+    #: Bytes of host memory that swapped data may take; None: as much as the machine has.
     host_memory: int | None = None
     identity: Identity = field(default_factory=Identity)
     limits: Limits = PERSONAL
-    #: Swapped data goes only to pages that this process has made.
+    #: Whether swapped data goes only to pages that this process has prepared.
     prepared_only: bool = False
-    #: Who may connect to the socket, of a node scheduler.
+    #: Who may connect to the socket of a node's scheduler.
     access: Access | None = None
-    #: The socket, where somebody else made it, whose it stays; None: it is made at `path`.
+    #: A socket that another program made and owns; None: the server makes it at `path`.
     listener: socket.socket | None = None
-    #: What clients use, for checkpoints; None: nobody hibernates.
+    #: The driver that clients use, for checkpoints; None: no process hibernates.
     driver: Driver | None = None

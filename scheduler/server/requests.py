@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What control programs may ask of the scheduler (``docs/reference/control.md``)."""
+"""The requests of control programs (``docs/reference/control.md``)."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ from .connection import Connection
 from .options import Options
 from .throttle import Throttle
 
-#: Longest parameters of a notice: the history keeps them.
+#: The longest parameters of a notice, since the history keeps them.
 MAX_NOTICE = 4096
-#: So many recordings are remembered.
+#: The number of recordings that are remembered.
 MOST_RECORDINGS = 16
 
-#: What an operation returns: at once, or later.
+#: The result of an operation, at once or later.
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 
-#: What ends in an answer that says so.
+#: Errors that end in an answer with their text.
 REFUSALS = (RequestError, protocol.ProtocolError, Denied, LoginError)
 
 
 class Host(administration.Host, Protocol):
-    """What the requests need of the server."""
+    """The parts of the server that requests use."""
 
     administration: Administration
     options: Options
     identities: Identities
-    #: Says whose a token is; None: there is none to ask.
+    #: Returns the user of a token; None: there is no Hub to ask.
     hub: Hub | None
     throttle: Throttle
     pools: PoolManager
@@ -70,15 +70,15 @@ class Host(administration.Host, Protocol):
     history: deque[dict[str, Any]]
     #: The number of the last event of the history.
     sequence: int
-    #: Connections that get every event.
+    #: Connections that receive every event.
     subscribers: set[Connection]
 
     def close_ticket(self, user: str, groups: Collection[str]) -> None:
-        """End what control programs do with tickets that were revoked."""
+        """End the connections of control programs with tickets that were revoked."""
         ...
 
     def view_of(self, connection: Connection) -> View | None:
-        """Return what the user at the other end sees of others; None: all."""
+        """Return what the user of a connection may see of others; None: all."""
         ...
 
 
@@ -88,14 +88,14 @@ class Requests:
     Parameters
     ----------
     server
-        Knows the rest.
+        The server.
     """
 
     def __init__(self, server: Host) -> None:
         self._server = server
-        #: What users and teams are entitled to.
+        #: The entitlements of users and teams.
         self._entitlements: dict[str, ev.Entitle] = {}
-        #: Recordings that were asked for.
+        #: The recordings that were requested.
         self._writers: list[Writer] = []
         self._operations: dict[str, Callable[[Connection, Any], Answer]] = {
             "whoami": self._op_whoami,
@@ -127,7 +127,7 @@ class Requests:
         }
 
     def answer(self, connection: Connection, body: bytes) -> bytes | Coroutine[Any, Any, None]:
-        """Do what a request asks, and return the REPLY; or what does it in time, and sends the REPLY."""
+        """Carry out a request, and return the REPLY; or return what does so later and sends the REPLY."""
         request: dict[str, Any] = {}
         try:
             request = protocol.decode_json(body)
@@ -165,7 +165,7 @@ class Requests:
         self._server.administration.note(connection, request, outcome)
         connection.write(reply)
 
-    # --- Who is who ---------------------------------------------------------------------------
+    # --- Identity -----------------------------------------------------------------------------
 
     def _op_whoami(self, connection: Connection, asked: bodies.Body) -> dict[str, Any]:
         identity, who = self._server.options.identity, connection.principal
@@ -177,9 +177,9 @@ class Requests:
             "kernel": None if who is None else who.kernel,
             "needs": needs if who is None else "",
             "node": identity.node,
-            # A uid that says whose a server is says whose its kernels are, too.
+            # A uid that states the user of a server also states the user of its kernels.
             "tickets": connection.uid in identity.shared_uids,
-            # Then its kernels' ids are to be claimed before anybody else can read them (`claim`).
+            # The ids of its kernels must then be claimed before any other user can read them (`claim`).
             "claims": identity.node,
         }
 
@@ -205,7 +205,7 @@ class Requests:
             raise RequestError(f"'group' may have {LONGEST_ID} bytes")
         identities.check(who, group)
         if identities.owner(group) not in (None, who.user):
-            # An administrator may speak for every group, but does not come to own it.
+            # An administrator may act for every group, but does not become its owner.
             raise Denied("not_yours", f"{group!r} is not yours, but another user's")
         identities.tickets.claim(who.user, group)
 
@@ -221,7 +221,7 @@ class Requests:
         revoked = identities.tickets.keep(who.user, asked.server, frozenset(asked.groups))
         self._server.close_ticket(who.user, revoked)
         await identities.tickets.save()
-        # Those of an earlier scheduler that could not keep them.
+        # Groups of an earlier scheduler that could not remember its claims.
         missing = [group for group in asked.groups if identities.tickets.owner(group) != who.user]
         return {"revoked": revoked, "missing": missing}
 
@@ -242,12 +242,12 @@ class Requests:
         return identities
 
     def _who(self, connection: Connection) -> Principal:
-        """Return who asks, for what only those may that have said so."""
+        """Return the user who asks, for requests that need an identity."""
         who = connection.principal
         assert who is not None, "permissions.check let it pass"
         return who
 
-    # --- What there is ------------------------------------------------------------------------
+    # --- Status -------------------------------------------------------------------------------
 
     def _op_status(self, connection: Connection, asked: bodies.Status) -> dict[str, Any]:
         self._server.publish()
@@ -300,7 +300,7 @@ class Requests:
         return {"events": events, "sequence": self._server.sequence}
 
     def _op_subscribe(self, connection: Connection, asked: bodies.Body) -> dict[str, Any]:
-        # What has happened but is not published yet belongs before the subscription.
+        # What has happened but was not published yet belongs before the subscription.
         self._server.publish()
         self._server.subscribers.add(connection)
         return {"sequence": self._server.sequence}
@@ -343,7 +343,7 @@ class Requests:
         if not wishes:
             names = [name for name in asked.__struct_fields__ if name not in ("group", "later")]
             raise RequestError(f"there is nothing to adjust: give one of {', '.join(names)}")
-        # An id that nobody has yet may well be the beginning of another's.
+        # An unknown id may be a prefix of another user's group.
         find = self._claim if asked.later else self._find
         group = find(connection, asked.group)
         try:
@@ -361,12 +361,12 @@ class Requests:
         return {"shares": self._shares()}
 
     def entitle(self, event: ev.Entitle) -> None:
-        """Entitle somebody to something.
+        """Set an entitlement.
 
         Raises
         ------
         ValueError
-            If that cannot be; the message is one sentence for who asked.
+            It is not valid. The message is one sentence for the user.
         """
         self._server.handle(event)
         if event.entitlement == ev.Entitlement() and not event.members:
@@ -421,7 +421,7 @@ class Requests:
             writer = Writer(core, path, seconds=seconds, on_end=tell)
         except RecordingError as error:
             raise RequestError(str(error)) from None
-        # Of those that have ended, somebody may still want to know how.
+        # A user may still want to know how an ended recording went.
         self._writers = [*self._writers[-MOST_RECORDINGS:], writer]
         return {"recording": writer.status()}
 
@@ -466,14 +466,14 @@ class Requests:
         return {}
 
     def _claim(self, connection: Connection, group: str) -> str:
-        """The group with the id that a request names, which may be one that nobody has yet."""
+        """Return the group with the id in a request, which may be unknown yet."""
         self._server.identities.claim(self._who(connection), group)
         return group
 
     def _find(self, connection: Connection, text: str, *, hidden: bool = False) -> str:
-        """The group that a request means: by its id, a unique beginning of it, or its name.
+        """Return the group that a request names: by its id, a unique prefix of it, or its name.
 
-        With ``hidden``, it may be another user's, by the id that it is shown with.
+        With ``hidden``, it may be another user's, by the id with which it is shown.
         """
         core, identities, who = self._server.core, self._server.identities, self._who(connection)
         view = self._server.view_of(connection)
@@ -501,6 +501,6 @@ def _refusal(error: Exception) -> bytes:
 
 
 def recording_ended(server: Host, writer: Writer) -> None:
-    """Say that a recording ended before its time."""
+    """Note that a recording ended before its time."""
     params = {"file": str(writer.path), "why": writer.ended, "error": writer.error}
     server.handle(ev.Notice("", "recording_ended", params))

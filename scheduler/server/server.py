@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The scheduler's process: sockets, time and devices around the core.
 
-What the core decides is written to the sockets first; logs, subscribers and readings of the devices
-come after it, in the event loop's next round.
+Decisions of the core are written to the sockets first. Logs, subscribers and readings of the devices follow in the next
+round of the event loop.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from .throttle import Throttle
 log = logging.getLogger(__name__)
 
 HISTORY = 10_000
-#: Connections that wait to be taken in. They are one by one: who comes in a crowd is heard before the next, and where
-#: there are no descriptors left, asyncio reports each one that it tries to take in.
+#: Connections that wait to be accepted. They are accepted one by one, so that a crowd does not delay the others.
+#: Without free descriptors, asyncio reports each connection that it tries to accept.
 BACKLOG, ACCEPTED = 512, 1
-#: While others wait, a burst is over after so many seconds without work.
+#: Seconds without work after which a burst is over while other groups wait.
 QUIET = 0.008
-#: Bytes that a client asks for beyond its need.
+#: Bytes that a client requests beyond its need.
 HEADROOM = 64 << 20
-#: A revoked client that has nothing in flight answers within so many seconds: the loop does not go to sleep meanwhile,
-#: since waking it up again would take as long as all the rest of a hand-off.
+#: Seconds in which a revoked client with nothing in flight answers. The loop does not sleep in the meantime, because
+#: waking it up would take as long as the rest of a hand-off.
 ALERT = 0.0005
 #: Seconds between two rehearsals at least.
 REHEARSED = 0.02
-#: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
+#: Seconds between readings of the GPUs and of the host memory without a request.
 POLL = 1.0
 
 
@@ -69,11 +69,11 @@ class Server:
     Parameters
     ----------
     core
-        Decides.
+        The core.
     devices
         Reads the GPUs.
     options
-        The rest.
+        The other options.
     """
 
     def __init__(self, core: Core, devices: Devices, options: Options) -> None:
@@ -86,17 +86,17 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._clients: dict[int, Connection] = {}
-        #: Connections that get every event.
+        #: Connections that receive every event.
         self.subscribers: set[Connection] = set()
         self._gpus: set[str] = set()
-        #: Of each group that is attached, the name and the user.
+        #: The name and the user of each attached group.
         self._names: dict[str, str] = {}
         self._users: dict[str, str] = {}
         self.identities = Identities(options.identity, core.groups)
         url = options.identity.hub_api_url
-        #: Says whose a token is; None: there is none to ask.
+        #: Returns the user of a token; None: there is no Hub to ask.
         self.hub = Hub(url) if url else None
-        #: What was logged of refused processes: number, when they were started, the reason.
+        #: Refusals that were logged: a process's number, when it was started, and the reason.
         self.refused: set[tuple[int, str | None, str]] = set()
         self.throttle = Throttle(options.limits)
         self.pools = PoolManager(
@@ -115,7 +115,7 @@ class Server:
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
-        #: The loop does not sleep, and publishes nothing, until then.
+        #: Until then, the loop does not sleep and publishes nothing.
         self._alert, self._alert_until = False, 0.0
         self._publishing = False
         self._rehearsal, self._rehearse_at = Rehearsal(), 0.0
@@ -126,7 +126,7 @@ class Server:
         self._requests = Requests(self)
         self.placement = Placement(core)
 
-    # --- Life ---------------------------------------------------------------------------------
+    # --- Start and end ------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the devices and listen; the caller holds the lock.
@@ -134,7 +134,7 @@ class Server:
         Raises
         ------
         AddressError
-            If the socket cannot be made.
+            The socket cannot be made.
         """
         for device in self.devices.start():
             self._learn(device)
@@ -143,7 +143,7 @@ class Server:
         await self._succession.begin(self._gpus)
         self._poll()
         listener = self.options.listener or bind(self.options.path, self.options.access)
-        # Since Python 3.13, asyncio would remove a socket that stays another's.
+        # Since Python 3.13, asyncio would remove a socket that another program owns.
         keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
         self._listener = await self._loop.create_unix_server(
             lambda: Connection(self), sock=listener, backlog=ACCEPTED, **keep
@@ -182,7 +182,7 @@ class Server:
     # --- Connections --------------------------------------------------------------------------
 
     def add(self, connection: Connection) -> int:
-        """Take in a connection and return its number."""
+        """Add a connection, and return its number."""
         self._last_number += 1
         self._connections[self._last_number] = connection
         return self._last_number
@@ -200,7 +200,7 @@ class Server:
             self._succession.note_clients()
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
-        """Take in a client, or refuse it."""
+        """Admit a client, or refuse it."""
         for usage in attach.usages:
             if not self._knows(usage.gpu):
                 connection.refuse(errno.ENODEV, self._unknown(usage.gpu))
@@ -223,18 +223,18 @@ class Server:
         self._welcome(connection, waiting, attach)
         self._execute(decisions, now)
         if attach.leased:
-            # One that comes back to its group's lease is no news otherwise.
+            # A client that returns to its group's lease is not worth an event.
             self._glimpses.append(glimpse(self.core, attach.group, now))
 
     def _host_quota(self, user: str) -> int:
-        """Return how many bytes of host memory a user's data may take; 0: no bound."""
+        """Return the bytes of host memory that a user's data may take; 0: no limit."""
         group = next((g for g in self.core.groups.values() if g.user == user), None)
         claims = () if group is None else self.core.times.of(group)[:-1]
         return min((c.entitlement.host for c in claims if c.entitlement.host), default=0)
 
     def place(self, connection: Connection, place: protocol.Place) -> None:
-        """Say in which order a client should use the GPUs that it may use."""
-        # Slices may have been made since; one look tells of all.
+        """Send a client the order in which to use its GPUs."""
+        # MIG slices may have been made since; one check finds all.
         all(self._knows(gpu) for gpu in place.gpus)
         user = "" if connection.principal is None else connection.principal.user
         order, known = self.placement.place(
@@ -268,9 +268,9 @@ class Server:
             connection.do(reply)
 
     def close_ticket(self, user: str, groups: Collection[str]) -> None:
-        """End what control programs do with tickets that were revoked.
+        """End the connections of control programs with tickets that were revoked.
 
-        A client that is attached stays, since it uses the GPU all the same.
+        An attached client stays, since it uses the GPU anyway.
         """
         for connection in list(self._connections.values()):
             who = connection.principal
@@ -280,24 +280,24 @@ class Server:
                 connection.hang_up()
 
     def entitle(self, event: ev.Entitle) -> None:
-        """Entitle somebody to something, as the request ``entitle`` does.
+        """Set an entitlement, as the request ``entitle`` does.
 
         Raises
         ------
         ValueError
-            If that cannot be.
+            It is not valid.
         """
         self._requests.entitle(event)
 
     # --- Events and decisions -----------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Give an event to the core and do what it decides.
+        """Pass an event to the core and carry out its decisions.
 
         Raises
         ------
         ProtocolViolation
-            If the event is one that its client may not cause.
+            The client must not send this event.
         """
         match event:
             case ev.Grow() if not self._knows(event.least.gpu):
@@ -311,9 +311,9 @@ class Server:
         self._execute(self.core.handle(event, now), now)
 
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
-        """Carry out decisions, and give the core each reading that it asks for, until it asks for none."""
+        """Carry out decisions, and pass the core each reading that it requests, until it requests none."""
         asked = deque(self._carry_out(decisions, now))
-        # A grant may wait for a reading: no round of the loop in between.
+        # A grant may wait for a reading, so there is no round of the loop in between.
         while asked:
             device = self._read_now(self.devices.read, asked.popleft())
             if device is not None:
@@ -369,7 +369,7 @@ class Server:
         for client, data in frames.items():
             self._send(client, data)
         for client in granted:
-            # One that joins its group's lease is no news otherwise.
+            # A client that joins its group's lease is not worth an event.
             if (known := self.core.clients.get(client)) is not None:
                 changed[known.group.id] = None
         if revoked:
@@ -381,7 +381,7 @@ class Server:
         return at_once
 
     def _process(self, client: int) -> int:
-        """Return the process to be checkpointed or restored; 0 where it cannot be told, or is gone."""
+        """Return the process to be checkpointed or restored; 0 if it is unknown or has ended."""
         connection = self._clients.get(client)
         return 0 if connection is None or not connection.is_there else connection.process
 
@@ -404,7 +404,7 @@ class Server:
             self._publish_soon()
 
     def _publish_soon(self) -> None:
-        """Publish in the next round of the loop, or after a hand-off that is under way."""
+        """Publish in the next round of the loop, or after a current hand-off."""
         if self._fresh and not self._alert and not self._publishing:
             self._publishing = True
             self._loop.call_soon(self.publish)
@@ -418,7 +418,7 @@ class Server:
             self._timer = None
         self._deadline = deadline
         if deadline is not None:
-            # asyncio's clock is time.monotonic, the core's too.
+            # The clock of asyncio is time.monotonic, as is the core's.
             self._timer = self._loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
@@ -440,11 +440,11 @@ class Server:
         return gpu in self._gpus
 
     def pids(self) -> dict[int, int]:
-        """Return the process of each client, as this system numbers it; 0 where it cannot be seen from here."""
+        """Return the process of each client by its number on this system; 0 if it is not visible from here."""
         return {number: connection.process for number, connection in self._clients.items()}
 
     def connected(self) -> tuple[int, int]:
-        """Return how many clients there are, and how many connections in all."""
+        """Return the numbers of clients and of all connections."""
         return len(self._clients), len(self._connections)
 
     def _unknown(self, gpu: str) -> str:
@@ -463,7 +463,7 @@ class Server:
             self._learn(device)
 
     def _read_now(self, how: Reading, gpu: str) -> ev.Device | None:
-        """Read a GPU; if that is slow, a thread reads it and gives the result to the core, and None is returned."""
+        """Read a GPU. If that is slow, a thread reads it and passes the result to the core, and None is returned."""
         if self.devices.slow:
             task = self._loop.create_task(self._read_in_thread(how, gpu))
             self._readings.add(task)
@@ -529,7 +529,7 @@ class Server:
             self._push(happened)
 
     def view_of(self, connection: Connection) -> View | None:
-        """Return what who is at the other end sees of others; None: all."""
+        """Return what the user of a connection may see of others; None: all."""
         who = connection.principal
         assert who is not None, "who has not said who it is asks for nothing"
         return self.identities.view(who, self.core.times.teams_of(who.user))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From one scheduler to the next: the list of clients, and the return of those that the previous scheduler had."""
+"""From one scheduler to the next: the list of clients, and the return of the previous scheduler's clients."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .options import Options
 
 log = logging.getLogger(__name__)
 
-#: Seconds that clients of the previous scheduler have to attach again, and between two looks whether they have exited.
+#: Seconds in which the previous scheduler's clients must attach, and seconds between checks whether they have exited.
 RETURN_PATIENCE, RETURN_LOOK = 30.0, 0.2
-#: Seconds after which the list of clients is written once one came or went.
+#: Seconds after which the list of clients is written once a client has come or left.
 ROSTER_DELAY = 0.05
 
 
 class Succession:
-    """Keeps the list of clients for the next scheduler, and lets the clients of the previous scheduler come back.
+    """Keeps the list of clients for the next scheduler, and awaits the clients of the previous scheduler.
 
     Parameters
     ----------
     core, devices, options
-        The server's.
+        Those of the server.
     handle
-        Takes an event in.
+        Passes an event to the core.
     clients
-        The connections of the clients that are attached, by number.
+        The connections of the attached clients, by number.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Succession:
         self._return_timer: asyncio.TimerHandle | None = None
 
     async def begin(self, gpus: Collection[str]) -> None:
-        """Read the list that the previous scheduler left, and let its clients come back."""
+        """Read the previous scheduler's list, and await its clients."""
         folder = self._options.identity.state_dir
         if self._options.identity.node:
             path = None if folder is None else folder / "clients.json"
@@ -73,21 +73,21 @@ class Succession:
             self._look_for_clients()
 
     def end(self) -> None:
-        """Leave the list to the next scheduler: it keeps the clients that are attached now."""
+        """Leave the list to the next scheduler, with the clients that are attached now."""
         self.write()
         self._roster = None
         if self._return_timer is not None:
             self._return_timer.cancel()
 
     def add(self, connection: Connection, attach: ev.Attach) -> None:
-        """List a client that is about to attach."""
+        """Add a client that is about to attach to the list."""
         if self._roster is not None:
-            # Before it is told that it has attached: this scheduler may be killed at any time.
+            # This comes before the client is notified, because this scheduler may be killed at any time.
             self._roster.add(_awaited(connection, attach.group, attach.usages))
         self.note_clients()
 
     def note_clients(self) -> None:
-        """Write the list of clients soon: several may come or go, or be asked something for, at once."""
+        """Write the list of clients soon. Several may come or leave at once, or get other wishes."""
         if self._roster is not None and self._roster_timer is None:
             self._roster_timer = self._loop.call_later(ROSTER_DELAY, self.write)
 
@@ -110,7 +110,7 @@ class Succession:
         self._roster.write(listed, {group: wishes for group, wishes in asked.items() if wishes})
 
     def _wish_again(self, group: str, asked: dict[str, Any]) -> None:
-        """Take in what people asked the previous scheduler for a group."""
+        """Apply the wishes for a group that the previous scheduler left."""
         if not asked:
             return
         try:
@@ -130,5 +130,5 @@ class Succession:
 
 
 def _awaited(connection: Connection, group: str, usages: tuple[ev.Usage, ...]) -> ev.Awaited:
-    """Return a client as the list for the next scheduler has it."""
+    """Return a client's entry in the list for the next scheduler."""
     return ev.Awaited(connection.process, connection.started or "", group, usages)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What systemd and one of its services say to each other: sockets that were made before, and how the service fares."""
+"""The protocol between systemd and a service: sockets that were made before, and the state of the service."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import time
 from collections.abc import MutableMapping
 from pathlib import Path
 
-#: The first descriptor that is passed.
+#: The first passed descriptor.
 _FIRST = 3
 
 
 class ActivationError(Exception):
-    """What was passed is no socket to serve; the message says what to do."""
+    """The passed descriptors are not a socket to serve. The message says what to do."""
 
 
 class Passed(socket.socket):
-    """A socket that somebody else made, and listens on.
+    """A socket that another program made, and listens on.
 
-    Who connects is shown the user of the process that listened last: root, not the service's user, whom nobody trusts.
+    Peers see the user of the process that listened last: root, not the service's user, whom no client trusts.
     """
 
     def listen(self, backlog: int = 0, /) -> None:
@@ -35,12 +35,12 @@ def activated(environ: MutableMapping[str, str] | None = None) -> socket.socket 
     Raises
     ------
     ActivationError
-        If it was passed something else than one listening Unix socket with a path.
+        The passed descriptors are not one listening Unix socket with a path.
     """
     environ = os.environ if environ is None else environ
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
-    # Of another process, whose environment was inherited.
+    # These are of another process, whose environment was inherited.
     if pid != str(os.getpid()) or not count.isdecimal() or int(count) == 0:
         return None
     if int(count) != 1:
@@ -68,17 +68,17 @@ def activated(environ: MutableMapping[str, str] | None = None) -> socket.socket 
 
 
 def path_of(listener: socket.socket) -> Path:
-    """Where a socket that was passed lies."""
+    """Return the path of a passed socket."""
     return Path(str(listener.getsockname()))
 
 
 def asks() -> bool:
-    """Whether systemd started this process, and waits for what it says with `notify`."""
+    """Whether systemd started this process, and waits for messages of `notify`."""
     return os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@"))
 
 
 def notify(*states: str) -> None:
-    """Tell systemd how the service fares, if it asks: for instance ``READY=1``. Nothing depends on it."""
+    """Send systemd the state of the service if it asks for that, for instance ``READY=1``. Errors are ignored."""
     if not asks():
         return
     address = os.environ["NOTIFY_SOCKET"]
@@ -89,12 +89,12 @@ def notify(*states: str) -> None:
 
 
 def notify_reloading() -> None:
-    """Tell systemd that the configuration is being read anew; ``READY=1`` says that it was."""
+    """Notify systemd that the configuration is being read again; ``READY=1`` ends that."""
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
 def watchdog_period() -> float | None:
-    """Seconds between two ``WATCHDOG=1`` that systemd is content with; None: it does not ask for them."""
+    """Return the seconds in which systemd expects a ``WATCHDOG=1``; None: it expects none."""
     text = os.environ.get("WATCHDOG_USEC", "")
     owner = os.environ.get("WATCHDOG_PID", str(os.getpid()))
     if not text.isdecimal() or int(text) == 0 or owner != str(os.getpid()):
@@ -103,7 +103,7 @@ def watchdog_period() -> float | None:
 
 
 def reassure(loop: asyncio.AbstractEventLoop) -> None:
-    """Say now and then that the loop turns, if systemd asks: it starts a new process in place of one that hangs."""
+    """Notify systemd regularly that the loop runs, if it asks for that. It replaces a process that hangs."""
     period = watchdog_period()
     if period is not None:
         notify("WATCHDOG=1")

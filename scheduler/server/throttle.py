@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How much of the scheduler one user may take, so that nobody harms the others by asking too much.
+"""Limits how much of the scheduler one user may take, so that no user harms the others with too many requests.
 
 Time
-    What handling a user's frames costs is measured. Frames are handled in slices, one connection's after the other's,
-    and of each round of the event loop a user gets one turn; so whoever sends one frame waits for one turn of each of
-    the others, however much those send over however many connections. Who has used more than its share of a window is
-    not listened to for a while. Nothing is lost by that, and nobody is cut off: what it sends waits in its sockets.
+    The cost of handling a user's frames is measured. Frames are handled in slices, one connection after the other, and
+    each user gets one turn in each round of the event loop. So a user who sends one frame waits for one turn of each
+    other user, however much these send over however many connections. A user who has used more than their share of a
+    window is not served for a while. Nothing is lost and no connection ends, because the frames wait in the sockets.
 
 Connections
-    A user may have so many. Those that have not said whose they are have a time to do so, and are few in all: where
-    there would be more, whoever has the most of them loses the oldest, so that a crowd keeps nobody else out.
+    The number of a user's connections is limited. Connections without an identity must identify themselves in time, and
+    their total number is small. When there are too many, the process with the most of them loses its oldest, so that a
+    crowd does not shut the others out.
 
 Answers
-    What a user's programs leave unread counts together.
+    The bytes that a user's programs leave unread count together.
 
-A scheduler of one person has none of these bounds, but for the slices, each connection by itself.
+A scheduler of one user has none of these limits except the slices, each connection by itself.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one user may take. 0: no bound."""
+    """The limits of one user. 0: no limit."""
 
     #: Connections at once.
     connections: int = 256
-    #: Connections, of all users, that have not said whose they are; and seconds until they have to have.
+    #: Connections of all users without an identity; and the seconds in which they must identify themselves.
     unidentified: int = 64
     introduction: float = 10.0
-    #: Bytes of answers that its connections leave unread together.
+    #: Bytes of answers that the user's connections leave unread together.
     unread: int = 16 << 20
-    #: Fraction of the scheduler's time, and the seconds over which it holds.
+    #: The fraction of the scheduler's time, and the seconds over which it applies.
     share: float = 0.5
     window: float = 0.2
     #: Seconds of a round of the event loop.
     turn: float = 0.004
-    #: Seconds for which one connection's frames are handled at a stretch.
+    #: Seconds for which one connection's frames are handled without a pause.
     stretch: float = 0.002
 
 
-#: Lines of the log that a user's connections may cause in so many seconds.
+#: Log lines that a user's connections may cause, in this many seconds.
 LINES, LINES_FOR = 20, 60.0
-#: Notices that they may have in as many: all see the last fifty.
+#: Notices in this many seconds; all users see the last fifty.
 NOTICES = 20
 
-#: For a scheduler whose connections are all of one user.
+#: The limits if all connections are of one user.
 PERSONAL = Limits(
     connections=0, unidentified=0, introduction=0.0, unread=0, share=0.0, turn=0.0, stretch=0.005
 )
@@ -61,15 +62,15 @@ PERSONAL = Limits(
 class Peer(Protocol):
     """A connection, as it is throttled."""
 
-    #: Whose turn its frames take.
+    #: The lane whose turn its frames take.
     lane: Lane
 
     def proceed(self, until: float) -> bool:
-        """Handle frames that have come, until that time on the throttle's clock; return whether there are more."""
+        """Handle frames until a time on the throttle's clock; return whether there are more."""
 
     @property
     def unread(self) -> int:
-        """Bytes that were sent to it and that it has not read."""
+        """Return the bytes that were sent to it and that it has not read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,35 +78,35 @@ class Lane:
     """What one user's connections take."""
 
     peers: set[Peer] = field(default_factory=set)
-    #: Those whose frames wait for the next turn, and those that left something unread when last written to.
+    #: Connections whose frames wait for the next turn, and those that left something unread when last written to.
     waiting: deque[Peer] = field(default_factory=deque)
     slow: set[Peer] = field(default_factory=set)
-    #: Seconds that may be taken now, as of when.
+    #: Seconds that may be taken now, and when this was computed.
     credit: float = 0.0
     at: float = 0.0
-    #: Of an administrator, or a scheduler of one person: it takes what it likes.
+    #: Whether it has no limits: it is an administrator's, or the scheduler has one user.
     free: bool = False
-    #: What is left of the turn, in which round.
+    #: What is left of the turn, and in which round.
     left: float = 0.0
     round: int = -1
     handle: asyncio.Handle | None = None
-    #: Lines that it has caused since when, and how many were left out.
+    #: Log lines that it has caused, since when, and how many were left out.
     lines: int = 0
     lines_since: float = 0.0
     unsaid: int = 0
-    #: When it last had a notice, latest last.
+    #: When it had its last notices, latest last.
     noticed: deque[float] = field(default_factory=lambda: deque(maxlen=NOTICES))
 
 
 class Throttle:
-    """Divides the scheduler among those who use it.
+    """Divides the scheduler among its users.
 
     Parameters
     ----------
     limits
-        What each may take.
+        The limits of each user.
     clock
-        Measures; seconds.
+        The clock, in seconds.
     """
 
     def __init__(
@@ -117,16 +118,16 @@ class Throttle:
         self._lanes: dict[str, Lane] = {}
         self._round = 0
         self._turning = False
-        #: Connections that have not said whose they are, oldest first, and of which process each is.
+        #: Connections without an identity, oldest first, and the process of each.
         self._unidentified: dict[Peer, tuple[int, int]] = {}
 
     # --- Connections --------------------------------------------------------------------------
 
     def admit(self, peer: Peer, whose: str, free: bool = False) -> bool:
-        """Have a connection share a user's lane; False if that has too many already.
+        """Have a connection share a user's lane; return False if that has too many already.
 
-        It leaves the lane that it had before, and is given the new one in either case. With ``free``, it has one of its
-        own, without bounds.
+        In either case it leaves its previous lane and gets the new one. With ``free``, it gets one of its own, without
+        limits.
         """
         limits = self.limits
         self.leave(peer)
@@ -140,7 +141,7 @@ class Throttle:
         return lane.free or not limits.connections or len(lane.peers) <= limits.connections
 
     def leave(self, peer: Peer) -> None:
-        """Take a connection out of its lane, and of those that are not known."""
+        """Remove a connection from its lane, and from those without an identity."""
         self._unidentified.pop(peer, None)
         lane = getattr(peer, "lane", None)
         if lane is None:
@@ -151,7 +152,7 @@ class Throttle:
             lane.waiting.remove(peer)
 
     def sweep(self) -> None:
-        """Forget users that have no connection; not at once, or who comes back would have its credit anew."""
+        """Forget users without connections; not at once, since a user who returns would have full credit again."""
         now = self.clock()
         for whose, lane in list(self._lanes.items()):
             if not lane.peers and now - lane.at > self.limits.window:
@@ -162,7 +163,7 @@ class Throttle:
         return self._lanes.get(whose)
 
     def expect(self, peer: Peer, uid: int, pid: int) -> Peer | None:
-        """Take in a connection that has not said whose it is; return one that has to go for it, if any."""
+        """Add a connection without an identity; return one that must end for it, if any."""
         most = self.limits.unidentified
         self._unidentified[peer] = uid, pid
         if not most or len(self._unidentified) <= most:
@@ -175,11 +176,11 @@ class Throttle:
 
     @property
     def unidentified(self) -> int:
-        """How many connections have not said whose they are."""
+        """Return the number of connections without an identity."""
         return len(self._unidentified)
 
     def may_say(self, peer: Peer) -> int | None:
-        """Return how many lines of the log about a user's connections were left out before one; None: it is, too."""
+        """Return how many log lines about a user were left out before this one; None: this one is left out, too."""
         lane, now = peer.lane, self.clock()
         if lane.free:
             return 0
@@ -193,7 +194,7 @@ class Throttle:
         return unsaid
 
     def may_notify(self, peer: Peer) -> bool:
-        """Whether a user may have one more notice now: they would push out those of the others."""
+        """Whether a user may add a notice now. Too many would push out those of the others."""
         lane, now = peer.lane, self.clock()
         if lane.free:
             return True
@@ -205,7 +206,7 @@ class Throttle:
     # --- Answers ------------------------------------------------------------------------------
 
     def overflows(self, peer: Peer) -> bool:
-        """Whether a connection that is written to leaves unread, with its user's others, more than there may be."""
+        """Whether a connection that is written to, with its user's others, leaves more unread than allowed."""
         lane = peer.lane
         if not peer.unread:
             lane.slow.discard(peer)
@@ -217,9 +218,9 @@ class Throttle:
     # --- Time ---------------------------------------------------------------------------------
 
     def serve(self, peer: Peer) -> bool:
-        """Handle the frames that have come over a connection; return whether some wait for its next turn.
+        """Handle the frames of a connection; return whether some wait for its next turn.
 
-        Until that has come, it is not to be read from.
+        Until that turn, the connection must not be read.
         """
         lane = peer.lane
         now = self.clock()
@@ -254,7 +255,7 @@ class Throttle:
             lane.left -= spent
             lane.credit -= spent
         if more:
-            # It may have said meanwhile whose it is.
+            # It may have identified itself in the meantime.
             peer.lane.waiting.append(peer)
             self._arm(peer.lane)
         return more
@@ -265,7 +266,7 @@ class Throttle:
         if lane.credit > 0 or lane.free:
             lane.handle = self._loop.call_soon(self._go_on, lane)
             return
-        # Until it may go on for a while: else it would be woken for each frame.
+        # Only until it may go on for a while. Otherwise, it would be woken for each frame.
         share, window = self.limits.share, self.limits.window
         pause = (share * window / 4 - lane.credit) / share
         lane.handle = self._loop.call_later(pause, self._go_on, lane)
