@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the scheduler learns of GPUs and drivers, and the helper that checkpoints processes."""
+"""Information about GPUs and drivers, and the helper that checkpoints processes."""

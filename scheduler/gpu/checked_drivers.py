@@ -11,26 +11,26 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-#: Another file instead of these.
+#: The path of another file instead of the two below.
 VARIABLE = "GPUSHARE_HIBERNATION_DRIVERS"
-#: Written where the check is run by root, and read by everybody.
+#: The file that the check writes when root runs it, and that all users read.
 MACHINES = Path("/etc/gpushare/hibernation-drivers")
-#: Written where the check is run by somebody else, below ``XDG_STATE_HOME`` (XDG Base Directory Specification).
+#: The file that the check writes for other users, below ``XDG_STATE_HOME`` (XDG Base Directory Specification).
 OWN = "jupyter-gpushare/hibernation-drivers"
 
 
 def allowed(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the versions that the check has passed on, as NVML has them."""
+    """Return the versions that have passed the check, as NVML names them."""
     return frozenset(version for file in _files(environ) for version in _read(file))
 
 
 def allow(version: str, environ: Mapping[str, str]) -> Path:
-    """Write down that the check has passed on a version.
+    """Record that a version has passed the check.
 
     Returns
     -------
     Path
-        The file that it was written to.
+        The file that was written.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def _read(file: Path) -> Iterator[str]:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        # Nobody has checked anything.
+        # No version has been checked.
         return
     for line in text.splitlines():
         version, _, _ = line.partition("#")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Has the driver checkpoint processes, and restore them: through one helper process, with a deadline for each step.
+"""Has the driver checkpoint and restore processes, through one helper process and with a deadline for each step.
 
-The helper (csrc/hibernator) is needed because the driver's calls may take long, may never end, and may crash who calls
-them. It is started when it is first needed, and again if it ends. What a process's driver is in the middle of is never
-assumed: it is asked.
+The helper (csrc/hibernator) is needed because the driver's calls may take long, may never end, and may crash the
+calling process. It is started when first needed, and again if it ends. The state of a process in the driver is never
+assumed, but asked for.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ from .helper_process import Answer, Helper, HelperError
 
 log = logging.getLogger(__name__)
 
-#: Results of the driver (cuda.h) that mean more than that it failed.
+#: Results of the driver (cuda.h) that mean more than a failure.
 OPERATING_SYSTEM, ILLEGAL_STATE, NOT_READY, NOT_PERMITTED, NOT_SUPPORTED = 304, 401, 600, 800, 801
-#: Processes that are checkpointed, and restored, at a time.
+#: The numbers of processes that are checkpointed, and restored, at the same time.
 HIBERNATING, WAKING = 4, 8
-#: With so many steps that do not end, nobody else is hibernated: the helper has 64 threads, and waking comes first.
+#: With this many steps that do not end, no other process hibernates: the helper has 64 threads, and waking comes first.
 MOST_STUCK = 32
-#: Seconds before a failed restore or unlock is tried again: others' memory may be on its way out.
+#: Seconds before a failed restore or unlock is tried again, because other memory may still be leaving.
 PAUSES = (0.5, 1.0, 2.0)
-#: Seconds between questions to a driver that is in the middle of something.
+#: Seconds between questions to a driver that is busy with a step.
 POLL = 0.05
-#: Seconds for which a restore waits for room that was promised: others' memory may be on its way out.
+#: Seconds for which a restore waits for promised room, because other memory may still be leaving.
 ROOM_PATIENCE = 5.0
-#: Times that one call is carried on with a new helper after the one before ended.
+#: How often one call continues with a new helper after the previous helper ended.
 LIVES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds that each step is given."""
+    """The deadline of each step, in seconds."""
 
-    #: The helper's first answer, for which it loads the driver.
+    #: The helper's first answer, before which it loads the driver.
     start: float = 20.0
-    #: The process itself answers, once what another has asked it for has ended: which may be the longest of these.
+    #: The process itself answers after earlier requests have ended, which may be the longest of these steps.
     state: float = 30.0
-    #: Beyond the timeout that the driver itself is told.
+    #: In addition to the timeout that the driver gets.
     lock: float = 3.0
-    #: 24 GiB took 13 to 15 s on an H200, 8 GiB that had been moved out first 0.6 s. The first of all also waits for
-    #: the helper's driver to initialise.
+    #: 24 GiB took 13 to 15 s on an H200; 8 GiB that had been evicted first took 0.6 s. The first checkpoint also waits
+    #: for the helper's driver to initialise.
     checkpoint: float = 30.0
-    #: The same: 5 to 6 s, and 0.5 s.
+    #: In the same cases, 5 to 6 s, and 0.5 s.
     restore: float = 30.0
     unlock: float = 10.0
-    #: The helper's end, while it waits for steps that are under way.
+    #: The helper's exit, which waits for steps that are under way.
     close: float = 5.0
 
 
 class Outcome(NamedTuple):
-    """What came of a call.
+    """The result of a call.
 
     Attributes
     ----------
     ok
         Whether the process is hibernated (or awake) now.
     code
-        If not, why: a code of `refusals.WHY`.
+        If not, the reason: a code of `refusals.WHY`.
     text
-        If not, the same as a sentence.
+        If not, the reason as a sentence.
     seconds
-        How long it took.
+        The duration.
     """
 
     ok: bool
@@ -87,25 +87,25 @@ class Outcome(NamedTuple):
 
 
 class _Operation:
-    """A process that is being hibernated or woken. It goes on to its end also where nobody waits for it any more."""
+    """The hibernation or the wake of a process. It continues to its end even if no caller waits for it any more."""
 
     def __init__(self, pid: int, optional: bool = False) -> None:
         self.pid = pid
-        #: Is given up for the next one of the process, unless it has begun.
+        #: Whether it ends for the next operation on the process, unless it has begun.
         self.optional = optional
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
         self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
-        #: A step has begun: there is something to be undone.
+        #: Whether a step has begun, so that there is something to undo.
         self.begun = False
-        #: A step overran, and whoever waited was told so.
+        #: Whether a step overran, and the caller has this result.
         self.late = False
-        #: Lets another process's begin; called once.
+        #: Lets another process's operation begin; called once.
         self.leave: Callable[[], None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     def end(self, ok: bool, code: str = "", text: str = "") -> None:
-        """Tell who waits what came of it."""
+        """Give the caller the result."""
         if not self.outcome.done():
             self.outcome.set_result(Outcome(ok, code, text, self._loop.time() - self._begun))
         if self.leave is not None:
@@ -113,7 +113,7 @@ class _Operation:
             self.leave = None
 
     def overdue(self, step: str, seconds: float) -> None:
-        """Leave a step to itself."""
+        """Stop waiting for a step."""
         self.late = True
         text = f"the {step} of process {self.pid} has not ended within {seconds:g} s, and goes on"
         log.warning("%s", text)
@@ -121,7 +121,7 @@ class _Operation:
 
 
 class _Failed(Exception):
-    """A step failed, by the driver's result; or there was none to be taken."""
+    """Return a result for a step that failed with this driver's result, or that could not be taken."""
 
     def __init__(self, code: str, text: str, step: str = "", result: int = 0) -> None:
         super().__init__(text)
@@ -131,18 +131,18 @@ class _Failed(Exception):
 
 
 class Hibernator:
-    """Hibernates processes and wakes them. It is of one event loop.
+    """Hibernates and wakes processes. It belongs to one event loop.
 
     Parameters
     ----------
     driver
         The driver that the processes use.
     lock_timeout
-        Seconds that a process's work may take to end when it is locked.
+        Seconds in which the work of a process must end when it is locked.
     deadlines
-        Seconds that each step is given before it is left to itself.
+        Seconds after which each step is no longer waited for.
     program
-        The helper; None: the one beside our libraries.
+        The helper; None: the one that is installed with our libraries.
     """
 
     def __init__(
@@ -157,15 +157,15 @@ class Hibernator:
         self._lock_timeout = lock_timeout
         self._deadlines = deadlines or Deadlines()
         self._program = program
-        #: Seconds that a call waits for what is still done to its process.
+        #: Seconds for which a call waits until an earlier operation on its process has ended.
         self._patience = self._deadlines.checkpoint + self._deadlines.restore
         self._helper: Helper | None = None
         self._starting = asyncio.Lock()
         self._closed = False
         self._under_way: dict[int, _Operation] = {}
-        #: Processes in which no lock is under way that a helper asked for which has ended since.
+        #: Processes without a lock under way that was requested by a helper which has ended since.
         self._known: set[int] = set()
-        #: Processes that were woken on another GPU, from which one on which, until they are hibernated again.
+        #: Processes that were woken on another GPU, with both GPUs, until they hibernate again.
         self._moved: dict[int, tuple[str, str]] = {}
         self._hibernating = asyncio.Semaphore(HIBERNATING)
         self._waking = asyncio.Semaphore(WAKING)
@@ -175,14 +175,14 @@ class Hibernator:
         nvml: tuple[str | None, Sequence[str]] | None = None,
         checked: Collection[str] = (),
     ) -> Ability:
-        """Find out whether processes can be hibernated here.
+        """Find out whether processes can hibernate on this machine.
 
         Parameters
         ----------
         nvml
-            What NVML says of the driver's version, and the GPUs' names; None: it is asked.
+            The driver's version and the GPUs' names from NVML; None: ask NVML.
         checked
-            Versions to be taken for checked, beside those that `checked_drivers` knows.
+            Versions that count as checked, besides those in `checked_drivers`.
         """
         try:
             helper = await self._start()
@@ -201,13 +201,13 @@ class Hibernator:
         return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 
     def refuses(self, pid: int) -> str | None:
-        """Return why a process is left alone, a code of `refusals.WHY`; None: it is not. Asks the kernel alone."""
+        """Return why a process must not hibernate, a code of `refusals.WHY`, or None. Only asks the Linux kernel."""
         return ability.refuses(pid)
 
     async def hibernate(self, pid: int) -> Outcome:
-        """Checkpoint a process, whose driver nobody may be in. If that fails, it is left as it was.
+        """Checkpoint a process of which no thread is in the driver. If that fails, the process is as before.
 
-        Where a step overran, the process is let go again as soon as that step has ended.
+        If a step overran, the process is unlocked as soon as that step has ended.
         """
         if code := ability.refuses(pid):
             return Outcome(False, code, WHY[code], 0.0)
@@ -222,19 +222,19 @@ class Hibernator:
         pair: tuple[str, str] | None = None,
         has_room: Callable[[], bool] | None = None,
     ) -> Outcome:
-        """Restore a process, from whatever a call before has left it in.
+        """Restore a process from any state in which an earlier call has left it.
 
         Parameters
         ----------
         pid
             The process.
         pair
-            UUIDs, as NVML has them, of the GPU that it was on and of the one that it is to be on; None: where it was.
-            With a pair, a restore is tried once, and it is an error if there is none to be done: it may be woken where
-            it was.
+            UUIDs, as in NVML, of the previous GPU of the process and of its next one; None: the same GPU. With a pair,
+            a restore is tried once, and it is an error if the process does not need one, because it may then be woken
+            on the previous GPU.
         has_room
-            Says whether the GPU has room for the process; called in a thread. A restore is only asked for once it has,
-            for some seconds: one that lacked room may have been the last (NVIDIA/cuda-checkpoint issue 44).
+            Returns whether the GPU has room for the process; called in a thread. The restore waits some seconds for
+            that, because a restore that lacks room may fail for good (NVIDIA/cuda-checkpoint issue 44).
         """
 
         async def work(operation: _Operation) -> None:
@@ -243,7 +243,7 @@ class Hibernator:
         return await self._run(_Operation(pid), work, self._waking)
 
     async def close(self) -> None:
-        """End the helper, after what is under way for some seconds at most. Nobody is woken by it."""
+        """End the helper, after waiting some seconds for steps under way. This wakes no process."""
         self._closed = True
         async with self._starting:
             helper = self._helper
@@ -254,7 +254,7 @@ class Hibernator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- One after the other for each process -------------------------------------------------
+    # --- One operation at a time for each process ---------------------------------------------
 
     async def _run(
         self,
@@ -269,13 +269,13 @@ class Hibernator:
             return operation.outcome.result()
         self._under_way[pid] = operation
         operation.task = asyncio.create_task(self._carry_out(operation, work, places))
-        # Not by the task itself, which may be cancelled before it has begun.
+        # Not in the task itself, which may be cancelled before it has begun.
         operation.task.add_done_callback(lambda _: self._forget(operation))
-        # Who waits may be cancelled; the operation is not.
+        # The caller may be cancelled, but not the operation.
         return await asyncio.shield(operation.outcome)
 
     async def _alone(self, operation: _Operation) -> bool:
-        """Wait until nothing else is done to the process; return whether that is so."""
+        """Wait until no other operation on the process is under way; return whether that is so."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience
         while (before := self._under_way.get(operation.pid)) is not None:
@@ -303,7 +303,7 @@ class Hibernator:
         except HelperError as error:
             operation.end(False, "helper", str(error))
         except Exception:
-            # A fault of ours is an answer too: whoever asked has to have it woken.
+            # A fault of ours also counts as a result, because the caller must have the process woken.
             log.exception("a step of the hibernator's failed")
             operation.end(False, "helper", WHY["helper"])
 
@@ -330,13 +330,13 @@ class Hibernator:
             if _gone(operation.pid):
                 raise
             text = f"{error}; and it is not awake again: {still}" if error else str(still)
-            # It may be anything but running: whoever asked has to have it woken.
+            # It may be in any state but running, so the caller must have it woken.
             raise _Failed("stuck", text) from None
         if error is not None:
             raise error
 
     async def _lock(self, operation: _Operation) -> bool:
-        """Lock it, or find it locked, as an earlier scheduler may have left it. False: it is hibernated already."""
+        """Lock it, or find it locked by an earlier scheduler. Return False if it hibernates already."""
         self._moved.pop(operation.pid, None)
         try:
             await self._lock_once(operation)
@@ -363,7 +363,7 @@ class Hibernator:
         pair: tuple[str, str] | None = None,
         has_room: Callable[[], bool] | None = None,
     ) -> None:
-        """Let it call its driver again. After each failure, its state is asked anew."""
+        """Unlock it, so that it may call its driver again. After each failure, its state is asked for again."""
         lives, pauses = LIVES, iter(PAUSES)
         while True:
             try:
@@ -392,7 +392,7 @@ class Hibernator:
         pid = operation.pid
         state = await self._settled(operation)
         if state == "running" and pid not in self._known:
-            # A helper that has ended may have asked for a lock that is still under way: this one comes after it.
+            # A helper that has ended may have requested a lock that is still under way. This request follows that lock.
             with contextlib.suppress(_Failed, HelperError):
                 await self._lock_once(operation)
             state = await self._settled(operation)
@@ -421,7 +421,8 @@ class Hibernator:
         self._moved.pop(operation.pid, None)
         if pair is not None:
             words.append("=".join(gpu_bytes(gpu).hex() for gpu in pair))
-            # Whoever asks for the pair again, after a step that overran or a helper that ended, may find it done.
+            # After a step that overran or a helper that ended, a request for the pair may have been carried out
+            # already.
             self._moved[operation.pid] = pair
         try:
             await self._step(operation, "restore", self._deadlines.restore, *words)
@@ -430,7 +431,7 @@ class Hibernator:
             raise
 
     async def _settled(self, operation: _Operation) -> str:
-        """Return the process's state, once nobody's step is under way in it."""
+        """Return the process's state, once no step is under way in it."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         while (state := await self._state(operation)) in ("checkpointing", "restoring"):
@@ -473,7 +474,7 @@ class Hibernator:
         elif answer.result == NOT_PERMITTED or (
             step == "lock" and answer.result == OPERATING_SYSTEM
         ):
-            # Who may lock it may do the rest, as far as rights go; the hint has more than those.
+            # A process with the permission to lock may also take the other steps; the hint has more than permissions.
             code = "permission" if step == "lock" else "failed"
             said += f": {ability.hint()}"
         return _Failed(code, said, step, answer.result)
@@ -492,7 +493,7 @@ class Hibernator:
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process has ended, also if nobody has taken notice yet."""
+    """Whether a process has ended, even if its parent has not collected it yet."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -501,7 +502,7 @@ def _gone(pid: int) -> bool:
 
 
 def _ask_nvml(path: Path | None) -> tuple[str | None, list[str]]:
-    """Return the driver's version and the GPUs' names, as far as NVML says them."""
+    """Return the driver's version and the GPUs' names as far as NVML has them."""
     if path is None:
         return None, []
     try:

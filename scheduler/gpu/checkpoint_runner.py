@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Has the hibernator do what the core decides, and tells the core what came of it."""
+"""Carries out the core's decisions about checkpoints, and passes the results to the core."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that steps under way are given to end when the scheduler does. What it then still has to write has to be
-#: written before it is killed, after 10 in all (deploy/systemd/gpushare.service).
+#: Seconds for which the scheduler waits for steps when it ends. It still has to write its records before it is killed,
+#: which happens after 10 s in all (deploy/systemd/gpushare.service).
 PATIENCE = 3.0
 
 
 class Hibernations:
-    """The steps that are under way.
+    """The checkpoint steps that are under way.
 
     Parameters
     ----------
     driver
-        The driver that the clients use; None: there is none, and nobody hibernates.
+        The driver that the clients use; None: there is none, and no process hibernates.
     devices
-        Says what is on the GPUs.
+        The GPUs.
     handle
-        Takes events in.
+        Passes an event to the core.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Hibernations:
         self._closed = False
 
     def probe(self) -> None:
-        """Find out in the background whether processes can be checkpointed here; once."""
+        """Find out in the background, once, whether processes can be checkpointed on this machine."""
         if self._driver is not None and self._probing is None:
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     def may_park(self, client: int, pid: int) -> bool:
-        """Whether a client may be told to park; if not, the core is told why, in the loop's next round."""
+        """Whether a client may be told to park. If not, the core gets the reason in the loop's next round."""
         code = "helper" if self._driver is None or self._closed else refuses(pid)
         if code is None:
             return True
@@ -71,7 +71,7 @@ class Hibernations:
         self._do(self._wake(decision, pid))
 
     async def close(self) -> None:
-        """Let what is under way come to its end, for some seconds; what is hibernated stays so."""
+        """Wait some seconds for steps under way. Processes that hibernate stay so."""
         self._closed = True
         if self._probing is not None:
             self._probing.cancel()
@@ -84,7 +84,7 @@ class Hibernations:
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed:
-            # The next scheduler finds the process parked, and asks the driver for the rest.
+            # The next scheduler finds the process parked, and asks the driver for its state.
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work)
@@ -93,7 +93,7 @@ class Hibernations:
 
     def _helper(self) -> Hibernator:
         if self._hibernator is None:
-            # Late: where nobody hibernates, nothing of it is needed.
+            # Imported late, because it is not needed if no process hibernates.
             from .checkpoint_helper import Hibernator
 
             assert self._driver is not None
@@ -112,7 +112,7 @@ class Hibernations:
 
     async def _hibernate(self, decision: ev.Hibernate, pid: int) -> None:
         if self._driver is None:
-            # It was parked for a scheduler that had one.
+            # It was parked for a scheduler that had a helper.
             self._handle(ev.Checkpointed(decision.client, False, "helper", WHY["helper"]))
             return
         held = await asyncio.to_thread(self._devices.processes, decision.gpu) or {}
@@ -134,7 +134,7 @@ class Hibernations:
         self._handle(ev.Woken(client, *outcome))
 
     async def _outcome(self, step: Coroutine[Any, Any, Outcome]) -> tuple[bool, str, str, float]:
-        """Return what came of a step: a fault of ours is an answer too, since the core waits for one."""
+        """Return the result of a step. A fault of ours also counts as a result, because the core waits for one."""
         try:
             return await step
         except Exception:

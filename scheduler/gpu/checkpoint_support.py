@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether processes can be hibernated here, and which of them are left alone, with a sentence for each reason."""
+"""Whether processes can hibernate on this machine, and which of them must not, with a sentence for each reason."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 #: The first driver branch with the checkpoint calls (github.com/NVIDIA/cuda-checkpoint, README).
 CHECKPOINTS = 570
-#: The driver branch of a CUDA version, where NVML is not there to be asked (CUDA's release notes, table 3).
+#: The driver branch of each CUDA version, if NVML is not available (CUDA's release notes, table 3).
 BRANCHES = ((13010, 590), (13000, 580), (12080, 570))
 
-#: Driver branches on which all of our tests passed (benchmarks.md), waking on another GPU included. Another branch is
-#: used where `checked_drivers` has its version, but not to wake on another GPU, which the check does not try.
+#: Driver branches on which all of our tests passed (benchmarks.md), including waking on another GPU. Another branch is
+#: used if `checked_drivers` has its version, but not to wake on another GPU, which that check does not try.
 TESTED = frozenset({580})
-#: What others reported of a branch; said before the check is run there.
+#: Problems with a branch that others reported; shown before the check runs there.
 REPORTED = {
     595: "killing a process that was hibernated before was reported to hang the machine "
     "(NVIDIA/cuda-checkpoint issue 53)",
@@ -28,18 +28,18 @@ REPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """Whether processes can be hibernated here.
+    """Whether processes can hibernate on this machine.
 
     Attributes
     ----------
     able
         Whether they can.
     code
-        If not, why: ``driver``, ``helper`` or ``permission``; else empty.
+        If not, the reason: ``driver``, ``helper`` or ``permission``; otherwise empty.
     text
-        If not, the same as a sentence, with what to do; else empty.
+        If not, the reason as a sentence, with what to do; otherwise empty.
     moves
-        Whether they can be woken on another GPU of the same name.
+        Whether they can wake on another GPU of the same name.
     """
 
     able: bool
@@ -49,14 +49,14 @@ class Ability:
 
 
 def branch_of(cuda: int, driver: str | None) -> int:
-    """Return a driver's branch; 0: it is older than all that can checkpoint.
+    """Return a driver's branch; 0: it is too old for checkpoints.
 
     Parameters
     ----------
     cuda
-        What ``cuDriverGetVersion`` says.
+        The result of ``cuDriverGetVersion``.
     driver
-        What NVML says of the driver's version; None where it says nothing.
+        The driver's version from NVML; None if NVML has none.
     """
     found = re.match(r"\d+", driver or "")
     return int(found[0]) if found else next((b for least, b in BRANCHES if cuda >= least), 0)
@@ -69,20 +69,20 @@ def judge(
     gpus: Sequence[str],
     checked: Collection[str] = (),
 ) -> Ability:
-    """Say what a driver is able to.
+    """Return what a driver supports.
 
     Parameters
     ----------
     cuda
-        What ``cuDriverGetVersion`` says.
+        The result of ``cuDriverGetVersion``.
     functions
-        Whether all of the checkpoint calls are there.
+        Whether it has all checkpoint calls.
     driver
-        What NVML says of the driver's version; None where it says nothing.
+        The driver's version from NVML; None if NVML has none.
     gpus
         The GPUs' names.
     checked
-        Versions on which ``gpushare doctor --hibernate-check`` passed here.
+        Versions that passed ``gpushare doctor --hibernate-check`` here.
     """
     branch = branch_of(cuda, driver)
     named = f"{driver}, " if driver else ""
@@ -110,32 +110,33 @@ def judge(
 
 
 def refuses(pid: int) -> str | None:
-    """Return why a process is not to be checkpointed by this one: a code of `refusals.WHY`, or None.
+    """Return why this process must not checkpoint another one: a code of `refusals.WHY`, or None.
 
-    The driver reaches its target through ``/proc/PID`` (its developer in NVIDIA/cuda-checkpoint issue 41), where the
-    kernel lets in who may read the process as a debugger would: root, CAP_SYS_PTRACE, or the same user unless the
-    process has dropped that. So the kernel is asked, rather than uids compared. Whether the driver also attaches as a
-    debugger, which ``kernel.yama.ptrace_scope`` would forbid, is not documented: without root it worked where somebody
-    tried (checkpoint-restore/criu issue 3089), so that setting refuses nothing here; see `hint`.
+    The driver reaches its target through ``/proc/PID`` (its developer in NVIDIA/cuda-checkpoint issue 41). There, the
+    Linux kernel admits processes that may read the target as a debugger would: root, CAP_SYS_PTRACE, or the same user
+    unless the process has dropped that. So this asks the Linux kernel rather than comparing uids. It is not documented
+    whether the driver also attaches as a debugger, which ``kernel.yama.ptrace_scope`` would forbid. Without root, it
+    worked in the one report that there is (checkpoint-restore/criu issue 3089), so that setting refuses nothing here;
+    see `hint`.
 
     Parameters
     ----------
     pid
-        The process, as this one sees it; 0: it cannot be seen from here.
+        The process, by its number here; 0: it is not visible from here.
     """
     if pid <= 0:
         return "container"
     try:
         status = _status(pid)
-        # Everybody may read that, and it tells containers apart: a process that is seen from outside of its PID
-        # namespace has a number in each of those between.
+        # All processes may read that, and it tells containers apart: a process that is visible from outside of its PID
+        # namespace has a number in each namespace in between.
         if _depth(status) != _depth(_status("self")):
             return "container"
         theirs, own = os.stat(f"/proc/{pid}/ns/pid"), os.stat("/proc/self/ns/pid")
     except PermissionError:
         return "permission"
     except OSError:
-        # It has ended, which is seen elsewhere.
+        # It has ended, which is noticed elsewhere.
         return "failed"
     if (theirs.st_dev, theirs.st_ino) != (own.st_dev, own.st_ino):
         return "container"
@@ -148,15 +149,15 @@ def _status(pid: int | str) -> str:
 
 
 def _depth(status: str) -> int:
-    """Return how many PID namespaces a process is in, as far as they are seen from here."""
+    """Return the number of PID namespaces of a process, as far as they are visible from here."""
     found = re.search(r"^NSpid:(.*)", status, re.M)
     return len(found[1].split()) if found else 1
 
 
 def ptrace_scope() -> int:
-    """Return ``kernel.yama.ptrace_scope``: 0 where everybody may debug their own processes, or there is no Yama.
+    """Return ``kernel.yama.ptrace_scope``: 0 if all users may debug their own processes, or without Yama.
 
-    1: only their descendants and who allows it, 2: only root, 3: nobody (the kernel's admin-guide/LSM/Yama).
+    1: only their descendants and processes that allow it, 2: only root, 3: none (Linux's admin-guide/LSM/Yama).
     """
     try:
         return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
@@ -165,7 +166,7 @@ def ptrace_scope() -> int:
 
 
 def may_debug(pid: int | str = "self") -> bool:
-    """Whether a process has the capability to debug everybody's (CAP_SYS_PTRACE, bit 19)."""
+    """Whether a process may debug all processes (CAP_SYS_PTRACE, bit 19)."""
     try:
         status = _status(pid)
     except OSError:
@@ -175,7 +176,7 @@ def may_debug(pid: int | str = "self") -> bool:
 
 
 def hint() -> str:
-    """Return what to do where the driver was not permitted to checkpoint a process that we may read."""
+    """Return what to do if the driver was not permitted to checkpoint a process that this one may read."""
     if may_debug():
         return "a security module or a container's seccomp profile may forbid it"
     scope = ptrace_scope()

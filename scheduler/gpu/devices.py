@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The GPUs and their memory, as NVML sees them."""
+"""The GPUs and their memory, from NVML."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..protocol.wire import learn_slice
 
 log = logging.getLogger(__name__)
 
-#: Readings that take longer than this (seconds) are not made on the scheduler's event loop.
+#: Readings that take longer than this (seconds) are not made in the scheduler's event loop.
 SLOW = 0.0002
 
 
 class Devices:
-    """The GPUs of this machine; of one that is divided, its MIG slices instead.
+    """The GPUs of this machine, or the MIG slices of a GPU that is divided.
 
     Parameters
     ----------
     nvml
-        The library to ask; None where there is none: then no GPU is known.
+        The NVML library; None: there is none, and no GPU is known.
     """
 
     def __init__(self, nvml: Path | None) -> None:
@@ -34,15 +34,15 @@ class Devices:
         self._handles: dict[str, Any] = {}
         self._facts: dict[str, tuple[str, int, int]] = {}
         self.driver_version: str | None = None
-        #: Share of time that each GPU was busy lately, in percent, as of the last `poll`.
+        #: The percentage of time for which each GPU was busy lately, as of the last `poll`.
         self.utilization: dict[str, int | None] = {}
-        #: What became of NVML, in words.
+        #: The state of NVML, in words.
         self.state = "not found"
-        #: Whether readings take so long that they belong into a thread.
+        #: Whether readings take so long that a thread must make them.
         self.slow = False
 
     def start(self) -> list[Device]:
-        """Load NVML and return a first reading of every GPU; none if NVML is not there."""
+        """Load NVML and return a first reading of every GPU; none without NVML."""
         if self._path is None:
             return []
         try:
@@ -87,7 +87,7 @@ class Devices:
                 units = [handle] if slices is None else slices
                 uuids = [_text(self._nvml.nvmlDeviceGetUUID(unit)) for unit in units]
             except self._nvml.NVMLError as error:
-                # One that fell off the bus hides none of the others.
+                # A GPU that fell off the bus must not hide the others.
                 log.warning("NVML does not tell of GPU %d: %s", index, error)
                 continue
             for place, (unit, gpu) in enumerate(zip(units, uuids, strict=True)):
@@ -103,7 +103,7 @@ class Devices:
         return found
 
     def _slices(self, handle: Any) -> list[Any] | None:
-        """Return the MIG slices that a GPU is divided into; None where it is one whole."""
+        """Return the MIG slices of a GPU; None if it is not divided."""
         nvml = self._nvml
         try:
             mode, _ = nvml.nvmlDeviceGetMigMode(handle)
@@ -114,7 +114,7 @@ class Devices:
             return None
         found = []
         for place in range(most):
-            # Those that are there need not be the first of so many.
+            # The slices need not have the first numbers.
             with contextlib.suppress(nvml.NVMLError):
                 found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
         return found
@@ -156,7 +156,7 @@ class Devices:
         return device
 
     def processes(self, gpu: str) -> dict[int, int] | None:
-        """Return how many bytes of a GPU each process holds; None if NVML does not say. It may take milliseconds."""
+        """Return the bytes of a GPU that each process holds; None if NVML has no figure. May take milliseconds."""
         handle, nvml = self._handles.get(gpu), self._nvml
         if handle is None or nvml is None:
             return None
@@ -167,13 +167,13 @@ class Devices:
             return None
         held: dict[int, int] = {}
         for one in found:
-            # Not said where the driver may not know, as under WSL.
+            # NVML has no figure if the driver may not know, as under WSL.
             if one.usedGpuMemory is not None:
                 held[int(one.pid)] = held.get(int(one.pid), 0) + int(one.usedGpuMemory)
         return held
 
     def stop(self) -> None:
-        """Let NVML go."""
+        """Release NVML."""
         self._handles.clear()
         if self._nvml is not None:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finds the CUDA driver's libraries, and ours."""
+"""Finds the libraries of the CUDA driver, and our own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..._version import LIBRARIES
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 
-#: Where drivers put their libraries without telling ldconfig (containers, WSL, NixOS).
+#: Where drivers put their libraries without an entry in ldconfig (containers, WSL, NixOS).
 FOLDERS = (
     f"/usr/lib/{platform.machine()}-linux-gnu",
     "/usr/lib64",
@@ -35,14 +35,14 @@ class DriverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The driver that clients are to use."""
+    """The driver that clients must use."""
 
     cuda: Path
     nvml: Path | None
     simulated: bool
 
     def environment(self) -> dict[str, str]:
-        """The variables that tell a client's interposer where the driver is."""
+        """The variables from which a client's interposer finds the driver."""
         found = {"GPUSHARE_DRIVER": str(self.cuda)}
         if self.nvml is not None:
             found["GPUSHARE_NVML"] = str(self.nvml)
@@ -58,22 +58,22 @@ class Libraries:
     nvml: Path
 
     def preload(self) -> list[Path]:
-        """What goes into ``LD_PRELOAD``."""
+        """The value of ``LD_PRELOAD``."""
         return [self.cuda, self.alias, self.nvml]
 
     @property
     def hibernator(self) -> Path:
-        """The program that has the driver checkpoint processes: for schedulers, and clients that lost theirs."""
+        """The program that has the driver checkpoint processes, for schedulers and for clients that lost theirs."""
         return self.cuda.with_name("gpushare-hibernator")
 
 
 def find_driver(environ: Mapping[str, str] | None = None) -> Driver | None:
-    """Find the driver, or None where there is none. Whether it has a GPU is not asked.
+    """Find the driver, or return None if there is none. This does not check whether it has a GPU.
 
     Raises
     ------
     DriverError
-        If a library that the environment names does not exist, or the simulated driver is not
+        A library that the environment names does not exist, or the simulated driver is not
         built.
     """
     environ = os.environ if environ is None else environ
@@ -94,12 +94,12 @@ def find_driver(environ: Mapping[str, str] | None = None) -> Driver | None:
 
 
 def libraries() -> Libraries:
-    """Our shims: those of ``GPUSHARE_LIBRARIES``, which fit the scheduler outside of a container, else our own.
+    """Return our shims: those of ``GPUSHARE_LIBRARIES``, which fit the scheduler outside of a container, or our own.
 
     Raises
     ------
     DriverError
-        If they are not there.
+        They do not exist.
     """
     given = os.environ.get("GPUSHARE_LIBRARIES")
     folder = Path(given) if given else LIBRARIES
@@ -151,7 +151,7 @@ def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def look_again() -> None:
-    """Have the next look for a driver see what was installed since the last one."""
+    """Make the next search for a driver see what was installed since the last one."""
     _ldconfig.cache_clear()
 
 

@@ -32,7 +32,7 @@ class Helper:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        #: Why it answers no more; empty while it does.
+        #: Why it no longer answers; empty while it does.
         self.ended = ""
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -52,7 +52,7 @@ class Helper:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=environ,
-                # What ends a terminal's session must not end it in the middle of a step.
+                # A signal to the terminal's session must not end it in the middle of a step.
                 start_new_session=True,
             )
         except OSError as error:
@@ -60,12 +60,12 @@ class Helper:
         return cls(process)
 
     async def ask(self, *words: str) -> Answer:
-        """Have a request answered. There is no deadline.
+        """Send a request and return the answer. There is no deadline.
 
         Raises
         ------
         HelperError
-            It ended before.
+            It ended first.
         """
         if self.ended:
             raise HelperError(self.ended)
@@ -73,7 +73,7 @@ class Helper:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         assert self.process.stdin is not None
-        # A few bytes: they need not be waited for.
+        # These are a few bytes, so there is no need to wait for them.
         self.process.stdin.write(f"{number} {' '.join(words)}\n".encode("ascii"))
         return await answer
 
@@ -83,7 +83,7 @@ class Helper:
             async for line in self.process.stdout:
                 self._answer(line.decode("ascii", "replace"))
         except (TypeError, ValueError):
-            # Whose answer that was nobody knows, and they would wait for ever.
+            # It is unknown which request this answered, and that one would wait forever.
             log.warning("the hibernator says what is no answer; killing it")
             self._kill()
         status = await self.process.wait()
@@ -120,7 +120,7 @@ class Helper:
             self.process.kill()
 
     async def close(self, patience: float) -> None:
-        """Let it end, and kill it if it has not after so many seconds."""
+        """Let it end, and kill it if it has not ended after this many seconds."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         done, _ = await asyncio.wait({self._reading}, timeout=patience)

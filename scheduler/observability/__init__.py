@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is told to administrators: counters, usage, recordings."""
+"""Information for administrators: counters, usage, recordings."""

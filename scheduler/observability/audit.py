@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who steered what: a line for each request that changes something, in a file that only grows.
+"""The audit log: a line for each request that changes something, in a file that only grows.
 
-The file is JSON lines, readable for its owner alone, and turned over by size. Users' own requests are noted too, but so
-many a minute: what one of them does in a loop drives nothing of the others' out of it.
+The file is JSON lines, readable only for its owner, and rotated by size. Users' own requests are included, but only a
+number of them a minute, so that one user's loop does not push out the lines of others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-#: Requests that change something; all others only ask, or come with every cell.
+#: Requests that change something. All others only ask, or come with every cell.
 STEERING = frozenset(
     {
         "adjust",
@@ -41,15 +41,15 @@ STEERING = frozenset(
         "wake",
     }
 )
-#: Parameters that are not written down: secrets, and what is said elsewhere in the line.
+#: Parameters that are not logged: secrets, and what the line already has.
 _LEFT_OUT = frozenset({"op", "protocol", "token", "on_behalf"})
-#: Longest text of a parameter.
+#: The longest text of a parameter.
 _LONGEST = 200
-#: Bytes after which a file is turned over, and how many are kept beside it.
+#: Bytes after which the file is rotated, and the number of old files.
 SIZE, KEPT = 8 << 20, 4
-#: Lines of one user who is no administrator that are written in a minute; and lines that are at hand.
+#: Lines of one user, except administrators, that are written in a minute; and lines that are kept in memory.
 MOST_A_MINUTE, AT_HAND = 120, 1000
-#: Most lines that are read back at once.
+#: The most lines that are read back at once.
 MOST_READ = 5000
 
 Line = dict[str, Any]
@@ -68,11 +68,11 @@ def line(
     now
         Seconds since 1970.
     who
-        ``user``, ``uid`` and ``admin`` of the one who asked.
+        ``user``, ``uid`` and ``admin`` of the user.
     request
-        What was asked.
+        The request.
     outcome
-        ``ok``, or the sentence that it was refused with.
+        ``ok``, or the sentence with which it was refused.
     """
     op = request.get("op")
     if not isinstance(op, str) or op not in STEERING:
@@ -81,7 +81,7 @@ def line(
     target = next(
         (given[k] for k in ("group", "gpu", "whose", "server", "file") if given.get(k)), ""
     )
-    # Only administrators ask for others.
+    # Only administrators may make requests for others.
     behalf = request.get("on_behalf") if who.get("admin") else None
     return {
         "time": round(now, 3),
@@ -103,7 +103,7 @@ def _cut(value: Any) -> Any:
 
 
 class Budget:
-    """How many lines each user may cause."""
+    """Limits how many lines each user may cause."""
 
     def __init__(self, most: int = MOST_A_MINUTE) -> None:
         self._most = most
@@ -111,7 +111,7 @@ class Budget:
         self._caused: dict[Any, int] = {}
 
     def admit(self, now: float, found: Line, admin: bool) -> list[Line]:
-        """Return the lines that are to be written now: those that were left out are counted in one."""
+        """Return the lines to write now; lines that were left out are counted in one."""
         minute, due = int(now // 60), []
         if minute != self._minute:
             due = [
@@ -133,26 +133,26 @@ class Budget:
 
 
 class _Handler(logging.handlers.RotatingFileHandler):
-    """Writes files that nobody else can read."""
+    """Writes files that other users cannot read."""
 
     def _open(self) -> Any:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.fdopen(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Say it in our own log; who steers is not to notice."""
+        """Report it in our own log, because the user of the request must not notice."""
         log.exception("the audit log %s cannot be written", self.baseFilename)
 
 
 class Audit:
-    """The trail.
+    """The audit log.
 
     Parameters
     ----------
     path
-        The file; None: nothing is written, and what is at hand is all that there is.
+        The file; None: lines are only kept in memory.
     size, kept
-        Bytes after which it is turned over, and how many files are kept beside it.
+        Bytes after which it is rotated, and the number of old files.
 
     Raises
     ------
@@ -173,7 +173,7 @@ class Audit:
     def note(
         self, now: float, who: Mapping[str, Any], request: Mapping[str, Any], outcome: str
     ) -> None:
-        """Write down what somebody asked for and what came of it, if it changes something."""
+        """Log a request that changes something, with its user and its result."""
         found = line(now, who, request, outcome)
         if found is None:
             return
@@ -188,7 +188,7 @@ class Audit:
         return list(islice(self._last, max(0, len(self._last) - count), None))
 
     def since(self, when: float, most: int = MOST_READ) -> list[Line]:
-        """Return the lines from a time on, seconds since 1970, the newest at the end; it reads files."""
+        """Return the lines since a time, seconds since 1970, the newest at the end; this reads files."""
         if self._path is None:
             found: Iterable[Line] = self._last
         else:
@@ -210,7 +210,7 @@ def _read(paths: Iterable[Path]) -> Iterable[Line]:
                     try:
                         found = json.loads(text)
                     except ValueError:
-                        # The last one of a process that was killed.
+                        # This is the last line of a process that was killed.
                         continue
                     if isinstance(found, dict):
                         yield found

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A core's whole state as JSON, so that a recording can begin in the middle.
 
-Every object is one entry of a table, and whoever refers to it names its number; so it does not matter in which order
-they are, nor that they refer to each other. Only classes of the scheduler and of policies are ever made from it, and
-none of their code runs for it: who reads a recording does not run what somebody wrote into it.
+Every object is one entry of a table, and references are its numbers, so their order does not matter, and they may refer
+to each other. Only classes of the scheduler and of policies are made from it, and none of their code runs for that, so
+reading a recording does not run code from it.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from msgspec.structs import astuple
 from ..policies import available
 
 _SCHEDULER = __package__.rpartition(".")[0]
-#: Packages whose objects a core is made of. None of them reads or writes anything but memory.
+#: The packages of a core's objects. None of them reads or writes anything but memory.
 _PACKAGES = (f"{_SCHEDULER}.core.", f"{_SCHEDULER}.policies")
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
 
 class CheckpointError(Exception):
-    """A state cannot be written or read; the message says what of it."""
+    """A state cannot be written or read. The message names the part."""
 
 
 def encode(root: object, kind: type, without: Collection[str] = ()) -> list[Any]:
-    """Return the table of an object and all that it refers to; it is the first entry.
+    """Return the table of an object and of all that it refers to. The object is the first entry.
 
     Parameters
     ----------
     root
         The object.
     kind
-        The class that it is written as, of which it may be of a subclass.
+        The class as which it is written; the object may be of a subclass.
     without
-        Attributes that the subclass added.
+        Attributes that the subclass has added.
 
     Raises
     ------
     CheckpointError
-        Something in it is of a kind that cannot be written, as a policy of others may have.
+        Part of it cannot be written, such as an object of another package's policy.
     """
     return _Encoder().encode(root, kind, without)
 
 
 def decode(table: Any) -> Any:
-    """Return the object that a table is of.
+    """Return the object of a table.
 
     Raises
     ------
     CheckpointError
-        The table is none, or of another release.
+        It is not a table, or is of another release.
     """
     try:
         return _Decoder(table).decode()
@@ -74,7 +74,7 @@ class _Encoder:
     def encode(self, root: object, kind: type, without: Collection[str]) -> list[Any]:
         self._value(root)
         state = {name: self._value(v) for name, v in vars(root).items() if name not in without}
-        # They become more while they are walked.
+        # The list grows during this loop.
         return [[_name_of(kind), state], *map(self._entry, islice(self._objects, 1, None))]
 
     def _entry(self, found: Any) -> list[Any]:
@@ -101,7 +101,7 @@ class _Encoder:
         return [name_of, state]
 
     def _value(self, found: Any) -> Any:
-        """Return an atom as it is, and of all else a list: how it is to be read, and what there is to read."""
+        """Return an atom as it is, and anything else as a list: its kind, and its parts."""
         kind = type(found)
         if kind in _ATOMS:
             return found
@@ -131,13 +131,13 @@ class _Decoder:
         self._made = [self._make(entry) for entry in table]
 
     def decode(self) -> Any:
-        # What a set or a dictionary has may be asked for its hash: objects have theirs first.
+        # Members of a set or a dictionary may be asked for their hash, so objects get theirs first.
         for entry, made in zip(self._table, self._made, strict=True):
             if isinstance(entry[1], dict):
                 for name, value in entry[1].items():
                     object.__setattr__(made, name, self._value(value))
                 for name in _attributes(type(made)):
-                    # Of another release: it would fail later, in the middle of an event.
+                    # It is of another release, and would fail later, in the middle of an event.
                     if not hasattr(made, name):
                         raise CheckpointError(f"it has no {name!r} of a {type(made).__name__}")
         for entry, made in zip(self._table, self._made, strict=True):
@@ -222,5 +222,5 @@ def _is_known(kind: type) -> bool:
     module = kind.__module__
     if module.startswith(_PACKAGES):
         return True
-    # A policy of others has the classes of its module.
+    # A policy of another package has the classes of its module.
     return module in {getattr(policy, "__module__", "") for policy in available().values()}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What happened since the scheduler started, counted: for metrics and for reports. Sans-IO.
+"""Counters since the scheduler's start, for metrics and reports. Sans-IO.
 
-*Out-of-memory errors given* are allocations that were refused. *Avoided* are those that were granted though all
-kernels' memory together was more than the GPU has, so that without us somebody's would have failed. A kernel that goes
-on allocating in that state is counted once, until all fits again: it would have failed once.
+*Out-of-memory errors given* are allocations that were refused. *Avoided* are allocations that were granted although all
+programs' memory together was more than the GPU has, so that one would have failed without us. A program that keeps
+allocating in that state is counted once, until all fits again, because it would have failed once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .metrics import Sample
 if TYPE_CHECKING:
     from ..core.core import Core
 
-#: Upper bounds of the histogram of waits, seconds; one more has all that waited for longer.
+#: Upper bounds of the histogram of waits, in seconds; one more has all longer waits.
 WAITS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 @dataclass(slots=True)
 class Waits:
-    """How long those waited that were granted a lease."""
+    """The waiting times of granted leases."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
     sum: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take in one."""
+        """Add a waiting time."""
         self.buckets[bisect_left(WAITS, seconds)] += 1
         self.sum += seconds
 
@@ -46,16 +46,16 @@ class Counters:
         self.waits: dict[Class, Waits] = {"interactive": Waits(), "background": Waits()}
         #: Bytes, by GPU and direction (``in``, ``out``).
         self.moved: Counter[tuple[str, str]] = Counter()
-        #: By status of the refusal.
+        #: By the status of the refusal.
         self.given: Counter[str] = Counter()
-        #: Hibernations, wakes, and those that failed.
+        #: Hibernations, wakes, and failures of either.
         self.hibernations: Counter[str] = Counter()
         self.avoided = self.revocations = self.stuck = self.underreported = 0
-        #: Those whose allocation would have failed, and so would the next, by GPU.
+        #: By GPU, the groups whose allocation would have failed, and so would the next one.
         self._beyond: dict[str, set[str]] = {}
 
     def see(self, entry: Log, core: Core) -> None:
-        """Take in what happened."""
+        """Count an event."""
         fields = entry.fields
         match entry.kind:
             case "grant":
@@ -87,14 +87,14 @@ class Counters:
             self.avoided += 1
 
     def look(self, core: Core) -> None:
-        """Look whether all fits again: that nobody says."""
+        """Check whether all fits again, which no event reports."""
         for uuid in [
             u for u in self._beyond if (gpu := core.gpus.get(u)) is None or excess(gpu) <= 0
         ]:
             del self._beyond[uuid]
 
     def samples(self) -> Iterator[Sample]:
-        """Return what was counted (docs/reference/metrics.md)."""
+        """Return the counts (docs/reference/metrics.md)."""
         for name, waits in self.waits.items():
             metric = "gpushare_wait_seconds"
             bounds = (*map(str, WAITS), "+Inf")

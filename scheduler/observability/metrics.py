@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The scheduler's metrics as Prometheus reads them (docs/reference/metrics.md).
 
-The request ``metrics`` answers samples. The client makes text of them with ``prometheus_client``: the scheduler has
-no port, and does without that library, which takes 14 ms to load and ten times as long to count.
+The request ``metrics`` returns samples, of which the client makes text with ``prometheus_client``. The scheduler has no
+port, and does not load that library, which takes 14 ms to load and ten times as long to count.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-#: Of ``prometheus_client.exposition``: loaded with it only.
+#: Classes of ``prometheus_client.exposition``, which is only loaded when needed.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Definition(NamedTuple):
-    """A metric: what it is of, its labels, and what it means."""
+    """A metric: its name, its labels, and its meaning."""
 
     kind: Literal["gauge", "counter", "histogram"]
     labels: tuple[str, ...]
@@ -151,26 +151,26 @@ METRICS: dict[str, Definition] = {
 
 
 class Sample(NamedTuple):
-    """One value, with the values of its metric's labels; of a bucket of a histogram, its bound is one more."""
+    """One value, with the values of its metric's labels; a histogram's bucket also has its bound."""
 
     name: str
     labels: Sequence[str]
     value: float
 
 
-#: What `metrics` answers: samples, as tuples have become lists in JSON.
+#: The result of `metrics`: samples, in which tuples have become lists in JSON.
 Samples = Iterable[tuple[str, Sequence[str], float]]
 
 
 def families(samples: Samples | None, labels: Mapping[str, str] | None = None) -> Iterable[Metric]:
-    """Return the metrics as a collector of ``prometheus_client`` does.
+    """Return the metrics like a collector of ``prometheus_client``.
 
     Parameters
     ----------
     samples
-        What the request ``metrics`` answered; None: no scheduler did.
+        The answer to the request ``metrics``; None: no scheduler answered.
     labels
-        What all of them have in addition, such as the node.
+        Labels that all of them get in addition, such as the node.
     """
     from prometheus_client import Metric
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the core took in, to go through it again: docs/explanation/scheduling.md, "Explaining, recording, replaying".
+"""Recordings of the core's events: docs/explanation/scheduling.md, "Explaining, recording, replaying".
 
-A recording is text of one JSON value a line. The first is an object, the header: the format's ``version``, the
-``release`` that wrote it, the core's ``settings``, and the ``state`` that it begins with (``checkpoint.py``; null: that
-of a core that has just been made). Each other line is one event: ``[time, kind, fields, decisions, checksum]``, with
-the number of decisions that the core took for it and their checksum. What the core only says (``Log``) does not count.
+A recording is text with one JSON value a line. The first is an object, the header: the format's ``version``, the
+``release`` that wrote it, the core's ``settings``, and the ``state`` at its beginning (``checkpoint.py``; null: that of
+a new core). Each other line is one event: ``[time, kind, fields, decisions, checksum]``, with the number of the core's
+decisions and their checksum. Lines of the history (``Log``) do not count.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from .checkpoint import CheckpointError
 log = logging.getLogger(__name__)
 
 VERSION = 1
-#: Events that are kept at least, once there were so many; and for how many more a good moment is waited for at most.
+#: The number of events that are kept at least; and the number of further ones during which a good moment is awaited.
 KEPT, LATE = 10_000, 40_000
-#: With more clients, to write the state down takes long enough that somebody might wait for it (10 ms).
+#: With more clients, writing the state takes so long that a client might wait for it (10 ms).
 FEW = 60
 
 
 class RecordingError(Exception):
-    """A recording cannot be read, or there is none; the message is one sentence for the user."""
+    """A recording cannot be read, or there is none. The message is one sentence for the user."""
 
 
 class Entry(NamedTuple):
-    """An event that the core took in, and what came of it: decisions, or a fault."""
+    """An event and its result: the decisions, or an error."""
 
     time: float
     event: ev.Event
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 class Line(NamedTuple):
-    """An entry as a recording has it."""
+    """An entry as it is in a recording."""
 
     time: float
     event: ev.Event
@@ -62,65 +62,65 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """The last events that a core took in, and the state that they begin with."""
+    """The last events of a core, and the state before them."""
 
     settings: dict[str, Any]
-    #: Entries at which a new beginning is looked for, and for how many more one waits for a good moment.
+    #: The number of entries at which a new beginning is needed, and of further ones until it no longer waits.
     enough: int
     late: int
-    #: The state that ``entries`` begin with; None: that of a new core.
+    #: The state before ``entries``; None: that of a new core.
     state: list[Any] | None = None
     entries: list[Entry] = field(default_factory=list)
-    #: The same of what came before.
+    #: The entries and the state before these.
     older: tuple[list[Any] | None, list[Entry]] | None = None
-    #: At so many entries, a new beginning is looked for again.
+    #: The number of entries at which the next beginning is needed.
     look_again: int = 0
-    #: Why nothing is kept just now; empty: it is.
+    #: Why nothing is kept at present; empty: events are kept.
     lost: str = ""
 
 
 class Sink(Protocol):
-    """Takes a recording: ``writer.Writer``."""
+    """A recording that takes entries: ``writer.Writer``."""
 
     @property
     def path(self) -> Path:
-        """Where it is written."""
+        """The path of the file."""
         ...
 
     @property
     def ended(self) -> str | None:
-        """How it ended."""
+        """How it ended, or empty."""
         ...
 
     def add(self, entry: Entry) -> None:
-        """Take the next entry."""
+        """Add the next entry."""
         ...
 
     def stop(self) -> None:
-        """Write what has come so far, and end."""
+        """Write what has arrived so far, and end."""
         ...
 
     async def close(self) -> None:
-        """Stop, and wait until all is written."""
+        """Stop, and wait until everything is written."""
         ...
 
     def status(self) -> dict[str, Any]:
-        """Return how it stands, as docs/reference/control.md has it."""
+        """Return its state as described in docs/reference/control.md."""
         ...
 
 
 class RecordedCore(Core):
-    """A core that keeps the last events, and where they led.
+    """A core that keeps the last events and their results.
 
-    Keeping them is one append for each. Once there are enough, the state that they begin with is replaced by a later
-    one, at a moment when nobody waits.
+    Keeping them costs one append for each. Once there are enough, the state before them is replaced by a later one, at
+    a moment when no client waits.
 
     Parameters
     ----------
     policies, rules
-        As the core's.
+        As for the core.
     kept, late
-        As ``KEPT`` and ``LATE``.
+        As in ``KEPT`` and ``LATE``.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class RecordedCore(Core):
     ) -> None:
         super().__init__(policies, rules)
         self.kept = Kept(self.rules.stated(), kept, late, look_again=kept)
-        #: Gets everything from now on.
+        #: The recording that gets all entries from now on.
         self.sink: Sink | None = None
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Decision]:
-        """Take an event in, and keep it."""
+        """Apply an event, and keep it."""
         try:
             decisions = super().handle(event, now)
         except Exception as error:
@@ -160,7 +160,7 @@ class RecordedCore(Core):
         Raises
         ------
         RecordingError
-            Nothing is.
+            Nothing is kept.
         """
         kept = self.kept
         if kept.lost:
@@ -174,7 +174,7 @@ class RecordedCore(Core):
         }
 
     def entries(self) -> list[Entry]:
-        """Return what is kept."""
+        """Return the kept entries."""
         kept = self.kept
         return [*([] if kept.older is None else kept.older[1]), *kept.entries]
 
@@ -194,7 +194,7 @@ class RecordedCore(Core):
             except CheckpointError as error:
                 kept.lost = str(error)
             except Exception as error:
-                # Whatever a policy of others may have, those who share the GPU are not to notice.
+                # Whatever another package's policy contains, the users of the GPU must not be affected.
                 log.exception("the state cannot be written down")
                 kept.lost = f"its state cannot be written ({error})"
         if kept.lost:
@@ -236,17 +236,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Recording:
-    """A recording that is read.
+    """A recording that is being read.
 
     Parameters
     ----------
     lines
-        Its lines; they are read while ``lines`` of this object is walked.
+        Its lines, which are read while ``lines`` of this object is iterated.
 
     Raises
     ------
     RecordingError
-        It is none, or of another version.
+        It is not a recording, or is of another version.
     """
 
     def __init__(self, lines: Iterable[str | bytes]) -> None:
@@ -267,7 +267,7 @@ class Recording:
         self._state = header.get("state")
 
     def core(self) -> Core:
-        """Return a core as it was when the recording began."""
+        """Return a core in its state at the beginning of the recording."""
         try:
             if self._state is not None:
                 core = checkpoint.decode(self._state)
@@ -286,7 +286,7 @@ class Recording:
         Raises
         ------
         RecordingError
-            A line cannot be read. The last one may be cut off: what ended in the middle of it counts as ended before.
+            A line cannot be read. The last one may be cut off; the recording then ends before it.
         """
         number = 1
         broken = None
@@ -330,7 +330,7 @@ _EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args
 
 @dataclass(slots=True)
 class Difference:
-    """Where a replay first decided otherwise."""
+    """Where a replay first made other decisions."""
 
     number: int
     #: Seconds since the first event.
@@ -342,30 +342,29 @@ class Difference:
 
 @dataclass(slots=True)
 class Replay:
-    """What came of a replay."""
+    """The result of a replay."""
 
     events: int = 0
-    #: As recorded.
+    #: The recorded policy.
     decisions: int = 0
     #: Seconds from the first event to the last.
     lasted: float = 0.0
     difference: Difference | None = None
-    #: Of the replay, decisions by kind.
+    #: Decisions of the replay, by kind.
     kinds: Counter[str] = field(default_factory=Counter)
-    #: Events that the core would not take.
+    #: The number of events that the core did not accept.
     refused: int = 0
 
 
 def replay(recording: Recording, policy: str | None = None) -> Replay:
-    """Put a recording through a core again, and compare.
+    """Pass the events of a recording to a core again, and compare.
 
-    It stops at the first difference, unless another policy is asked for: then it goes on. What clients answered stays
-    as it was recorded.
+    It stops at the first difference unless another policy is chosen. The answers of clients stay as recorded.
 
     Raises
     ------
     RecordingError
-        It cannot be read, or there is no such policy.
+        It cannot be read, or the policy does not exist.
     """
     core = recording.core()
     done = Replay()

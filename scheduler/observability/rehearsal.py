@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Practices a hand-off just before a real one.
 
-A scheduler that has slept runs its next hand-off two to five times slower than its second one, because the processor's
-caches hold other programs' code by then. The GPU would be idle for that time. So the scheduler first goes through a
-hand-off of a small core of its own, while the holder of the real lease still computes.
+The first hand-off of a scheduler that has slept takes two to five times as long as its second, because the processor's
+caches hold other programs' code by then. The GPU would be idle for that time. So the scheduler first runs a hand-off of
+a small core of its own, while the holder of the real lease still computes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..protocol import wire as protocol
 
 _GPU = "GPU-00000000-0000-0000-0000-000000000000"
 _MEMORY, _PART = 1 << 30, 1 << 20
-#: Of the small core, seconds.
+#: Seconds on the clock of the small core.
 _QUANTUM = 1.0
 
 
 class Rehearsal:
-    """Two clients of a small core, of which one holds the lease and the other waits for it."""
+    """Two clients of a small core: one holds the lease and the other waits for it."""
 
     def __init__(self) -> None:
         self._core = Core(REGISTRY, Rules(quantum=_QUANTUM, anti_thrash="on", hibernate_after=0))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who holds more of a GPU than its client says, and who uses one without us, as NVML has it. Sans-IO.
+"""Finds processes with more GPU memory than their client states, and processes without a client, from NVML. Sans-IO.
 
-It is found, not prevented: what the driver says of a process is compared with what its client stated, and a process
-that holds noticeably more in several readings is named. Other processes lose nothing by it meanwhile: what is used and
-not stated counts as foreign use, which is promised to no process. What is not noticeable is what the client's contexts
-take, and is charged to it: that depends on the driver, the GPU and the modules that the process loads.
+This is found, not prevented. The driver's figure of a process is compared with its client's statements, and a process
+that holds noticeably more in several readings is reported. Other processes lose nothing in the meantime, because memory
+that is used and not stated counts as other programs' use, which is promised to no process. Small differences are what
+the client's contexts take, and are charged to it: that depends on the driver, the GPU and the modules of the process.
 """
 
 from __future__ import annotations
@@ -16,73 +16,73 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..core.core import Core
 
-#: A process may hold so many bytes more than its client states and than its contexts may take, and such a part of what
-#: it states: contexts grow a little, and the driver rounds.
+#: The bytes, and the fraction of the statement, by which a process may exceed its statement and the size of its
+#: contexts, because contexts grow a little, and the driver rounds.
 TOLERANCE, PART = 256 << 20, 0.05
-#: What the driver holds for a context beside what NVML says of the process, bytes, and at most such a part of these: 6
-#: MiB beside 610 on an NVIDIA H200 (driver 580).
+#: What the driver holds for a context in addition to NVML's figure, in bytes, and at most this fraction of that figure:
+#: 6 MiB in addition to 610 MiB on an NVIDIA H200 (driver 580).
 BESIDE, BESIDE_PART = 8 << 20, 1 / 64
-#: It is named once it held more in so many readings, one after the other.
+#: The number of readings in a row after which it is reported.
 READINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a client may hold on a GPU at most, by what it states and was allowed, bytes."""
+    """What a client may hold on a GPU at most, from its statements and promises, in bytes."""
 
     client: int
     group: str
     user: str
     #: Besides contexts.
     bytes: int
-    #: Whether it holds just that, less ``spare``: nothing of it is on its way in or out.
+    #: Whether it holds exactly that, less ``spare``: nothing is being moved.
     exact: bool = True
-    #: What it states of contexts, and what is charged for them.
+    #: The stated size of its contexts, and their charge.
     context: int = 0
     charged: int = 0
-    #: Of ``bytes``, what it may allocate without asking again and has not.
+    #: The part of ``bytes`` that it may allocate without a request and has not allocated.
     spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A process that holds what nobody stated."""
+    """A process with memory that no client stated."""
 
     gpu: str
     pid: int
     bytes: int
-    #: What its client states; 0 for one that is none.
+    #: Bytes that its client states; 0 without a client.
     claimed: int
-    #: Empty for a process that is no client.
+    #: Empty for a process without a client.
     user: str = ""
     group: str = ""
     client: int = 0
 
     @property
     def excess(self) -> int:
-        """Bytes that it holds beyond what is stated."""
+        """Bytes beyond the statement."""
         return max(0, self.bytes - self.claimed)
 
 
 def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Claim]]]:
-    """Return what may be held, by GPU and process.
+    """Return what clients may hold, by GPU and process.
 
     Parameters
     ----------
     core
-        Knows what clients state.
+        The core, with the clients' statements.
     pids
-        The process of each client, as the scheduler's system numbers it.
+        The process of each client, by its number on the scheduler's system.
     """
     found: dict[str, dict[int, list[Claim]]] = {}
     for number, client in core.clients.items():
         pid = pids.get(number, 0)
         for uuid, holding in client.holdings.items() if pid else ():
-            # What it was allowed may be on its way in.
+            # Promised memory may be about to arrive.
             most, spare = holding.resident, 0
             if client.group.lease is not None:
                 most = max(most, holding.promised)
-                # Managed memory comes in by itself.
+                # Managed memory arrives by itself.
                 if client.backend == "swap" and uuid not in client.restoring:
                     spare = most - holding.resident
             still = not (holding.evicting or holding.unsettled) and client.stage == "awake"
@@ -97,12 +97,12 @@ def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Clai
 
 
 class Suspicion:
-    """Remembers who held more than stated in the last readings.
+    """Remembers processes that held more than stated in the last readings.
 
     Parameters
     ----------
     tolerance, part, readings
-        What counts as noticeably more, and how often it has to be found.
+        What counts as noticeably more, and in how many readings it must be found.
     """
 
     def __init__(
@@ -110,28 +110,28 @@ class Suspicion:
     ) -> None:
         self._tolerance, self._part, self._readings = tolerance, part, readings
         self._times: dict[tuple[str, int], int] = {}
-        #: What the contexts of clients' processes took in the last reading, of those that are not suspicious.
+        #: Bytes of the contexts of clients' processes in the last reading, except suspicious ones.
         self._contexts: dict[tuple[str, int], int] = {}
         self._found: dict[str, list[Finding]] = {}
-        #: By client, the bytes that its contexts took in the last reading; and whether the next one may say otherwise.
+        #: By client, bytes of its contexts in the last reading; and whether the next one may differ.
         self.measured: dict[int, int] = {}
         self.unsettled = False
 
     def see(
         self, gpu: str, held: Mapping[int, int], stated: Mapping[int, list[Claim]], room: int = 0
     ) -> list[Finding]:
-        """Take in a reading; return those who are to be named, each once for as long as it lasts.
+        """Apply a reading; return the processes to report, each once for as long as it lasts.
 
         Parameters
         ----------
         gpu
-            Of which GPU it is.
+            The GPU.
         held
             Bytes that each process holds there.
         stated
-            What the clients among them may hold.
+            What the clients among these processes may hold.
         room
-            Bytes that the contexts of a process may take in any case.
+            Bytes that the contexts of a process may always take.
         """
         named, listed = [], []
         self.measured = {}
@@ -167,10 +167,10 @@ class Suspicion:
         return named
 
     def _measure(self, key: tuple[str, int], taken: int, mine: list[Claim]) -> None:
-        """Find what each of a process's clients is to be charged for contexts.
+        """Compute what each of a process's clients is to be charged for contexts.
 
-        A client frees memory before it states so. So the charge changes no further than the last two readings agree.
-        The same holds for what it allocates without asking, so a first reading does not suffice while it may.
+        A client frees memory before it states so, so the charge changes no further than the last two readings agree.
+        The same applies to memory that it may allocate without a request, for which a first reading does not suffice.
         """
         charged = sum(claim.charged for claim in mine)
         may_allocate = any(claim.spare for claim in mine)
@@ -196,7 +196,7 @@ class Suspicion:
         return [found for listed in self._found.values() for found in listed]
 
     def status(self, users: Mapping[int, tuple[int | None, str]]) -> list[dict[str, Any]]:
-        """Return the same as control.md describes it; ``users``: uid and name of the processes' users."""
+        """Return these as described in control.md; ``users``: uid and name of the processes' users."""
         listed = []
         for found in self.findings:
             uid, name = users.get(found.pid, (None, ""))

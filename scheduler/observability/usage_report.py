@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a report of a week needs: hours of use, of sharing and of waiting, kept over restarts.
+"""Usage for reports: hours of use, of sharing and of waiting, kept over restarts.
 
-- *used*: a GPU is used while somebody's kernel computes there, as its bursts say. What of it each user had is divided
-  equally among those that compute at once.
-- *shared*: it is shared while it is used and kernels of several users have memory on it: without us, each of them would
-  have needed a GPU of its own, or would have had to wait for the others to end.
+- *used*: a GPU is used while a process computes there according to its bursts. The time is divided equally among the
+  users whose processes compute at once.
+- *shared*: it is shared while it is used and processes of several users have memory on it. Without us, each user would
+  have needed a GPU of their own, or would have had to wait for the others.
 
-Looked at once a second. Kept by the hour in an SQLite database, which is written every few minutes; the oldest hours
-are deleted. It is in WAL mode: a commit then waits neither for the disk nor for a program that reads, and after a power
-failure at most the last commits are missing.
+This is checked once a second. It is kept by the hour in an SQLite database, which is written every few minutes; the
+oldest hours are deleted. The database is in WAL mode: a commit waits neither for the disk nor for a reader, and after a
+power failure at most the last commits are missing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HOUR = 3600
-#: Hours that are kept: 53 weeks.
+#: The number of hours that are kept: 53 weeks.
 KEPT = 53 * 7 * 24
-#: Seconds after which what was added is written at the latest.
+#: Seconds after which additions are written at the latest.
 WRITE = 300.0
-#: Milliseconds for which a write waits while another program writes; the scheduler serves nothing meanwhile.
+#: Milliseconds for which a write waits for another program's write. The scheduler serves nothing in the meantime.
 LONGEST_WAIT = 50
-#: A pause between two looks that is longer than this (seconds) is not counted: the machine was asleep.
+#: A pause between two checks that is longer than this (seconds) is not counted, because the machine was asleep.
 LONGEST_LOOK = 10.0
 
 
@@ -42,13 +42,13 @@ LONGEST_LOOK = 10.0
 class Hour:
     """The usage in one hour; times are seconds. The columns of the table ``hours``, and the rows of ``users``."""
 
-    #: GPUs that there were, at most.
+    #: The largest number of GPUs.
     gpus: int = 0
-    #: For how long there were how many: GPU-seconds.
+    #: The GPUs times the seconds for which they were there.
     present: float = 0.0
     used: float = 0.0
     shared: float = 0.0
-    #: Leases that were waited for (0.1 s or more), and for how long, in all and at most.
+    #: Leases with a wait (0.1 s or more); and the seconds of these waits, in total and at most.
     waits: int = 0
     waited: float = 0.0
     longest: float = 0.0
@@ -63,7 +63,7 @@ class Hour:
 
 
 _COLUMNS = [column.name for column in fields(Hour) if column.name != "users"]
-#: Of several hours, the most; all else adds up.
+#: Columns of which several hours have the maximum; all others add up.
 _MOST = ("gpus", "longest")
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS hours (hour INTEGER PRIMARY KEY, {", ".join(_COLUMNS)});
@@ -91,7 +91,7 @@ _REPORT_USERS = (
     "SELECT user, round(sum(seconds), 1) FROM users WHERE hour >= ? AND hour < ? GROUP BY user"
 )
 
-#: A wait that is shorter is none to a person.
+#: A user does not notice a shorter wait.
 SHORTEST_WAIT = 0.1
 
 
@@ -99,14 +99,14 @@ class Usage:
     """Adds up by the hour. Sans-IO: the caller gives the time (seconds since 1970), and writes."""
 
     def __init__(self) -> None:
-        #: Hours that are not written yet, by their number since 1970.
+        #: Hours that were not written yet, by their number since 1970.
         self.hours: dict[int, Hour] = {}
         #: GPU-seconds of each user since the scheduler started.
         self.had: dict[str, float] = {}
         self._looked: float | None = None
 
     def look(self, core: Core, now: float) -> None:
-        """Look who uses what; once in a second or so."""
+        """Add the use since the last call; called about once a second."""
         before, self._looked = self._looked, now
         if before is None or not 0 < now - before <= LONGEST_LOOK:
             return
@@ -127,7 +127,7 @@ class Usage:
                 self.had[group.user] = self.had.get(group.user, 0.0) + part
 
     def granted(self, waited: float, now: float) -> None:
-        """Take in a lease and how long it was waited for, seconds."""
+        """Add a lease and the seconds of its wait."""
         hour = self._at(now)
         hour.leases += 1
         if waited >= SHORTEST_WAIT:
@@ -136,7 +136,7 @@ class Usage:
             hour.longest = max(hour.longest, waited)
 
     def count(self, now: float, *, avoided: int = 0, given: int = 0, moved: int = 0) -> None:
-        """Take in out-of-memory errors, and bytes that were moved."""
+        """Add out-of-memory errors, and bytes that were moved."""
         hour = self._at(now)
         hour.avoided += avoided
         hour.given += given
@@ -152,7 +152,7 @@ class History:
     Parameters
     ----------
     path
-        The database; None: it ends with the process.
+        The database; None: it is kept in memory only.
     now
         Seconds since 1970.
     """
@@ -164,7 +164,7 @@ class History:
         self._database = self._open()
 
     def _open(self, damage: Exception | None = None) -> sqlite3.Connection:
-        """Return the database: a new one where it is damaged, one in memory where there cannot be any."""
+        """Return the database: a new one if it is damaged, one in memory if there cannot be a file."""
         try:
             if damage is not None:
                 self._put_aside(damage)
@@ -194,7 +194,7 @@ class History:
         )
 
     def write(self, now: float, *, at_once: bool = False) -> None:
-        """Write what was added, if it is time for that."""
+        """Write additions if it is time for that."""
         if not at_once and 0 <= now - self._written < WRITE:
             return
         self._written = now
@@ -207,7 +207,7 @@ class History:
                 for table in ("hours", "users"):
                     self._database.execute(f"DELETE FROM {table} WHERE hour <= ?", oldest)
         except sqlite3.DatabaseError as error:
-            # What was added is still there for the next time.
+            # The additions are still there for the next time.
             if _is_damaged(error):
                 self._database.close()
                 self._database = self._open(error)
@@ -223,7 +223,7 @@ class History:
             self._database.executemany(_ADD_USER, [(number, *user) for user in users.items()])
 
     def report(self, since: float, until: float) -> dict[str, Any]:
-        """Return what was had in the hours from one time to another, seconds since 1970 (docs/reference/control.md).
+        """Return the sums of the hours between two times, seconds since 1970 (docs/reference/control.md).
 
         Raises
         ------
@@ -232,7 +232,7 @@ class History:
         """
         hours = int(since // HOUR), int(-(-until // HOUR))
         try:
-            # What is not written yet counts, too; that is for `write` to commit.
+            # Additions that were not written yet also count; `write` will commit them.
             self._add()
             first, last, count, *values = self._database.execute(_REPORT, hours).fetchone()
             users = dict(self._database.execute(_REPORT_USERS, hours).fetchall())
@@ -255,7 +255,7 @@ class History:
 
 def _connect(path: Path | None) -> sqlite3.Connection:
     if path is not None:
-        # For its owner alone, like the files that SQLite adds to it.
+        # Only the owner may read it, like the files that SQLite adds to it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     database = sqlite3.connect(path or ":memory:")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes a recording to a file beside the scheduler's work."""
+"""Writes a recording to a file while the scheduler works."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from .recording import Entry, RecordedCore, RecordingError
 
 log = logging.getLogger(__name__)
 
-#: A recording of so many bytes ends.
+#: Bytes after which a recording ends.
 LONGEST = 1 << 30
-#: So many events may wait to be written; one that falls behind further ends.
+#: The number of events that may wait to be written. A recording that falls further behind ends.
 MOST_PENDING = 200_000
-#: Seconds for which it keeps the event loop at most, and after which it looks for more.
+#: Seconds for which it occupies the event loop at most, and after which it checks for more.
 SLICE, PAUSE = 0.001, 0.1
 
 End = Literal["stopped", "full", "slow", "failed"]
 
 
 class Writer:
-    """One recording that is written.
+    """One recording that is being written.
 
     Parameters
     ----------
     core
-        What is kept of its events comes first.
+        The core, whose kept events come first.
     path
         The file.
     again
-        Whether there may be such a file: it is kept as ``PATH.1``, in place of one that is there. Otherwise, to have
-        one is an error.
+        Whether the file may exist: it is then kept as ``PATH.1``, which is replaced. Otherwise, an existing file is an
+        error.
     seconds
-        For how long; 0: only what is kept already. None: until it is stopped.
+        How long; 0: only what is kept already. None: until it is stopped.
     longest
         Bytes after which it ends.
     on_end
-        Called when it ends by itself before its time.
+        Called when it ends by itself.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class Writer:
     ) -> None:
         self.path = path
         self.events = self.bytes = 0
-        #: How it ended, and with which error.
+        #: How it ended, and its error.
         self.ended: End | None = None
         self.error = ""
         self._core = core
@@ -89,7 +89,7 @@ class Writer:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, entry: Entry) -> None:
-        """Take an event in, to be written soon."""
+        """Add an event, to be written soon."""
         if len(self._pending) >= MOST_PENDING:
             self._full = "slow"
             self._detach()
@@ -97,18 +97,18 @@ class Writer:
         self._pending.append(entry)
 
     def stop(self) -> None:
-        """Write what has come so far, and end."""
+        """Write what has arrived so far, and end."""
         self._stopping = True
         self._detach()
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop, and wait until all is written."""
+        """Stop, and wait until everything is written."""
         self.stop()
         await asyncio.wait([self._task])
 
     def status(self) -> dict[str, Any]:
-        """Return how it stands, as docs/reference/control.md has it."""
+        """Return its state as described in docs/reference/control.md."""
         return {
             "file": str(self.path),
             "events": self.events,
@@ -127,7 +127,7 @@ class Writer:
         except OSError as error:
             ended, self.error = "failed", error.strerror or str(error)
         except Exception as error:
-            # Whatever it is, those who share the GPU are not to notice.
+            # Whatever the error is, the users of the GPU must not be affected.
             log.exception("recording to %s", self.path)
             ended, self.error = "failed", str(error)
         finally:
@@ -140,7 +140,7 @@ class Writer:
 
     async def _write(self) -> End:
         assert self._header is not None
-        # The state that it begins with may be long.
+        # The state at its beginning may be long.
         await self._put(await asyncio.to_thread(recording.write_header, self._header))
         self._header = None
         while True:
@@ -153,7 +153,7 @@ class Writer:
             if self.bytes >= self._longest:
                 return "full"
             if self._pending:
-                # One round of the loop.
+                # This lets one round of the loop pass.
                 await asyncio.sleep(0)
             elif self._full is not None:
                 return self._full
