@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A node that several users share: configuration, who is who, and what each may do."""
+"""A node that several users share: configuration, identities and permissions."""

@@ -42,12 +42,12 @@ from .principals import Identity
 SOCKET = "/run/gpushare/scheduler.sock"
 STATE_DIR = "/var/lib/gpushare"
 
-#: What a running scheduler takes in when its configuration is read anew.
+#: Settings that a running scheduler applies when its configuration is read again.
 RELOADED = ("shares",)
 
 
 class ConfigError(Exception):
-    """The configuration has a mistake; the message is one sentence that names it."""
+    """The configuration has a mistake. The message is one sentence that names it."""
 
 
 class NodeScheduler(Configurable):
@@ -188,7 +188,7 @@ class NodeScheduler(Configurable):
 
     @default("state_dir")
     def _default_state_dir(self) -> str:
-        # Of several, systemd puts colons between.
+        # systemd separates several of them with colons.
         return os.environ.get("STATE_DIRECTORY", "").split(":")[0] or STATE_DIR
 
     @validate("socket", "state_dir")
@@ -269,7 +269,7 @@ class NodeScheduler(Configurable):
         return Access(int(self.socket_mode, 8), group)
 
     def identity(self) -> Identity:
-        """Return how it is found out who is who."""
+        """Return how the scheduler finds out who its peers are."""
         return Identity(
             node=True,
             shared_uids=frozenset(self.shared_uids),
@@ -280,7 +280,7 @@ class NodeScheduler(Configurable):
         )
 
     def entitlements(self) -> dict[str, ev.Entitle]:
-        """Return what the shares say to the core, by whose they are."""
+        """Return the entitlements that follow from the shares, by user or team."""
         return {whose: _entitle(whose, stated) for whose, stated in self.shares.items()}
 
 
@@ -298,12 +298,12 @@ def _entitle(whose: str, stated: dict[str, Any] | None) -> ev.Entitle:
 
 
 def load(path: Path) -> NodeScheduler:
-    """Read a configuration: Python, as Jupyter's are, or JSON where the name ends in ``.json``.
+    """Read a configuration in Python, like Jupyter's, or in JSON if the name ends in ``.json``.
 
     Raises
     ------
     ConfigError
-        If it cannot be read, or has a mistake.
+        It cannot be read, or has a mistake.
     """
     _check_file(path)
     loader = JSONFileConfigLoader if path.suffix == ".json" else PyFileConfigLoader
@@ -312,7 +312,7 @@ def load(path: Path) -> NodeScheduler:
     except SyntaxError as error:
         raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from None
     except Exception as error:
-        # Of a configuration in Python, whatever it raises.
+        # A configuration in Python may raise any error.
         raise ConfigError(f"{path}: {type(error).__name__}: {_line(error)}") from None
     try:
         _check_names(config)
@@ -328,7 +328,7 @@ def _check_file(path: Path) -> None:
         raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"the configuration {path} is not a file")
-    # What stands there decides for all users, and is run as a program.
+    # The file decides for all users, and is run as a program.
     if found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
         raise ConfigError(
             f"the configuration {path} can be written to by users whom it governs; "
@@ -357,13 +357,13 @@ def _line(error: Exception) -> str:
 
 
 def changes(old: NodeScheduler, new: NodeScheduler) -> list[ev.Entitle]:
-    """Return what a scheduler that runs has to be told for the new shares to hold instead of the old ones."""
+    """Return the requests with which a running scheduler replaces its old shares by the new ones."""
     before, after = old.entitlements(), new.entitlements()
     gone = [_entitle(whose, None) for whose in before.keys() - after.keys()]
     return gone + [event for whose, event in after.items() if event != before.get(whose)]
 
 
 def unheeded(old: NodeScheduler, new: NodeScheduler) -> list[str]:
-    """Return the names of what differs and holds only after the next start."""
+    """Return the names of settings that have changed and are only applied at the next start."""
     names = NodeScheduler.class_trait_names(config=True)
     return sorted(n for n in names if n not in RELOADED and getattr(old, n) != getattr(new, n))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users, teams and notebooks are entitled to, as people state it (scheduling.md, "GPU time, and shares")."""
+"""Entitlements of users, teams and notebooks as administrators write them (scheduling.md, "GPU time, and shares")."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..core.messages import Adjust, Entitlement
 from ..core.model import Wishes
 from ..core.preferences import adjusted
 
-#: What nobody stated.
+#: The entitlement of users for whom none is set.
 NONE: dict[str, Any] = {**asdict(Entitlement()), "members": []}
 
-#: What is stated, by whose it is: ``user:NAME`` or ``team:NAME``.
+#: Shares by ``user:NAME`` or ``team:NAME``.
 Shares = dict[str, dict[str, Any]]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ValueError
-        If the text is no size, or none that memory can have.
+        The text is not a size, or not one that memory can have.
     """
     match = re.fullmatch(
         r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text, re.ASCII | re.IGNORECASE
@@ -45,15 +45,15 @@ def parse_size(text: str) -> int:
 
 
 def parse_share(name: str, value: object) -> object:
-    """Read one share as people state it; ``memory`` and ``host``, sizes, become numbers of bytes.
+    """Read one share as it is written; the sizes ``memory`` and ``host`` become numbers of bytes.
 
     Raises
     ------
     ValueError
-        If it cannot be; the message is one sentence for whoever stated it.
+        It is not valid. The message is one sentence for its author.
     """
     if name in ("memory", "host"):
-        # A bare number is bytes; a boolean is a number to Python, not to people.
+        # A bare number is bytes. A boolean is a number in Python, but not to users.
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
         return parse_size(str(value))
@@ -66,19 +66,19 @@ def parse_share(name: str, value: object) -> object:
 
 
 def parsed(shares: Any, *, members_needed: bool = True) -> Shares:
-    """Return shares as people state them with sizes as numbers of bytes.
+    """Return shares as they are written, with sizes as numbers of bytes.
 
     Parameters
     ----------
     shares
-        By whose they are.
+        The shares by user or team.
     members_needed
-        Whether a team must say who is in it; else it may be known by the groups of its members.
+        Whether a team must list its members. Otherwise, its members' clients may name it.
 
     Raises
     ------
     ValueError
-        If they cannot be; the message is one sentence for whoever stated them.
+        They are not valid. The message is one sentence for their author.
     """
     if not isinstance(shares, dict):
         raise ValueError(
@@ -121,5 +121,5 @@ def _member_names(value: Any) -> list[str]:
 
 
 def entitlement(stated: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what the scheduler is told of one's shares (control.md, ``entitle``); None: of nobody's any more."""
+    """Return the parameters of the request ``entitle`` (control.md) for a share; None: the share ends."""
     return {**NONE, **(stated or {})}

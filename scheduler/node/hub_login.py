@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Asks a JupyterHub whose a token is, in a thread: nobody who shares the GPU waits for it, nor for its faults."""
+"""Asks a JupyterHub for the user of a token, in a thread, so that other users never wait for the Hub or its faults."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 from ..protocol.text import printable
 from .principals import Principal
 
-#: Seconds that the Hub has for its answer: less than a control client waits for its own.
+#: Seconds that the Hub has for its answer, fewer than a control client waits for its own answer.
 PATIENCE = 4.0
-#: Seconds that the thread has to end.
+#: Seconds in which the thread must end.
 LINGER = 0.25
-#: Longest token.
+#: The longest token.
 LONGEST = 1024
-#: Scopes of a token that make an administrator of it, or let it see everything. To be the Hub's admin is not enough.
+#: Scopes that make the owner of a token an administrator, or let them see everything. Being the Hub's admin does not.
 ADMIN, READ = "custom:gpushare:admin", "custom:gpushare:read"
 
 
 class LoginError(Exception):
-    """A token says nothing; the message is the sentence for who presented it.
+    """A token is not valid. The message is the sentence for its owner.
 
     Parameters
     ----------
     code
-        For programs: ``bad_token``, or ``hub_unreachable`` where it makes sense to try again.
+        The code for programs: ``bad_token``, or ``hub_unreachable`` if it makes sense to try again.
     text
-        For people.
+        The text for users.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -39,46 +39,46 @@ class LoginError(Exception):
 
 
 class Hub:
-    """A JupyterHub that says whose a token is, by its own client (the extra ``jupyterhub``).
+    """A JupyterHub that returns the user of a token, through its own client (the extra ``jupyterhub``).
 
     Parameters
     ----------
     url
-        Of its API, as in ``JUPYTERHUB_API_URL``.
+        The URL of its API, as in ``JUPYTERHUB_API_URL``.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._loop = asyncio.new_event_loop()
         self._auth: Future[Any] = Future()
-        #: Done once `_auth` is, also where that failed.
+        #: Done once `_auth` exists, or could not be made.
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="gpushare-hub", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, if it is not in the middle of something: it does not outlive the process."""
+        """End the thread unless it is busy; it does not outlive the process."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LINGER)
 
     async def login(self, token: str, uid: int) -> Principal:
-        """Return whose a token is.
+        """Return the user of a token.
 
         Parameters
         ----------
         token
-            Of a user's server, of a person, or of a service.
+            The token of a user's server, of a user, or of a service.
         uid
-            Of the process that presents it.
+            The uid of the process that presents it.
 
         Raises
         ------
         LoginError
-            Nobody's, or the Hub cannot be asked.
+            The token is of no user, or the Hub does not answer.
         """
         if not (0 < len(token) <= LONGEST and token.isascii() and token.isprintable()):
             raise LoginError("bad_token", "what was sent is no token of a Hub's")
-        # Importing the Hub's client takes a while. A connection that ends meanwhile asks the Hub nothing.
+        # Importing the Hub's client takes a while. A connection that ends in the meantime asks the Hub nothing.
         await asyncio.wait([asyncio.wrap_future(self._ready)])
         work = asyncio.run_coroutine_threadsafe(self._ask(token), self._loop)
         return _principal(await asyncio.wrap_future(work), uid)
@@ -86,7 +86,7 @@ class Hub:
     async def _ask(self, token: str) -> Any:
         try:
             auth = self._auth.result(0)
-            # Not from its cache: the token of a server that has ended opens nothing any more.
+            # Not from its cache, because the token of a server that has ended must not be accepted.
             asked = auth.user_for_token(token, use_cache=False, sync=False)
             model = await asyncio.wait_for(asked, PATIENCE)
         except ImportError as error:
@@ -96,7 +96,7 @@ class Hub:
                 "where it runs, then restart it",
             ) from None
         except Exception as error:
-            # Whatever its client raises: HTTPError for all that the Hub said, and others' errors for the rest.
+            # Its client may raise HTTPError for answers of the Hub, and errors of other libraries for anything else.
             raise LoginError(
                 "hub_unreachable",
                 f"the Hub at {self._url} did not say whose the token is ({_short(error)}); "
@@ -111,7 +111,7 @@ class Hub:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            # It takes a second, and is not there for a scheduler without a Hub.
+            # The import takes a second, and the library may be missing for a scheduler without a Hub.
             from jupyterhub.services.auth import HubAuth
 
             # Each question is asked with the token that it is about.
@@ -125,7 +125,7 @@ class Hub:
 
 
 def _principal(model: Mapping[str, Any], uid: int) -> Principal:
-    """Return who a model of the Hub's is."""
+    """Return the user or service of one of the Hub's models."""
     name, scopes, groups = model.get("name"), model.get("scopes"), model.get("groups")
     if not isinstance(name, str) or not name:
         raise LoginError("bad_token", "the Hub does not say whose the token is: it has no scope")
@@ -145,5 +145,5 @@ def _principal(model: Mapping[str, Any], uid: int) -> Principal:
 def _short(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer within {PATIENCE:g} s"
-    # Of tornado's: "HTTP 500: Internal Server Error (what happened)".
+    # A message of tornado: "HTTP 500: Internal Server Error (what happened)".
     return getattr(error, "log_message", None) or str(error) or type(error).__name__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who is who, and whose is what, as long as the scheduler lives."""
+"""Identities of users, and the owners of groups, while the scheduler runs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .tickets import Ticket, Tickets
 if TYPE_CHECKING:
     from ..core.model import Group
 
-#: Seconds for which what the system said of a uid is remembered, and how many uids are.
+#: Seconds for which the system's answer about a uid is remembered, and the number of uids.
 REMEMBER, MOST_UIDS = 60.0, 4096
-#: Seconds between two looks for tickets that have expired.
+#: Seconds between two checks for tickets that have expired.
 SWEEP = 600.0
-#: Threads in which the system looks users up: a directory service may be slow, and the GPUs are read in others.
+#: Threads in which the system looks users up. A directory service may be slow, so the GPUs are read in others.
 LOOKING = 4
-#: Longest id of a group in bytes: as HELLO has it.
+#: The longest id of a group in bytes, as in HELLO.
 LONGEST_ID = 63
 
 
 class Identities:
-    """Knows who is who.
+    """Finds the identities of peers, and the owners of groups.
 
     Parameters
     ----------
     identity
-        The rules.
+        The rules of identities.
     groups
-        Those of the core, by id.
+        The groups of the core, by id.
     """
 
     def __init__(self, identity: Identity, groups: Mapping[str, Group]) -> None:
@@ -50,14 +50,14 @@ class Identities:
         self._disguise = Disguise()
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop without waiting for lookups."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    # --- Who is who ---------------------------------------------------------------------------
+    # --- Users --------------------------------------------------------------------------------
 
     def recall(self, uid: int) -> Known | None:
-        """Return what a uid says, or None if it has to be looked up."""
+        """Return the identity that follows from a uid, or None if it must be looked up."""
         known = principals.at_once(self.rules, uid)
         if known is not None:
             return known
@@ -65,7 +65,7 @@ class Identities:
         return known if known is not None and time.monotonic() < at + REMEMBER else None
 
     async def look_up(self, uid: int) -> Known:
-        """Find out what a uid says."""
+        """Look up the identity that follows from a uid."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(LOOKING, "gpushare-users")
         loop = asyncio.get_running_loop()
@@ -77,12 +77,12 @@ class Identities:
         return known
 
     def holder(self, text: str, uid: int) -> Principal | None:
-        """Return whom a ticket speaks for, shown by a process of some uid; None if it does not hold.
+        """Return the user and group of a ticket that a process with a uid shows; None if it is not valid.
 
         Raises
         ------
         Denied
-            The ticket was issued to another uid. Only between uids that several people have does that say nothing.
+            The ticket was issued to another uid. This is not checked between uids that several people share.
         """
         ticket = self.tickets.find(text)
         if ticket is None:
@@ -96,34 +96,34 @@ class Identities:
         return Principal(ticket.user, uid, kernel=ticket.kernel, teams=ticket.teams)
 
     def issue(self, principal: Principal, group: str, server: str) -> str:
-        """Make a ticket for a group of somebody's; `claim` it first."""
+        """Make a ticket for a user's group, which must be claimed first (`claim`)."""
         ticket = Ticket(
             principal.user, principal.teams, group, principal.uid, server, round(time.time(), 3)
         )
         return self.tickets.issue(ticket, self._groups)
 
-    # --- Whose is what ------------------------------------------------------------------------
+    # --- Owners -------------------------------------------------------------------------------
 
     def owner(self, group: str) -> str | None:
-        """Return whose a group is, or None for one that is nobody's yet."""
+        """Return the owner of a group, or None if it has none yet."""
         found = self._groups.get(group)
         if found is not None:
             return found.user
         return self.tickets.owner(group) or self.tickets.claimant(group)
 
     def owns(self, principal: Principal, group: str) -> bool:
-        """Whether a group is somebody's, for whatever they may do; what a ticket is not for is not."""
+        """Whether a user owns a group, and the ticket of the connection is for it."""
         if principal.kernel is not None and group != principal.kernel:
             return False
         return self.owner(group) == principal.user
 
     def check(self, principal: Principal, group: str) -> None:
-        """Check whether somebody may speak for a group.
+        """Check whether a user may act for a group.
 
         Raises
         ------
         Denied
-            They may not.
+            The user may not.
         """
         if principal.admin:
             return
@@ -133,12 +133,12 @@ class Identities:
             raise Denied("not_yours", f"{group!r} is not yours, but another user's")
 
     def claim(self, principal: Principal, group: str) -> None:
-        """Check whether somebody may speak for a group, which is theirs from now on if it was nobody's.
+        """Check whether a user may act for a group, and make it the user's if it has no owner.
 
         Raises
         ------
         Denied
-            They may not.
+            The user may not.
         """
         self.check(principal, group)
         if principal.admin or len(group.encode("utf-8", "replace")) > LONGEST_ID:
@@ -147,7 +147,7 @@ class Identities:
         self.tickets.save_soon()
 
     def sweep(self) -> list[str]:
-        """Forget tickets that nobody has used for a long time, and return their groups; seldom does anything."""
+        """Forget tickets that were not used for a long time, and return their groups; rarely does anything."""
         lifetime, now = self.rules.ticket_lifetime, time.monotonic()
         if now - self._swept < min(SWEEP, lifetime / 8):
             return []
@@ -156,17 +156,17 @@ class Identities:
         self.tickets.save_soon()
         return expired
 
-    # --- What they see ------------------------------------------------------------------------
+    # --- Visibility ---------------------------------------------------------------------------
 
     def view(self, principal: Principal, teams: frozenset[str] = frozenset()) -> View | None:
-        """Return what somebody sees of others; None: all.
+        """Return what a user may see of others; None: all.
 
         Parameters
         ----------
         principal
-            Who looks.
+            The user.
         teams
-            Teams that the scheduler counts the user in, beside those that the system or the Hub knows.
+            Teams of the user according to the scheduler, besides those that the system or the Hub has.
         """
         if principal.sees_all:
             return None
@@ -174,5 +174,5 @@ class Identities:
         return View(principal.user, teams, self.owner, self._disguise)
 
     def stranger(self) -> View:
-        """Return what somebody sees who has nothing and is in no team."""
+        """Return what a user may see who has no group and no team."""
         return View(STRANGER, frozenset(), self.owner, self._disguise)

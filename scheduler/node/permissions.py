@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who may ask what of the scheduler: one table."""
+"""The permissions of requests, in one table."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .principals import Principal
 
 
 class Who(Enum):
-    """Who may do something."""
+    """Who may make a request."""
 
-    #: Those too that have not said who they are.
+    #: Also peers that have not identified themselves.
     ANYBODY = "anybody"
-    #: Whoever the scheduler serves; what they are shown is cut to them.
+    #: All users that the scheduler serves; the answer is limited to what they may see.
     USERS = "users"
-    #: The user whose group it is; with a ticket, for the ticket's group only.
+    #: The owner of the group; with a ticket, only for the ticket's group.
     OWNER = "owner"
-    #: A user's server or program, which no ticket binds to one group.
+    #: A user's server or program without a ticket for one group.
     SERVERS = "servers"
     ADMINS = "admins"
 
@@ -60,14 +60,14 @@ OPERATIONS = {
 
 
 class Denied(Exception):
-    """Somebody may not do something; the message is the sentence for them.
+    """A user may not do something. The message is the sentence for the user.
 
     Parameters
     ----------
     code
-        For programs: ``login_required``, ``not_allowed`` or ``not_yours``.
+        The code for programs: ``login_required``, ``not_allowed`` or ``not_yours``.
     text
-        For people.
+        The text for users.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -76,21 +76,21 @@ class Denied(Exception):
 
 
 def check(principal: Principal | None, operation: str, why: str = "") -> None:
-    """Check whether somebody may ask for an operation at all; on whose groups is checked where they are known.
+    """Check whether a user may make a request at all. The groups are checked where they are known.
 
     Parameters
     ----------
     principal
-        Who asks; None: has not said.
+        The user; None: not identified.
     operation
-        Its name. One that is not in the table is for administrators.
+        The name of the request. One that is not in the table is for administrators.
     why
-        What to tell somebody who has not said who they are.
+        The text for a peer that has not identified itself.
 
     Raises
     ------
     Denied
-        They may not.
+        The user may not.
     """
     who = OPERATIONS.get(operation, Who.ADMINS)
     if who is Who.ANYBODY:

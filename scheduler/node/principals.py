@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who is at the other end of a connection, and which rules say so."""
+"""The identity of a connection's peer, and the rules from which it follows."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ from ..protocol.client import named, user_name
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who somebody is to the scheduler."""
+    """The identity of a user to the scheduler."""
 
-    #: The name for shares, quotas and pictures.
+    #: The name for shares and quotas.
     user: str
     uid: int
-    #: May do everything.
+    #: Whether the user may do everything.
     admin: bool = False
-    #: May see everybody's names and numbers, and change nothing of others.
+    #: Whether the user may see all names and numbers, without changing anything of others.
     reader: bool = False
-    #: The only lease group that it may speak for; None: any of the user's.
+    #: The only lease group for which the connection may act; None: any of the user's groups.
     kernel: str | None = None
-    #: Groups of the system, or of the Hub: what `team:NAME` means for this user.
+    #: Groups of the system, or of the Hub: the meaning of `team:NAME` for this user.
     teams: tuple[str, ...] = ()
 
     @property
     def sees_all(self) -> bool:
-        """Whether nothing of others is hidden."""
+        """Whether nothing of other users is hidden."""
         return self.admin or self.reader
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a scheduler finds out who is who. The default is a personal scheduler: it serves its own user and root."""
+    """The rules of identities. The default is a personal scheduler, which serves its own user and root."""
 
-    #: Serves several users.
+    #: Whether it serves several users.
     node: bool = False
-    #: Uids that several people have, as in containers: they have to present a ticket or to log in.
+    #: Uids that several people share, as in containers. They must present a ticket or log in.
     shared_uids: frozenset[int] = frozenset()
-    #: Groups of the system, of which a user has to be in one; empty: everybody may come.
+    #: Groups of the system of which a user must be in one; empty: all users may connect.
     allowed_groups: tuple[str, ...] = ()
-    #: The Hub's API, which says whose a token is; empty: nobody logs in.
+    #: The Hub's API, which returns the user of a token; empty: no login.
     hub_api_url: str = ""
-    #: Folder for what outlives the scheduler; None: nothing does.
+    #: The folder of records that outlive the scheduler; None: no records.
     state_dir: Path | None = None
-    #: Seconds that a ticket holds which no process shows.
+    #: Seconds for which an unused ticket is valid.
     ticket_lifetime: float = 7 * 86400.0
 
 
 class Known(NamedTuple):
-    """What a uid says of its process."""
+    """The identity that follows from the uid of a process."""
 
-    #: None: nothing. It has to present a ticket, or to log in.
+    #: None: no identity. The process must present a ticket, or log in.
     principal: Principal | None
-    #: Then, what to tell it as long as it has not.
+    #: The message for it until it has.
     why: str = ""
 
 
 def at_once(identity: Identity, uid: int) -> Known | None:
-    """Return what a uid says where no group has to be looked up; else None.
+    """Return the identity that follows from a uid if no group must be looked up; otherwise None.
 
     Parameters
     ----------
     identity
-        The rules.
+        The rules of identities.
     uid
-        Of the peer, as the kernel sees it.
+        The uid of the peer from the Linux kernel.
     """
     if uid in identity.shared_uids:
         return Known(None, _why_shared(identity, uid))
@@ -86,14 +86,14 @@ def at_once(identity: Identity, uid: int) -> Known | None:
 
 
 def identify(identity: Identity, uid: int) -> Known:
-    """Return what a uid says. It may take as long as the system takes to look a user's groups up.
+    """Return the identity that follows from a uid. It may take as long as the system's lookup of groups.
 
     Parameters
     ----------
     identity
-        The rules.
+        The rules of identities.
     uid
-        Of the peer, as the kernel sees it.
+        The uid of the peer from the Linux kernel.
     """
     known = at_once(identity, uid)
     if known is not None:

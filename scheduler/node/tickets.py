@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What outlives the scheduler about who owns which group: tickets, and claims of users that are known by their uid.
+"""The owners of groups that outlive the scheduler: tickets, and claims of users that are known by their uid.
 
-A process shows a ticket where its uid does not say who its user is. The scheduler keeps only the tickets' digests.
+A process shows a ticket if its uid does not identify its user. The scheduler keeps only the tickets' digests.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-#: So many tickets of one user hold at once; those of groups without a process are forgotten first.
+#: The number of tickets of one user. Those of groups without a process are forgotten first.
 MOST = 1024
-#: So many groups are claimed by one user at once; the oldest claims are forgotten first.
+#: The number of groups that one user can claim. The oldest claims are forgotten first.
 MOST_CLAIMS = 1024
 FILE_NAME = "tickets.json"
 _VERSION = 1
@@ -33,54 +33,54 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Whom a ticket speaks for."""
+    """The owner of a ticket."""
 
     user: str
     teams: tuple[str, ...]
-    #: The only lease group that it is good for.
+    #: The only lease group for which it is valid.
     kernel: str
-    #: Of who asked for it.
+    #: The uid of the user that requested it.
     uid: int
-    #: Which of the user's servers that was; empty: it did not say.
+    #: The user's server that requested it; empty: not stated.
     server: str
     #: Seconds since the epoch.
     issued_at: float
 
 
 class Tickets:
-    """All tickets that hold, and all claims.
+    """All valid tickets, and all claims.
 
     Parameters
     ----------
     folder
-        Keeps them over the scheduler's end, in a file for its user alone; None: nothing does.
+        The folder of the file, which only the scheduler's user may read; None: they are not kept.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._path = None if folder is None else folder / FILE_NAME
-        #: By digest, oldest first; and the digest of each group's.
+        #: The tickets by digest, oldest first; and the digest of each group's ticket.
         self._tickets: dict[str, Ticket] = {}
         self._digests: dict[str, str] = {}
-        #: When each ticket was last needed, in seconds since the epoch, by digest.
+        #: When each ticket was last used, in seconds since the epoch, by digest.
         self._seen: dict[str, float] = {}
-        #: Which user claims a group; and each user's claims, oldest first.
+        #: The user that claims each group; and each user's claims, oldest first.
         self._claimants: dict[str, str] = {}
         self._claims: dict[str, OrderedDict[str, None]] = {}
-        #: Counts the changes, and up to which they were written.
+        #: The number of changes, and the number that was written.
         self._version = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         if self._path is not None:
             self._load(self._path)
 
     def issue(self, ticket: Ticket, living: Container[str] = ()) -> str:
-        """Make a ticket, in the place of an earlier one for the same group, and return its text.
+        """Make a ticket, which replaces an earlier one for the same group, and return its text.
 
         Parameters
         ----------
         ticket
-            Whom it speaks for.
+            The owner.
         living
-            Groups that have a process: where a user has too many tickets, theirs go last.
+            Groups with a process, whose tickets go last if a user has too many.
         """
         self._drop(ticket.kernel)
         own = [kernel for kernel, held in self._of(ticket.user)]
@@ -91,7 +91,7 @@ class Tickets:
         return text
 
     def find(self, text: str) -> Ticket | None:
-        """Return whom a ticket speaks for, or None for one that does not hold."""
+        """Return the owner of a ticket, or None if it is not valid."""
         digest = _digest(text)
         found = self._tickets.get(digest)
         if found is not None:
@@ -99,7 +99,7 @@ class Tickets:
         return found
 
     def owner(self, group: str) -> str | None:
-        """Return whose ticket there is for a group."""
+        """Return the ticket of a group."""
         digest = self._digests.get(group)
         return None if digest is None else self._tickets[digest].user
 
@@ -108,7 +108,7 @@ class Tickets:
         return self.owner(group) == user and self._drop(group)
 
     def keep(self, user: str, server: str, groups: Collection[str]) -> list[str]:
-        """Forget a server's tickets but those for these groups; return the groups of those that were forgotten."""
+        """Forget a server's tickets except those for these groups; return the groups of the forgotten tickets."""
         own = [kernel for kernel, held in self._of(user) if held.server == server]
         gone = [kernel for kernel in own if kernel not in groups]
         for kernel in gone:
@@ -118,23 +118,23 @@ class Tickets:
         return gone
 
     def expire(self, now: float, lifetime: float, living: Container[str]) -> list[str]:
-        """Forget tickets that were not needed for some time; return their groups.
+        """Forget tickets that were not used for some time; return their groups.
 
         Parameters
         ----------
         now
             Seconds since the epoch.
         lifetime
-            Seconds that an unused ticket holds.
+            Seconds for which an unused ticket is valid.
         living
-            Groups that have a process, whose tickets stay.
+            Groups with a process, whose tickets stay.
         """
         gone = []
         for group, digest in list(self._digests.items()):
             unused = now - self._seen[digest]
             if group in living:
                 if unused > lifetime / 8:
-                    # Seldom, since it is written to disk each time.
+                    # Rarely, because each time it is written to disk.
                     self._seen[digest] = now
                     self._version += 1
             elif unused > lifetime:
@@ -145,7 +145,7 @@ class Tickets:
     # --- Claims -------------------------------------------------------------------------------
 
     def claim(self, user: str, group: str) -> None:
-        """Note that a group is a user's, until it is renounced or the user has claimed too many others."""
+        """Note that a user claims a group, until the claim is renounced or replaced by later claims."""
         if self._claimants.get(group) != user:
             self._renounce(group)
             self._claimants[group] = user
@@ -175,19 +175,19 @@ class Tickets:
             del self._claims[user]
         self._version += 1
 
-    # --- Keeping them -------------------------------------------------------------------------
+    # --- Writing ------------------------------------------------------------------------------
 
     async def save(self) -> None:
-        """Return when all changes so far are on disk, or could not be written, which is logged."""
+        """Return when all changes so far are on disk, or have failed to be written, which is logged."""
         wanted = self._version
         while self._path is not None and self._written < wanted:
             self.save_soon()
             assert self._writing is not None
-            # Who waits may go away; what is written in a thread has to come to its end before the next.
+            # The caller may be cancelled, but a write in a thread must end before the next one.
             await asyncio.shield(self._writing)
 
     def save_soon(self) -> None:
-        """Begin to write the changes so far to disk."""
+        """Start writing the changes so far to disk."""
         if self._path is not None and self._writing is None and self._written < self._version:
             self._writing = asyncio.create_task(self._write(self._path))
 
@@ -222,12 +222,12 @@ class Tickets:
                 error.strerror,
             )
         finally:
-            # Tried again with the next change.
+            # The next change tries again.
             self._written, self._writing = version, None
             self.save_soon()
 
     def _contents(self) -> dict[str, Any]:
-        """Return what is written; earlier releases read the first two entries, and pass over the others."""
+        """Return the text to write. Earlier releases read the first two entries and ignore the others."""
         return {
             "version": _VERSION,
             "tickets": [
@@ -268,7 +268,7 @@ def _digest(text: str) -> str:
 
 
 def _replace(path: Path, contents: Mapping[str, Any]) -> None:
-    """Write them to a file for its owner alone, whole or not at all."""
+    """Write them to a file that only its owner may read, completely or not at all."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
