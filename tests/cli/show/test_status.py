@@ -4,51 +4,18 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 import unicodedata
-from fcntl import ioctl
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpushare.cli.terminal import table
 from tests.cli.conftest import Command
-from tests.support.client import PATIENCE, FakeClient
+from tests.support.client import FakeClient
 from tests.support.fake_hub import connect, start_node
 from tests.support.scheduler import GIB, Scheduler, Start
-
-
-def in_terminal(environ: dict[str, str], columns: int) -> list[str]:
-    """Return the lines that a terminal shows of it."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    without = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES")}
-    without["TERM"] = "xterm-256color"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jupyter_gpushare.cli.main", "status"],
-        env=without,
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while data := os.read(ours, 1 << 16):
-            shown += data
-    except OSError:
-        # A terminal that nobody writes to any more.
-        pass
-    finally:
-        os.close(ours)
-    with process:
-        assert process.wait(PATIENCE) == 0
-    return shown.decode().replace("\r\n", "\n").splitlines()
+from tests.support.terminal import in_terminal
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -67,7 +34,8 @@ def test_no_line_is_longer_than_the_terminal(
         with scheduler.control() as control:
             control.request("adjust", group="bbbb", priority="background", limit=0.5)
             control.request("maintenance", text="the GPU is exchanged " * 10)
-        lines = in_terminal({**environ, "NO_COLOR": "1"}, columns)
+        shown = in_terminal({**environ, "NO_COLOR": "1"}, "status", columns=columns)
+        lines = shown.terminal.splitlines()
         text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= columns
     for told in ("plot.ipynb", "bbbb", "background", "6 GiB", "notebook.ipynb", "exchanged"):
@@ -81,9 +49,9 @@ def test_a_terminal_shows_colour_unless_the_user_wants_none(
 ) -> None:
     with scheduler.client("aaaa", name="train.ipynb") as a:
         a.run()
-        coloured = "\n".join(in_terminal(environ, 160))
+        coloured = in_terminal(environ, "status", columns=160).terminal
         assert re.search(r"\x1b\[32mrunning", coloured)
-        plain = "\n".join(in_terminal({**environ, "NO_COLOR": "1"}, 160))
+        plain = in_terminal({**environ, "NO_COLOR": "1"}, "status", columns=160).terminal
         assert re.search(r"^running ", plain, re.M)
         for text in (plain, gpushare("status").stdout):
             assert "\x1b" not in text
