@@ -26,6 +26,7 @@ BENCHES = {
     "interrupt": ("notebooks", "interrupt"),
     "turned-to-cpu": ("waits", "turned_to_cpu"),
     "kernel-start": ("notebooks", "kernel_start"),
+    "command-start": ("commands", "run"),
     "context": ("contexts", "run"),
     "swap": ("swap", "run"),
     "switch": ("swap", "switch"),

@@ -26,6 +26,7 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "interrupt": ({"rounds": 1}, {}),
     "turned-to-cpu": ({"rounds": 4}, {}),
     "kernel-start": ({"rounds": 1}, {}),
+    "command-start": ({"rounds": 1}, {}),
     "context": ({}, {"PROCESSES": 2}),
     "swap": ({}, {"ROUNDS": 1}),
     "switch": ({}, {"SWITCHES": 2}),

@@ -523,6 +523,7 @@ def test_help_names_every_command(gpushare: Command) -> None:
 
 def test_help_points_to_pages_that_exist(root: Path, here: Here, tmp_path: Path) -> None:
     """Users who installed a wheel have no docs folder, so the addresses are those of the published pages."""
+    assert f'Documentation = "{docs_url()}"' in (root / "pyproject.toml").read_text()
     for command in ("", *COMMANDS):
         _, output, _ = here(tmp_path / "s.sock", *([command] if command else []), "--help")
         words = output.split()
@@ -541,13 +542,27 @@ def test_the_command_alone_prints_help(gpushare: Command) -> None:
     assert (done.returncode, done.stdout) == (0, gpushare("--help").stdout)
 
 
-def test_only_the_chosen_commands_module_is_loaded(environ: dict[str, str]) -> None:
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a command has imported at its end."""
     code = (
-        "import sys\n"
-        "from jupyter_gpushare.cli.main import build_parser\n"
-        "build_parser('status')\n"
-        "loaded = [name for name in sys.modules if name.startswith('jupyter_gpushare.cli.')]\n"
-        "print(sorted(name.rpartition('.')[2] for name in loaded))\n"
+        "import contextlib, io, sys\n"
+        "from jupyter_gpushare.cli.main import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        f"    main({[*arguments]})\n"
+        "print(*sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['main', 'show', 'status', 'terminal']\n"
+    return set(done.stdout.split())
+
+
+def test_commands_that_people_run_often_import_little() -> None:
+    """Processor time is mostly imports; ``gpushare bench command-start`` measures it."""
+    package = "jupyter_gpushare.cli."
+    for arguments in ([], ["--help"], ["--version"]):
+        found = imported(*arguments)
+        assert {name for name in found if name.startswith(package)} == {f"{package}main"}
+        assert not found & {"asyncio", "msgspec", "rich", "jupyter_gpushare.scheduler.protocol"}
+    found = imported("status", "--help")
+    own = {name.removeprefix(package) for name in found if name.startswith(package)}
+    assert own == {"main", "show", "show.status", "terminal"}
+    assert not found & {"asyncio", "rich.progress", "jupyter_gpushare.kernel_provisioner"}
