@@ -36,6 +36,12 @@ DESCRIPTIONS = {
     "restored when it runs again.",
     "maintenance": "Show a message to all users, in the panel and in `gpushare status`, until you clear it.",
 }
+#: What ``--off`` does.
+UNDO = {
+    "drain": "accept new leases on the GPU again",
+    "hold": "allow the notebook or program to use the GPU again",
+    "maintenance": "clear the message",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -48,8 +54,8 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument("text", metavar="TEXT", nargs="?", help="the message")
         else:
             add_group(parser, optional=False)
-        if command != "evict":
-            parser.add_argument("--off", action="store_true", help="undo")
+        if command in UNDO:
+            parser.add_argument("--off", action="store_true", help=UNDO[command])
 
 
 def run(args: argparse.Namespace) -> int:

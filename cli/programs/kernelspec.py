@@ -47,21 +47,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add.add_argument(
         "--display-name",
-        metavar="T",
+        metavar="NAME",
         help="name shown in front ends (default: that of SPEC, with a mark)",
     )
     add.add_argument(
-        "--memory", type=_memory, metavar="B", help="limit of GPU memory, such as 20GiB"
+        "--memory", type=_memory, metavar="SIZE", help="limit of GPU memory, such as 20GiB"
     )
     add.add_argument(
-        "--backend", type=_backend, metavar="B", help=f"memory backend: {', '.join(BACKENDS)}"
+        "--backend", type=_backend, metavar="BACKEND", help=f"memory backend: {', '.join(BACKENDS)}"
     )
     place = add.add_mutually_exclusive_group()
     place.add_argument("--user", action="store_true", help="install for this user (the default)")
     place.add_argument(
         "--prefix",
         type=Path,
-        metavar="P",
+        metavar="DIR",
         help="install below a prefix, such as that of a virtual environment",
     )
     verbs.add_parser("list", help="list the kernelspecs that were created by gpushare")

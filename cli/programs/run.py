@@ -40,27 +40,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "run",
         description=DESCRIPTION,
-        usage="gpushare run [--memory B] [--gpu N] [--name T] [--backend B] [--oversubscribe] -- CMD [ARG ...]",
+        usage="gpushare run [-h] [--memory SIZE] [--gpu GPU] [--name NAME] [--backend BACKEND] [--oversubscribe]\n"
+        "                    -- CMD [ARG ...]",
     )
     parser.add_argument(
         "--memory",
         type=_memory,
-        metavar="B",
+        metavar="SIZE",
         help="limit of the program's GPU memory, such as 20GiB (default: GPUSHARE_MEMORY, otherwise no limit)",
     )
     parser.add_argument(
         "--gpu",
         type=_gpus,
-        metavar="N",
+        metavar="GPU",
         help="GPU that the program sees: index or UUID, or several separated by commas (default: all)",
     )
     parser.add_argument(
-        "--name", metavar="T", help="name shown in the queue (default: the program's name)"
+        "--name", metavar="NAME", help="name shown in the queue (default: the program's name)"
     )
     parser.add_argument(
         "--backend",
         type=_backend,
-        metavar="B",
+        metavar="BACKEND",
         help=f"memory backend: {', '.join(BACKENDS)} (default: GPUSHARE_BACKEND, otherwise auto)",
     )
     parser.add_argument(

@@ -85,7 +85,10 @@ def add_parser(subparsers: Any) -> None:
         add_group(parser)
         parsers[command] = parser
     parsers["keep"].add_argument(
-        "asked", metavar="on|off", type=_switch, help="on: keep its memory; off: the default"
+        "asked",
+        metavar="on|off",
+        type=_switch,
+        help="on: keep the memory; off: allow eviction (default)",
     )
     parsers["limit"].add_argument(
         "asked",

@@ -13,10 +13,10 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Formatter(argparse.HelpFormatter):
-    """Formats help texts: paragraphs that are laid out already stay as they are, and addresses stay whole."""
+    """Formats help texts: several paragraphs keep their layout, and addresses are not broken."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if "\n" in text.strip() else "\n".join(self._split_lines(text, width))
+        return text if "\n\n" in text else "\n".join(self._split_lines(text, width))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         words = " ".join(text.split())
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message and status 2."""
-        self.exit(2, f"gpushare: {message}. See: {self.prog} --help\n")
+        self.exit(2, f"gpushare: {message.rstrip('.')}. See: {self.prog} --help\n")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

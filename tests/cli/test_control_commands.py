@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare status``, ``history``, ``set``, ``release``, ``background`` and the like, and ``scheduler``."""
+"""Commands that show or change what the scheduler does, and ``gpushare scheduler``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.support.client import PATIENCE
 from tests.support.scheduler import GIB, Scheduler, state, until
 
 
-def test_the_status_names_who_runs_and_who_waits_and_why(
+def test_the_status_shows_running_and_waiting_notebooks_with_reasons(
     scheduler: Scheduler, gpushare: Command
 ) -> None:
-    # Its turn is not over before the command has come, however slow that is.
+    # Its turn must not end before the command is done, however slow the machine is.
     gpushare("set", "quantum", "600")
     with (
         scheduler.client("aaaa", name="train.ipynb") as a,
@@ -72,7 +72,7 @@ def test_the_status_shows_the_pool_once_it_has_pages(
         scheduler.client("a") as a,
         scheduler.client("b") as b,
     ):
-        # More than the GPU of 8 GiB will hold: pages are made ready for what has to leave.
+        # More than the 8 GiB of the GPU, so pages are prepared for the memory to evict.
         a.grow(5 * GIB)
         b.grow(4 * GIB)
 
@@ -85,13 +85,17 @@ def test_the_status_shows_the_pool_once_it_has_pages(
         assert re.search(r", pool 0 B in use, [\d.]+ [KMG]iB ready, 0 B page-locked, ", footer)
 
 
-def test_the_status_as_json_is_the_schedulers(scheduler: Scheduler, gpushare: Command) -> None:
+def test_the_status_as_json_is_that_of_the_scheduler(
+    scheduler: Scheduler, gpushare: Command
+) -> None:
     done = gpushare("status", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["scheduler"]["pid"] == scheduler.process.pid
 
 
-def test_watching_shows_what_happens(scheduler: Scheduler, environ: dict[str, str]) -> None:
+def test_watching_prints_a_status_for_each_change(
+    scheduler: Scheduler, environ: dict[str, str]
+) -> None:
     command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "status", "--watch", "--json"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
@@ -154,7 +158,7 @@ def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
             )
 
 
-def test_commands_tell_what_they_have_changed(scheduler: Scheduler, gpushare: Command) -> None:
+def test_commands_print_what_they_have_changed(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
         for arguments, what, amount in (
@@ -193,7 +197,7 @@ def test_commands_tell_what_they_have_changed(scheduler: Scheduler, gpushare: Co
             assert done.stderr.endswith("(did you mean 'b.ipynb'?)\n")
 
 
-def test_a_frozen_one_waits_and_the_status_says_so(scheduler: Scheduler, gpushare: Command) -> None:
+def test_a_frozen_notebook_waits_with_a_reason(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
         assert gpushare("freeze").returncode == 0
@@ -225,7 +229,7 @@ def test_an_estimate_is_shown_with_its_interval() -> None:
     assert "b.ipynb is ahead in the queue; about 4 s (2-9 s)" in shown
 
 
-def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command) -> None:
+def test_the_history_is_a_table_or_json(scheduler: Scheduler, gpushare: Command) -> None:
     assert gpushare("history").stdout.startswith("No notebook has used the GPU in the last ")
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
@@ -238,7 +242,7 @@ def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command
         assert found["left_out"] == 0
 
 
-def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command) -> None:
+def test_the_order_of_the_queue_is_explained(scheduler: Scheduler, gpushare: Command) -> None:
     nobody = gpushare("explain")
     assert nobody.stdout == "No notebook is waiting for the GPU or being throttled.\n"
     with (
@@ -247,7 +251,7 @@ def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command
         scheduler.client("cccc", name="late.ipynb") as c,
     ):
         a.grow(6 * GIB)
-        # However long the commands take, it is not asked to yield.
+        # Its turn must not end, however long the commands take.
         gpushare("set", "quantum", "600")
         gpushare("interactive", "aaaa")
         a.run()
@@ -266,7 +270,7 @@ def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command
         assert [(one["group"], one["code"]) for one in found["before"]] == [("bbbb", "came")]
 
 
-def test_shares_are_set_and_listed(scheduler: Scheduler, gpushare: Command) -> None:
+def test_entitlements_are_set_and_listed(scheduler: Scheduler, gpushare: Command) -> None:
     assert (
         gpushare("shares").stdout
         == "No entitlements are configured; all users have equal shares.\n"
@@ -306,7 +310,7 @@ def take_turns(scheduler: Scheduler) -> None:
         b.take()
 
 
-def test_what_happened_is_recorded_and_replayed(
+def test_events_are_recorded_and_replayed(
     scheduler: Scheduler, gpushare: Command, environ: dict[str, str], tmp_path: Path
 ) -> None:
     take_turns(scheduler)
@@ -336,7 +340,7 @@ def test_what_happened_is_recorded_and_replayed(
     done = gpushare("replay", str(file), "--policy", "best")
     assert (done.returncode, "policy must be one of" in done.stderr) == (2, True)
 
-    # Somebody else's recording, or another release's.
+    # As if another release had made the recording.
     lines = file.read_text().splitlines()
     file.write_text("\n".join(json.dumps(tick(json.loads(line))) for line in lines))
     done = gpushare("replay", str(file))
@@ -345,7 +349,7 @@ def test_what_happened_is_recorded_and_replayed(
 
 
 def tick(line: Any) -> Any:
-    """A tick in place of a request."""
+    """Replace a request by a tick."""
     requests = isinstance(line, list) and line[1] == "Request"
     return [line[0], "Tick", {}, *line[3:]] if requests else line
 
@@ -360,14 +364,14 @@ def test_a_recording_ends_after_its_time(
     assert gpushare("replay", str(file)).returncode == 0
 
 
-# --- What goes wrong: in this process, for there are many cases -----------------------------------
+# --- Mistakes: in this process, because there are many cases -------------------------------------
 
 Here = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def idle_scheduler() -> Iterator[Path]:
-    """Return the socket of a scheduler that nobody changes."""
+    """Return the socket of a scheduler that no test changes."""
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         socket, name = Path(folder, "s", "s.sock"), Path(folder).name
         environ = {"GPUSHARE_SIM": "1", "GPUSHARE_SIM_NAME": name, "GPUSHARE_SOCKET": str(socket)}
@@ -379,7 +383,7 @@ def idle_scheduler() -> Iterator[Path]:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """Return a function that runs a command beside a socket: its exit status, output and errors."""
+    """Return a function that runs a command in this process, and returns its exit status, output and errors."""
 
     def run(socket: Path, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setenv("GPUSHARE_SOCKET", str(socket))
@@ -407,7 +411,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ["replay", "--last"],
     ],
 )
-def test_without_a_scheduler_there_is_one_line_with_what_to_do(
+def test_without_a_scheduler_one_line_explains_what_to_do(
     tmp_path: Path, here: Here, arguments: list[str]
 ) -> None:
     status, output, errors = here(tmp_path / "s.sock", *arguments)
@@ -470,7 +474,7 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["replay", "/proc/version"], "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_mistakes_are_reported_in_one_line(
     idle_scheduler: Path, here: Here, arguments: list[str], words: str
 ) -> None:
     status, output, errors = here(idle_scheduler, *arguments)
@@ -480,7 +484,9 @@ def test_what_is_wrong_is_one_line(
     assert words in line
 
 
-def test_a_second_scheduler_says_so_in_one_line(scheduler: Scheduler, gpushare: Command) -> None:
+def test_a_second_scheduler_reports_the_first_in_one_line(
+    scheduler: Scheduler, gpushare: Command
+) -> None:
     done = gpushare("scheduler")
     assert (done.returncode, done.stdout) == (75, "")
     (line,) = done.stderr.splitlines()
@@ -498,7 +504,7 @@ def test_the_scheduler_runs_as_a_subcommand(environ: dict[str, str], gpushare: C
         assert running.wait(PATIENCE) == 0
 
 
-def test_a_policy_that_is_not_there_is_said(gpushare: Command) -> None:
+def test_an_unknown_policy_is_refused(gpushare: Command) -> None:
     done = gpushare("scheduler", "--policy", "best")
     assert (done.returncode, done.stdout) == (2, "")
     assert "policy must be one of burst, fcfs" in done.stderr

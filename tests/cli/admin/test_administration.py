@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What administrators do and read: ``gpushare drain``, ``hold``, ``evict``, ``maintenance``, ``audit``, ``report``."""
+"""Commands for administrators: ``gpushare drain``, ``hold``, ``evict``, ``maintenance``, ``audit`` and ``report``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Node = Callable[[], Scheduler]
 
 @pytest.fixture
 def node(start: Start, environ: dict[str, str], tmp_path: Path) -> Node:
-    """Start a node's scheduler, with a folder for what outlives it."""
+    """Start a node's scheduler that has a state directory."""
     (tmp_path / "gpushare").mkdir()
     config = tmp_path / "config.json"
     folder = str(tmp_path / "state")
@@ -38,9 +38,7 @@ def status(scheduler: Scheduler) -> dict[str, Any]:
     return found
 
 
-def test_what_administrators_steer_holds_and_outlives_the_scheduler(
-    node: Node, gpushare: Command
-) -> None:
+def test_orders_of_administrators_survive_the_scheduler(node: Node, gpushare: Command) -> None:
     scheduler = node()
     with scheduler.client("aaaa", name="train.ipynb") as a:
         a.grow(2 * GIB)
@@ -73,7 +71,7 @@ def test_what_administrators_steer_holds_and_outlives_the_scheduler(
     assert "GPU 0 is draining: no new leases are granted" in shown
     assert "note:" not in shown
     with scheduler.client("aaaa", name="train.ipynb") as a:
-        # What grows has room, and no lease.
+        # There is room for its memory, but no lease.
         a.grow(GIB)
         a.request()
         until(lambda: state(scheduler, "aaaa").get("state") == "waiting")
@@ -89,9 +87,7 @@ def test_what_administrators_steer_holds_and_outlives_the_scheduler(
     assert status(scheduler)["maintenance"] is None
 
 
-def test_who_steered_what_is_in_the_audit_log(
-    node: Node, gpushare: Command, tmp_path: Path
-) -> None:
+def test_the_audit_log_has_all_changes(node: Node, gpushare: Command, tmp_path: Path) -> None:
     scheduler = node()
     with scheduler.client("aaaa", name="train.ipynb"):
         gpushare("hold", "train.ipynb")
@@ -120,9 +116,7 @@ def test_who_steered_what_is_in_the_audit_log(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_report_has_what_happened_before_the_scheduler_was_started_anew(
-    node: Node, gpushare: Command
-) -> None:
+def test_a_report_includes_the_time_before_a_restart(node: Node, gpushare: Command) -> None:
     scheduler = node()
     with scheduler.client("a") as a, scheduler.client("b") as b:
         a.grow(6 * GIB)
@@ -167,7 +161,7 @@ def test_metrics_are_printed(scheduler: Scheduler, gpushare: Command) -> None:
         (["report", "--since", "1h", "--until", "2h"], "'since' must be before 'until'"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(
+def test_mistakes_are_reported_in_one_line(
     scheduler: Scheduler, gpushare: Command, arguments: list[str], words: str
 ) -> None:
     done = gpushare(*arguments)
@@ -191,7 +185,7 @@ def test_what_cannot_be_is_said_in_a_line(
         {"op": "report", "since": -1},
     ],
 )
-def test_what_is_no_request_is_refused_and_changes_nothing(
+def test_invalid_requests_are_refused_and_change_nothing(
     scheduler: Scheduler, request_: dict[str, Any]
 ) -> None:
     from jupyter_gpushare.scheduler.protocol.client import ControlError
@@ -204,7 +198,7 @@ def test_what_is_no_request_is_refused_and_changes_nothing(
     assert after["scheduler"]["pid"] == before["scheduler"]["pid"]
 
 
-def test_times_are_read_as_people_write_them() -> None:
+def test_times_can_be_ages_or_dates() -> None:
     now = time.time()
     assert moment("2h") == pytest.approx(now - 7200, abs=5)
     assert moment("2026-03-01T12:00+00:00") == 1772366400
@@ -212,5 +206,5 @@ def test_times_are_read_as_people_write_them() -> None:
         moment("2 fortnights")
 
 
-def test_a_line_of_a_newer_scheduler_is_worded() -> None:
+def test_an_entry_of_a_newer_scheduler_is_shown() -> None:
     assert entry_text({"op": "new", "user": None, "uid": 7, "time": 0}).endswith("uid 7 new: None")

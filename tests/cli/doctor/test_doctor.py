@@ -56,7 +56,7 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
     return {finding["topic"]: finding for finding in json.loads(done.stdout)}
 
 
-def test_all_is_well_where_a_scheduler_runs() -> None:
+def test_everything_is_ok_with_a_scheduler() -> None:
     done = doctor("--json", under=("run", "--"))
     found = findings(done)
     for topic in (
@@ -78,14 +78,14 @@ def test_all_is_well_where_a_scheduler_runs() -> None:
     assert done.returncode == (1 if any(f["state"] == "fail" for f in found.values()) else 0)
 
 
-def test_without_scheduler_it_says_how_to_get_one() -> None:
+def test_without_a_scheduler_it_explains_how_to_start_one() -> None:
     found = findings(doctor("--json"))
     assert found["scheduler"]["state"] == "warn"
     assert "gpushare scheduler" in found["scheduler"]["found"]
     assert found["LD_PRELOAD"]["state"] == "warn"
 
 
-def test_what_is_wrong_comes_with_a_remedy(tmp_path: Path) -> None:
+def test_problems_come_with_a_remedy(tmp_path: Path) -> None:
     done = doctor("--json", GPUSHARE_SIM="", GPUSHARE_DRIVER=str(tmp_path / "none"))
     assert done.returncode == 1
     assert findings(done)["driver"]["state"] == "fail"
@@ -97,7 +97,7 @@ def test_what_is_wrong_comes_with_a_remedy(tmp_path: Path) -> None:
     assert findings(done)["driver"]["remedy"]
 
 
-def test_hibernation_where_it_is_possible() -> None:
+def test_hibernation_is_reported_as_available_or_enabled() -> None:
     assert findings(doctor("--json"))["hibernation"]["found"] == "available"
     two = {"GPUSHARE_SIM_DEVICES": "2"}
     found = findings(doctor("--json", under=("run", "--"), **two))["hibernation"]
@@ -106,7 +106,7 @@ def test_hibernation_where_it_is_possible() -> None:
     assert "another GPU of the same model" in found["found"]
 
 
-def test_hibernation_that_is_switched_off() -> None:
+def test_hibernation_that_is_off() -> None:
     with scheduler("--hibernate-after", "off"):
         found = findings(doctor("--json"))["hibernation"]
     assert (found["state"], found["found"]) == ("ok", "off")
@@ -127,7 +127,7 @@ def test_drivers_that_cannot_hibernate(version: str, why: str) -> None:
         assert why in found["found"]
 
 
-def test_a_missing_hibernator_is_named(tmp_path: Path) -> None:
+def test_a_missing_hibernator_is_reported(tmp_path: Path) -> None:
     found = libraries()
     for library in found.preload():
         (tmp_path / library.name).symlink_to(library)
@@ -136,8 +136,8 @@ def test_a_missing_hibernator_is_named(tmp_path: Path) -> None:
     assert "gpushare-hibernator cannot be run: No such file" in said["found"]
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_a_scheduler_that_cannot_reach_its_users_is_named() -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_scheduler_without_permission_to_checkpoint_is_reported() -> None:
     sleeping = "import os, sys; os.setuid(65534); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", sleeping, "gpushare scheduler"],
@@ -152,13 +152,13 @@ def test_a_scheduler_that_cannot_reach_its_users_is_named() -> None:
     assert "CAP_SYS_PTRACE" in obstacle[1]
 
 
-def test_a_scheduler_of_another_container_is_named() -> None:
+def test_a_scheduler_of_another_container_is_reported() -> None:
     obstacle = _obstacle(2**22 + 1)
     assert obstacle is not None
     assert "another container" in obstacle[0]
 
 
-def test_another_provisioner_is_named() -> None:
+def test_another_provisioner_is_reported() -> None:
     found = findings(
         doctor("--json", GPUSHARE_SIM="", JUPYTER_DEFAULT_PROVISIONER_NAME="local-provisioner")
     )
@@ -167,9 +167,7 @@ def test_another_provisioner_is_named() -> None:
 
 
 @pytest.mark.parametrize("file", ["jupyter_config.json", "jupyter_server_config.json"])
-def test_a_configuration_that_chooses_another_provisioner_is_named(
-    tmp_path: Path, file: str
-) -> None:
+def test_a_configuration_with_another_provisioner_is_reported(tmp_path: Path, file: str) -> None:
     chosen = {"KernelProvisionerFactory": {"default_provisioner_name": "local-provisioner"}}
     (tmp_path / file).write_text(json.dumps(chosen))
     found = findings(doctor("--json", GPUSHARE_SIM="", JUPYTER_CONFIG_DIR=str(tmp_path)))
@@ -213,7 +211,7 @@ def test_the_managed_check() -> None:
     assert "GPUSHARE_FORBID_MANAGED" in refused.stderr
 
 
-def test_a_driver_that_passes_the_check_hibernates_from_then_on() -> None:
+def test_a_driver_that_passes_the_check_is_allowed() -> None:
     untested = {"GPUSHARE_SIM_DRIVER_VERSION": "595.45.04"}
     done = doctor("--hibernate-check", **untested)
     assert done.returncode == 0, done.stdout
@@ -223,7 +221,7 @@ def test_a_driver_that_passes_the_check_hibernates_from_then_on() -> None:
     )
     assert "issue 53" in done.stderr
     assert findings(doctor("--json", **untested))["hibernation"]["state"] == "ok"
-    # Only that version.
+    # Only this version is allowed.
     other = {"GPUSHARE_SIM_DRIVER_VERSION": "595.50.01"}
     assert findings(doctor("--json", **other))["hibernation"]["state"] == "warn"
 
@@ -235,7 +233,7 @@ def test_a_driver_that_passes_the_check_hibernates_from_then_on() -> None:
         ("cuCheckpointProcessCheckpoint=UNKNOWN", "checkpoint of process"),
     ],
 )
-def test_a_driver_that_fails_the_check_is_not_noted(fault: str, why: str) -> None:
+def test_a_driver_that_fails_the_check_is_not_allowed(fault: str, why: str) -> None:
     untested = {"GPUSHARE_SIM_DRIVER_VERSION": "595.45.04"}
     done = doctor("--hibernate-check", GPUSHARE_SIM_FAIL=fault, **untested)
     assert done.returncode == 1
@@ -243,7 +241,7 @@ def test_a_driver_that_fails_the_check_is_not_noted(fault: str, why: str) -> Non
     assert findings(doctor("--json", **untested))["hibernation"]["state"] == "warn"
 
 
-def test_a_check_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
+def test_a_check_reports_that_it_cannot_write_its_result(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = doctor(
         "--hibernate-check", GPUSHARE_HIBERNATION_DRIVERS=str(tmp_path / "file" / "drivers")
@@ -254,7 +252,7 @@ def test_a_check_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("extra", ["", "jupyterhub"])
 def test_packages_that_are_too_old(extra: str, tmp_path: Path) -> None:
-    # Metadata that is found before that of the installed package.
+    # This metadata is found before that of the installed package.
     folder = tmp_path / "jupyter_gpushare-1.dist-info"
     folder.mkdir()
     marker = f'; extra == "{extra}"' if extra else ""

@@ -79,7 +79,7 @@ def test_papermill_shares(notebook: Path, tmp_path: Path) -> None:
     check(tmp_path / "out.ipynb")
 
 
-def test_it_is_not_wrapped_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_gets_the_interposer_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["kernelspec", "add", "shared"]) == 0
     monkeypatch.setenv("JUPYTER_DEFAULT_PROVISIONER_NAME", "gpushare")
     KernelProvisionerFactory.clear_instance()
@@ -135,7 +135,7 @@ def test_add_list_remove(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {p.name for p in source.iterdir()} == {
         p.name for p in (data / "kernels" / "mine").iterdir()
     }
-    # Made again, with other options.
+    # Created again, with other options.
     assert main(["kernelspec", "add", "mine"]) == 0
     assert (
         "--memory"

@@ -18,7 +18,7 @@ from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlErr
 
 RUN = [sys.executable, "-m", "jupyter_gpushare.cli.main", "run"]
 
-#: Uses CUDA, and says what its environment is and whether the interposer is attached.
+#: Uses CUDA, and prints its environment and whether the interposer is attached.
 CLIENT = """
 import ctypes, json, os
 library = ctypes.CDLL("libcuda.so.1")
@@ -94,12 +94,12 @@ def test_a_program_shares_without_a_jupyter_server() -> None:
     assert found["LD_PRELOAD"].split(":")[0] == str(LIBRARIES / "libgpushare.so")
 
 
-def test_the_scheduler_lives_as_long_as_the_program() -> None:
+def test_the_scheduler_runs_as_long_as_the_program() -> None:
     with subprocess.Popen(
         [*RUN, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as program:
         wait_until(answers, "no scheduler")
-        # The next one finds it, and it stays for that one's sake too when the first has ended.
+        # The second program finds the scheduler, which keeps running after the first program has ended.
         with subprocess.Popen(
             [*RUN, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
         ) as other:
@@ -118,7 +118,7 @@ def _name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def test_the_program_takes_the_commands_place() -> None:
+def test_the_program_replaces_the_command() -> None:
     code = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
     command = [*RUN, "--", sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
@@ -127,7 +127,7 @@ def test_the_program_takes_the_commands_place() -> None:
     assert program.returncode == -15
 
 
-def test_exit_status_and_arguments_are_the_programs_own() -> None:
+def test_exit_status_and_arguments_are_those_of_the_program() -> None:
     done = run("sh", "-c", 'printf "%s|" "$@"; exit 7', "sh", "--memory", "-x", "a b")
     assert (done.returncode, done.stdout) == (7, "--memory|-x|a b|")
 
@@ -151,7 +151,7 @@ def test_bad_input(arguments: list[str], status: int, complaint: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_without_driver_the_program_runs_plainly(place: Path) -> None:
+def test_without_a_driver_the_program_runs_without_sharing(place: Path) -> None:
     done = run(
         "--",
         "sh",
@@ -165,7 +165,7 @@ def test_without_driver_the_program_runs_plainly(place: Path) -> None:
     assert "running sh without GPU sharing" in done.stderr
 
 
-def test_a_socket_that_is_no_socket_costs_only_the_sharing(place: Path) -> None:
+def test_with_a_file_as_the_socket_the_program_runs_without_sharing(place: Path) -> None:
     (place / "s").write_text("")
     done = run("--", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
@@ -187,7 +187,7 @@ def test_a_socket_that_is_no_socket_costs_only_the_sharing(place: Path) -> None:
         ),
     ],
 )
-def test_programs_are_named_as_people_call_them(
+def test_programs_are_named_by_script_module_or_notebook(
     command: list[str], environ: dict[str, str], name: str
 ) -> None:
     assert program_name(command, environ) == name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare status`` in terminals of any width, and to those who see the notebooks of others."""
+"""``gpushare status`` in terminals of any width, and for administrators."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_no_line_is_longer_than_the_terminal(
     assert max(map(len, lines)) <= columns
     for told in ("plot.ipynb", "bbbb", "background", "6 GiB", "notebook.ipynb", "exchanged"):
         assert told in text
-    # What goes to a file or a pipe has a line for each row.
+    # A file or a pipe gets one line for each row.
     assert max(map(len, gpushare("status").stdout.splitlines())) > 120
 
 
-def test_a_terminal_shows_colour_unless_the_user_wants_none(
+def test_a_terminal_shows_colour_unless_no_color_is_set(
     scheduler: Scheduler, environ: dict[str, str], gpushare: Command
 ) -> None:
     with scheduler.client("aaaa", name="train.ipynb") as a:
@@ -57,7 +57,7 @@ def test_a_terminal_shows_colour_unless_the_user_wants_none(
             assert "\x1b" not in text
 
 
-def test_what_has_no_room_is_below_its_row() -> None:
+def test_columns_that_do_not_fit_are_below_their_row() -> None:
     head, rows = ("A", "NUMBER", ""), [("one", "12", "because of this"), ("two", "3", "")]
     assert table(head, rows, {1}).plain == "\n".join(
         ["A    NUMBER", "one      12  because of this", "two       3"]
@@ -67,8 +67,8 @@ def test_what_has_no_room_is_below_its_row() -> None:
     )
 
 
-def test_characters_that_take_two_columns_are_counted_as_two() -> None:
-    """As those of Chinese, Japanese and Korean, and emojis."""
+def test_wide_characters_count_as_two_columns() -> None:
+    """Characters of Chinese, Japanese and Korean, and emojis."""
     rows = [("训练", "aaaa", "等待" * 29), ("plot", "bbbb", "")]
     assert table(("NAME", "ID", ""), rows, set()).plain == "\n".join(
         ["NAME  ID", f"训练  aaaa  {'等待' * 29}", "plot  bbbb"]
@@ -90,8 +90,8 @@ def columns_of(line: str) -> int:
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_administrators_see_whose_each_is(
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_administrators_see_the_users(
     start: Start, tmp_path: Path, gpushare: Command, environ: dict[str, str]
 ) -> None:
     node = start_node(start, tmp_path, shared_uids=[])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare hibernate``, ``wake`` and ``set hibernate-after``, and how a program that hibernates is shown."""
+"""``gpushare hibernate``, ``wake`` and ``set hibernate-after``, and how hibernated programs are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.client import PATIENCE
 from tests.support.notebook import SETUP
 from tests.support.scheduler import GIB, Scheduler, Start, can_hibernate, until
 
-#: Says whether its data is as it was, once for each line that it is told, in a cell as kernels have them.
+#: Prints for each line of its input whether its data is unchanged, in a cell like those of Jupyter kernels.
 PROGRAM = f"""
 import sys
 {SETUP}
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """A program that uses the GPU whenever it is asked."""
+    """A program that uses the GPU on request."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -66,7 +66,7 @@ def program(scheduler: Scheduler, environ: dict[str, str]) -> Iterator[Program]:
 
 
 def shown(gpushare: Command, beginning: str) -> str:
-    """Return the line of a table that begins so, once there is one."""
+    """Wait for a line of the status that begins with some words, and return it."""
     found: list[str] = []
 
     def look() -> bool:
@@ -78,7 +78,7 @@ def shown(gpushare: Command, beginning: str) -> str:
     return found[0]
 
 
-def test_people_hibernate_and_wake_a_program(program: Program, gpushare: Command) -> None:
+def test_users_hibernate_and_wake_a_program(program: Program, gpushare: Command) -> None:
     done = gpushare("hibernate", "work")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"Hibernated work, which freed [\d.]+ MiB\.\n", done.stdout)
@@ -98,7 +98,7 @@ def test_people_hibernate_and_wake_a_program(program: Program, gpushare: Command
     assert gpushare("history").stdout.count("was hibernated") == 2
 
 
-def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare: Command) -> None:
+def test_hibernation_is_set_and_turned_off(program: Program, gpushare: Command) -> None:
     assert "hibernate after 10 min" in gpushare("status").stdout
     done = gpushare("set", "--hibernate-after", "0.2")
     assert (done.returncode, done.stderr) == (0, "")
@@ -107,7 +107,7 @@ def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare
     assert "Set hibernate-after to off." in gpushare("set", "hibernate-after", "off").stdout
     assert "hibernation off" in gpushare("status").stdout
     assert program.use()
-    # What is off is off for people, too; and the sentence says so.
+    # Users cannot hibernate either, and are told why.
     done = gpushare("hibernate")
     assert (done.returncode, done.stdout) == (2, "")
     assert "hibernation is switched off" in done.stderr
@@ -117,7 +117,7 @@ def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare
         assert "use off or a positive number of seconds" in done.stderr
 
 
-def test_one_that_is_left_alone_is_shown_with_the_reason(
+def test_a_notebook_that_cannot_hibernate_is_shown_with_the_reason(
     scheduler: Scheduler, gpushare: Command
 ) -> None:
     with scheduler.client("kernel-1", name="plain.ipynb", backend="plain") as client:
@@ -129,7 +129,7 @@ def test_one_that_is_left_alone_is_shown_with_the_reason(
         until(lambda: "cannot hibernate: " in shown(gpushare, "idle"))
 
 
-def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushare: Command) -> None:
+def test_the_result_of_each_hibernation_is_printed(scheduler: Scheduler, gpushare: Command) -> None:
     until(lambda: can_hibernate(scheduler))
     with scheduler.client("kernel-1", name="a.ipynb") as client:
         client.grow(1 << 20, context=16 << 20)
@@ -139,7 +139,7 @@ def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushar
         assert done.stdout == "a.ipynb will hibernate as soon as it is idle.\n"
         client.end_burst()
         client.release("release")
-        # It is asked to leave and answers nothing: nobody waits for it in vain.
+        # The client does not respond, and the command does not wait for it.
         started = gpushare("hibernate", "a.ipynb")
         assert started.returncode == 0
         assert started.stdout.startswith("a.ipynb is still being hibernated.")
@@ -150,7 +150,7 @@ def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushar
         assert "switched off; an administrator" in gpushare("hibernate", "a.ipynb").stderr
 
 
-def test_a_machine_where_nobody_can_hibernate_says_so(start: Start, gpushare: Command) -> None:
+def test_the_status_shows_why_hibernation_is_unavailable(start: Start, gpushare: Command) -> None:
     start(GPUSHARE_SIM_DRIVER_VERSION="565")
     until(lambda: "Hibernation is unavailable: " in gpushare("status").stdout)
     assert "older than 570" in gpushare("status").stdout
