@@ -235,8 +235,8 @@ def test_the_history_is_a_table_or_json(scheduler: Scheduler, gpushare: Command)
         a.grow(GIB)
         a.run()
         head, *rows = gpushare("history").stdout.splitlines()
-        assert head.split() == ["AT", "NOTEBOOK", "WHAT", "FOR", "MEMORY"]
-        assert any(re.search(r"^\d\d:\d\d:\d\d  a\.ipynb +runs ", row) for row in rows)
+        assert head.split() == ["TIME", "NOTEBOOK", "EVENT", "DURATION", "MEMORY"]
+        assert any(re.search(r"^\d\d:\d\d:\d\d  a\.ipynb +running ", row) for row in rows)
         found = json.loads(gpushare("history", "--json").stdout)
         assert {"burst"} <= {span["kind"] for span in found["spans"]}
         assert found["left_out"] == 0
@@ -440,11 +440,14 @@ def test_without_a_scheduler_one_line_explains_what_to_do(
         (["freeze", "nobody"], "'nobody'"),
         (["keep", "a", "maybe"], "invalid choice 'maybe'; use on or off"),
         (["keep"], "on|off"),
-        (["limit", "a", "much"], "write for instance 20GiB, 50%, or off"),
-        (["limit", "a", "150%"], "write for instance 25%, or off"),
-        (["memory", "a", "50%"], "write for instance 20GiB, or off"),
-        (["request", "a", "half"], "write for instance 25%, or off"),
-        (["weight", "a", "0"], "write a number above 0"),
+        (["limit", "a", "much"], "invalid limit 'much'"),
+        (
+            ["limit", "a", "150%"],
+            "Use a percentage such as 25%, or off. See: gpushare limit --help",
+        ),
+        (["memory", "a", "50%"], "invalid size '50%'"),
+        (["request", "a", "half"], "Use a percentage such as 25%, or off"),
+        (["weight", "a", "0"], "invalid weight '0'"),
         (["set", "policy", "brust"], "did you mean 'burst'?); choose from burst"),
         (["set", "policy"], "no value for 'policy'; for example: gpushare set policy fcfs"),
         (
