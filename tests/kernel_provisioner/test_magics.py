@@ -143,7 +143,7 @@ async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
         said = (await kernel.execute(f"%gpushare explain {name}")).data()
         first, second = said["text/plain"].splitlines()
         assert first.startswith(name)
-        assert second.startswith("  interactive: its cell has had less than 2.0 s of GPU time")
+        assert second.startswith("  interactive: its cell has used less than 2.0 s of GPU time")
         assert said["text/html"].count("<p") == 2
         printed = await kernel.execute(f"%gpushare explain --json {kernel.manager.kernel_id}")
         assert json.loads(printed.stream("stdout"))["groups"][0]["name"] == name
@@ -214,7 +214,7 @@ def group(**fields: Any) -> dict[str, Any]:
     }
 
 
-SETTINGS = {"policy": "burst", "quantum": "auto", "anti_thrash": "auto"}
+SETTINGS = {"policy": "burst", "quantum": "auto", "anti_thrash": "auto", "hibernate_after": None}
 
 
 def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
@@ -250,7 +250,7 @@ def test_the_status_says_what_administrators_tell_and_do() -> None:
     first, _, drained, asleep, _ = repr(status).splitlines()
     assert first == "Maintenance: stops at <18:00>"
     assert drained == "GPU 0 is draining: no new leases are granted"
-    assert asleep == "Kernels cannot be hibernated: the driver is older than 570."
+    assert asleep == "Hibernation is unavailable: the driver is older than 570."
     assert "&lt;18:00&gt;" in status._repr_html_()
 
 
@@ -326,7 +326,7 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         )
         # Another's status does not wake it, and says what it is.
         status = repr_of(await other.execute("%gpushare status"))
-        assert re.search(r" hibernated .* frees [\d.]+ MiB; about [\d.]+ s to wake", status)
+        assert re.search(r" hibernated .* freed [\d.]+ MiB; takes about [\d.]+ s to wake", status)
         name = group_of(scheduler, kernel)["name"]
         woken = displayed(await other.execute(f"%gpushare wake {name}"))["text/plain"]
         assert woken == f"{name} will wake as soon as the GPU has room for it."
@@ -371,7 +371,7 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
             ("limit 1GiB", "can now use at most 1 GiB on each GPU"),
             ("limit 90%", "can now use at most 90 % of a GPU's time"),
             ("request 25%", "is now guaranteed 25 % of a GPU's time"),
-            ("weight 2", "has the weight 2 from now on"),
+            ("weight 2", "now has the weight 2"),
         ):
             result = await kernel.execute(f"%gpushare {line}")
             assert result.reply["status"] == "ok"
@@ -389,7 +389,7 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
         for line, said in (
             ("interactive", "now goes before background notebooks"),
             ("auto", "is now interactive when a cell starts"),
-            ("memory off", "may have as much memory as there is"),
+            ("memory off", "no longer has a limit on memory"),
             ("limit off", "no longer has a limit"),
             ("request off", "is no longer guaranteed GPU time"),
             ("weight 1", "has the weight 1"),
