@@ -119,7 +119,7 @@ def test_readers_see_all_and_users_their_own(
             ("deep/train.ipynb", "ada", "running", None),
             ("secret-plan.ipynb", "ben", "waiting", 1),
         ]
-        assert "deep/train.ipynb yields" in found["notebooks"][1]["why"]
+        assert "deep/train.ipynb's turn ends" in found["notebooks"][1]["why"]
         assert {user["name"] for user in found["users"]} == {"ada", "ben"}
         assert {event["name"] for event in found["events"]} >= {"deep/train.ipynb"}
     hers = seen(service, ada)
@@ -130,7 +130,7 @@ def test_readers_see_all_and_users_their_own(
     assert hers["notebooks"][1]["memory"] == found["notebooks"][1]["memory"]
     assert {event["name"] for event in hers["events"]} <= {"deep/train.ipynb", ""}
     his = seen(service, ben)
-    assert f"{OTHER} yields" in his["notebooks"][1]["why"]
+    assert f"{OTHER}'s turn ends" in his["notebooks"][1]["why"]
     # Nowhere in all that is sent; letters within a GPU's UUID are no name.
     text = service.ask("api/state", ada).text + "".join(stream(service, ada, 1))
     assert not re.findall(r"\b(?:ben|secret-plan|hedy)\b", text)

@@ -116,7 +116,7 @@ def test_a_user_sees_whom_to_wait_for_by_no_name(
         node = page.get_by_role("region", name="gpu1")
         own = node.get_by_role("row", name="plots.ipynb ben (you)")
         expect(own).to_contain_text("waiting, 1st")
-        expect(own).to_contain_text("another user yields")
+        expect(own).to_contain_text("another user's turn ends")
         other = node.get_by_role("row").filter(has_text="running")
         expect(other).to_contain_text("another user")
         expect(node.get_by_role("row").filter(has_text="waiting, 2nd")).to_contain_text("sweep")
@@ -257,8 +257,8 @@ def test_a_history_that_is_full_goes_on(
             actions = page.get_by_role("list", name="Who did what").get_by_role("listitem")
             expect(actions).to_have_count(LAST)
             for on, event, action in (
-                (True, "drains", "hedy drained 1"),
-                (False, "is in use again", "hedy put 1 back into use"),
+                (True, "is draining", "hedy drained 1"),
+                (False, "accepts leases again", "hedy put 1 back into use"),
             ):
                 answer = service.ask("api/nodes/gpu5/drain", admin, {"gpu": "1", "on": on})
                 assert answer.status == 200, answer.text
