@@ -92,10 +92,21 @@ def render(status: dict[str, Any], width: int | None = None) -> Text:
         _groups(status, width),
         _processes(status, width),
         Text(_notices(status), WARNING),
-        Text(status["words"]["hibernation"]),
+        Text(_words(status).get("hibernation", "")),
         Text(_footer(status), "dim"),
     ]
     return Text("\n\n").join(part for part in parts if part)
+
+
+def _words(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the sentences about the whole node. The scheduler may be of an older version, which sends none."""
+    return status.get("words") or {}
+
+
+def _words_of(group: dict[str, Any]) -> dict[str, str]:
+    """Return the sentences about a notebook or program; an older scheduler sends only codes."""
+    code = (group.get("reason") or {}).get("code", "")
+    return group.get("words") or {"state": group["state"], "wishes": "", "why": code}
 
 
 def _gpus(status: dict[str, Any], width: int | None) -> Text:
@@ -113,7 +124,7 @@ def _gpus(status: dict[str, Any], width: int | None) -> Text:
         )
         for gpu in status["gpus"]
     ]
-    draining = [Text(sentence, WARNING) for sentence in status["words"]["draining"]]
+    draining = [Text(sentence, WARNING) for sentence in _words(status).get("draining", [])]
     return Text("\n").join([table(head, rows, set(range(2, len(head))), width), *draining])
 
 
@@ -139,7 +150,7 @@ def _groups(status: dict[str, Any], width: int | None) -> Text:
     )
     rows = []
     for group in status["groups"]:
-        words = group["words"]
+        words = _words_of(group)
         rows.append(
             (
                 Text(words["state"], COLOURS.get(group["state"], "")),
@@ -192,7 +203,7 @@ def _notices(status: dict[str, Any]) -> str:
 def _footer(status: dict[str, Any]) -> str:
     host = status["host"]
     words = [
-        status["words"]["settings"],
+        _words(status).get("settings", ""),
         f"host memory {size(host['swapped'])} of {size(host['budget'])} in use",
     ]
     pool = host.get("pool")

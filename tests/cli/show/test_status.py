@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare.cli.show.status import render
 from jupyter_gpushare.cli.terminal import table
 from tests.cli.conftest import Command
 from tests.support.client import FakeClient
@@ -83,6 +84,18 @@ def test_wide_characters_count_as_two_columns() -> None:
     assert len(before) == 3
     assert len({*before}) == 1
     assert any("…" in line for line in lines)
+
+
+def test_an_older_scheduler_sends_codes_only() -> None:
+    group = {
+        **{"id": "kernel-1", "name": "a.ipynb", "state": "waiting", "since": 1.0, "gpus": []},
+        "reason": {"code": "behind", "params": {}},
+    }
+    status = {
+        **{"time": 3.0, "gpus": [], "groups": [group], "notices": []},
+        **{"host": {"swapped": 0, "budget": 0}, "driver": {"simulated": False}},
+    }
+    assert re.search(r"^waiting  a\.ipynb .* behind$", render(status).plain, re.M)
 
 
 def columns_of(line: str) -> int:
