@@ -23,9 +23,12 @@ def console(*, stderr: bool = False) -> Console:
     Only a terminal gets colour and line breaks: programs that read the output expect one line for each row.
     """
     stream = sys.stderr if stderr else sys.stdout
+    plain = bool(os.environ.get("NO_COLOR"))
     return Console(
         stderr=stderr,
-        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        no_color=plain,
+        # Without colours, text is not bold either.
+        color_system=None if plain else "auto",
         soft_wrap=not stream.isatty(),
         highlight=False,
         markup=False,
