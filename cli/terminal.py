@@ -77,7 +77,9 @@ def table(
         ]
         if number > 0 and below:
             wrapped = Text(", ".join(below)).wrap(console(), (width or 0) - len(_INDENT))
-            lines += [Text(_INDENT).append_text(part) for part in wrapped]
+            for part in wrapped:
+                part.rstrip()
+                lines.append(Text(_INDENT).append_text(part))
     return Text("\n").join(lines)
 
 

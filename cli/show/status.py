@@ -144,7 +144,7 @@ def _groups(status: dict[str, Any], width: int | None) -> Text:
         "FOR",
         "FOOTPRINT",
         "RESIDENT",
-        "IN HOST MEMORY",
+        "HOST MEMORY",
         "SETTINGS",
         "",
     )

@@ -105,7 +105,7 @@ NEXT: dict[str, Callable[[dict[str, Any]], str]] = {
     "limit": lambda given: (
         f"{_wait(given['until_in'])}, or raise {_own(given['whose'])} GPU time limit"
     ),
-    "administrator": lambda given: "ask an administrator to resume it",
+    "administrator": lambda given: "wait until an administrator allows it",
     "quota": lambda given: (
         f"free a GPU that {owner(given['whose'])} uses, or get a quota of more than {gpus(given['gpus'])}"
     ),
