@@ -210,7 +210,7 @@ def hibernate_check(environ: Mapping[str, str]) -> Finding:
         return Finding(
             topic, "fail", f"driver {version}: {found['error']}", "notebooks will not be hibernated"
         )
-    said = (
+    summary = (
         f"driver {version}: hibernated and woke processes {found['cycles']} times without losing data, and killed "
         f"{found['killed']} of them"
     )
@@ -220,11 +220,11 @@ def hibernate_check(environ: Mapping[str, str]) -> Finding:
         return Finding(
             topic,
             "fail",
-            f"{said}; cannot write {error.filename}: {error.strerror}",
+            f"{summary}; cannot write {error.filename}: {error.strerror}",
             f"set {checked_drivers.VARIABLE} to another file, here and for the scheduler",
         )
     return Finding(
-        topic, "ok", f"{said}; recorded in {file}", "restart the scheduler if it is running"
+        topic, "ok", f"{summary}; recorded in {file}", "restart the scheduler if it is running"
     )
 
 
@@ -322,22 +322,22 @@ def _backend(driver: Driver, gpus: list[dict[str, Any]], environ: Mapping[str, s
         )
     active = possible[0] if asked == "auto" else asked
     chooser = "chosen automatically" if asked == "auto" else "set by GPUSHARE_BACKEND"
-    said = f"{active} ({chooser}; possible: {', '.join(possible)})"
+    summary = f"{active} ({chooser}; possible: {', '.join(possible)})"
     if active == "plain":
         return Finding(
             "backend",
             "warn",
-            said,
+            summary,
             "memory cannot be evicted, so all notebooks must fit on the GPU together",
         )
     if active == "managed" and not driver.simulated:
         return Finding(
             "backend",
             "warn",
-            said,
+            summary,
             "experimental on real GPUs: run gpushare doctor --managed-check",
         )
-    return Finding("backend", "ok", said)
+    return Finding("backend", "ok", summary)
 
 
 def _scheduler(socket: Path) -> Iterator[Finding]:
@@ -358,14 +358,14 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
             "host memory", "ok", f"up to {size(host_budget(None, 0))} available for swapped data"
         )
         return
-    said = f"{socket} (version {status['version']}, pid {status['scheduler']['pid']})"
+    summary = f"{socket} (version {status['version']}, pid {status['scheduler']['pid']})"
     if status["version"] == __version__:
-        yield Finding("scheduler", "ok", said)
+        yield Finding("scheduler", "ok", summary)
     else:
         yield Finding(
             "scheduler",
             "warn",
-            said,
+            summary,
             f"this is version {__version__}; restart the scheduler's Jupyter server",
         )
     host = status["host"]
@@ -389,11 +389,13 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
     if status and not after:
         yield Finding(topic, "ok", "off", "to turn it on, run: gpushare set --hibernate-after 600")
         return
-    told = status.get("hibernation", {"able": None})
-    if told["able"] is None:
+    reported = status.get("hibernation", {"able": None})
+    if reported["able"] is None:
         found = asyncio.run(_ability(driver, facts))
     else:
-        found = Ability(told["able"], told["code"] or "", told["text"], told["moves"])
+        found = Ability(
+            reported["able"], reported["code"] or "", reported["text"], reported["moves"]
+        )
     if not found.able:
         yield Finding(topic, "warn", f"unavailable: {found.text}")
         return

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         environ = _shared(environ, arguments, command)
     except (DriverError, LaunchError, AddressError) as error:
-        _say(f"{error}; running {command[0]} without GPU sharing")
+        _warn(f"{error}; running {command[0]} without GPU sharing")
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -134,7 +134,7 @@ def _shared(
     if ours:
         prepare(socket)
         if not standby.attend(socket, driver):
-            _say(
+            _warn(
                 f"no scheduler is running at {socket} and none could be started; run `gpushare doctor`"
             )
             # The program must not wait for a scheduler.
@@ -151,7 +151,7 @@ def _ticket(socket: Path, group: str) -> Path | None:
     try:
         return ticket.obtain_here(socket, group)
     except (ControlError, OSError) as error:
-        _say(str(error))
+        _warn(str(error))
         return None
 
 
@@ -190,10 +190,10 @@ def _gpus(text: str) -> str:
     return text
 
 
-def _say(sentence: str) -> None:
+def _warn(sentence: str) -> None:
     print(f"gpushare: {sentence}", file=sys.stderr)
 
 
 def _refuse(sentence: str, status: int) -> int:
-    _say(sentence)
+    _warn(sentence)
     return status

@@ -56,14 +56,14 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def settings_text(found: Mapping[str, Any]) -> str:
     """Return the scheduler's settings as text."""
     quantum = found["quantum"]
-    said = [
+    parts = [
         f"policy {found['policy']}",
         f"quantum {quantum if quantum == 'auto' else duration(quantum)}",
         f"anti-thrash {found['anti_thrash']}",
     ]
     after = found["hibernate_after"]
-    said.append("hibernation off" if after is None else f"hibernate after {duration(after)}")
-    return ", ".join(said)
+    parts.append("hibernation off" if after is None else f"hibernate after {duration(after)}")
+    return ", ".join(parts)
 
 
 def event_text(found: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def event_text(found: Mapping[str, Any]) -> str:
 
 def quota_text(found: Mapping[str, Any]) -> str:
     """Return the quotas of a user or team that differ from the defaults."""
-    said = [
+    parts = [
         f"request {percent(found['request'])}" if found.get("request") else "",
         f"limit {percent(found['limit'])}" if found.get("limit") else "",
         f"weight {found['weight']:g}" if found.get("weight", 1) not in (0, 1) else "",
@@ -87,7 +87,7 @@ def quota_text(found: Mapping[str, Any]) -> str:
         else "",
         f"{size(found['host'])} in total" if found.get("host") else "",
     ]
-    return ", ".join(text for text in said if text)
+    return ", ".join(text for text in parts if text)
 
 
 def process_text(found: Mapping[str, Any], gpu: int | None) -> str:

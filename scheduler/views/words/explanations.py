@@ -129,9 +129,9 @@ def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
         "reason": reason_text(group["reason"]),
         "next": code_text(NEXT, group["next"]),
     }
-    said = {key: group[key] and {**group[key], "text": text} for key, text in texts.items()}
+    worded = {key: group[key] and {**group[key], "text": text} for key, text in texts.items()}
     before = [{**other, "text": code_text(RULES, other)} for other in group["before"]]
-    return {**group, **said, "before": before}
+    return {**group, **worded, "before": before}
 
 
 def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -141,9 +141,9 @@ def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
         head = str(group["state"])
         if group["waited"] is not None:
             head = f"has been waiting for {duration(group['waited'])}"
-        said = "; ".join(group[key]["text"] for key in ("reason", "pace") if group[key])
+        why = "; ".join(group[key]["text"] for key in ("reason", "pace") if group[key])
         name = group["name"] or group["group"]
-        lines.append(f"{name} {head}: {said}" if said else f"{name} {head}")
+        lines.append(f"{name} {head}: {why}" if why else f"{name} {head}")
         lines.append(f"  {group['why_class']['text']}")
         for place, other in enumerate(group["before"], start=1):
             lines.append(f"  {place}. {other['name'] or other['group']} {other['text']}")

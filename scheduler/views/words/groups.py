@@ -60,7 +60,7 @@ def estimate_text(found: Any) -> str:
 def wishes_text(wishes: Mapping[str, Any] | None) -> str:
     """Return the settings of a group that differ from the defaults."""
     given = wishes or {}
-    said = [
+    parts = [
         str(given["priority"]) if given.get("priority", "auto") != "auto" else "",
         "keep" if given.get("keep") else "",
         "frozen" if given.get("frozen") else "",
@@ -71,16 +71,16 @@ def wishes_text(wishes: Mapping[str, Any] | None) -> str:
         "weight {:g}".format(given["weight"]) if given.get("weight", 1) != 1 else "",
         "exclusive" if given.get("exclusive") else "",
     ]
-    return ", ".join(word for word in said if word)
+    return ", ".join(word for word in parts if word)
 
 
 def remark(group: Mapping[str, Any]) -> str:
     """Return why a group is waiting and for about how much longer, or when its turn ends."""
-    said = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
-    if not said[0] and group.get("yields_in") is not None:
-        said.append("turn ends within {}".format(duration(group["yields_in"])))
-    said.append(sleep_text(group))
-    return "; ".join(text for text in said if text)
+    parts = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
+    if not parts[0] and group.get("yields_in") is not None:
+        parts.append("turn ends within {}".format(duration(group["yields_in"])))
+    parts.append(sleep_text(group))
+    return "; ".join(text for text in parts if text)
 
 
 def sleep_text(group: Mapping[str, Any]) -> str:
@@ -96,8 +96,8 @@ def sleep_text(group: Mapping[str, Any]) -> str:
     if found.get("state") == "ordered":
         return "will hibernate as soon as it is idle"
     # A user who turned hibernation off needs no reminder.
-    told = found.get("state") == "refused" and found.get("code") not in ("off", "nothing")
-    return "cannot hibernate: {}".format(found.get("text") or found.get("code")) if told else ""
+    is_shown = found.get("state") == "refused" and found.get("code") not in ("off", "nothing")
+    return "cannot hibernate: {}".format(found.get("text") or found.get("code")) if is_shown else ""
 
 
 def hibernation_text(status: Mapping[str, Any]) -> str:
