@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What installs gpushare for many users: in containers, and on Kubernetes."""
+"""Files that install gpushare for many users: as a service, in containers, and on Kubernetes."""

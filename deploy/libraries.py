@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interposer's libraries, where containers get them from."""
+"""Copies the interposer's libraries to a folder that containers mount."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..scheduler.gpu.drivers import libraries
 
 
 class LibrariesError(Exception):
-    """The libraries cannot be put there; the message is one sentence for who wants it."""
+    """The libraries cannot be copied; the message is one sentence for the user."""
 
 
 def install_libraries(folder: Path) -> None:
-    """Copy the interposer into a folder, from where containers get it.
+    """Copy the interposer's libraries into a folder that containers mount.
 
-    A file is replaced as a whole: processes that have the one before loaded keep it.
+    Each file is replaced as a whole, so processes that have loaded the old file keep it.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def install_libraries(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The hibernator beside them wakes a kernel that has lost its scheduler while it was hibernated.
+        # A kernel that lost its scheduler while it was hibernated starts the hibernator itself.
         found = libraries()
         for library in (*found.preload(), found.hibernator):
             target = folder / library.name
@@ -39,5 +39,5 @@ def install_libraries(folder: Path) -> None:
             os.replace(new, target)
     except OSError as error:
         raise LibrariesError(
-            f"cannot put the libraries into {folder}: {error.strerror}; choose another folder"
+            f"cannot copy the libraries to {folder}: {error.strerror}; choose another folder"
         ) from None

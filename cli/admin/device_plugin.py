@@ -16,7 +16,7 @@ from ...scheduler.node.arguments import complain, seconds
 from ...scheduler.protocol.address import MAX_PATH, socket_path
 
 #: The extended resource that a pod requests by default.
-RESOURCE = "jupyter-gpushare/gpu-share"
+RESOURCE = "jupyter-gpushare/gpu-slot"
 #: Where the kubelet looks for device plugins.
 KUBELET = Path("/var/lib/kubelet/device-plugins")
 #: Folders that other programs use, too: a container must not get everything in them.
@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "container that gets a slot also gets the node scheduler's socket and the gpushare libraries.",
     )
     parser.add_argument(
-        "--shares-per-gpu",
+        "--slots-per-gpu",
         type=_count,
         default=4,
         metavar="N",
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             "run: pip install 'jupyter-gpushare[kubernetes]'"
         )
     from ...deploy.kubernetes.node import Health, NodeError
-    from ...deploy.kubernetes.shares import Shares
+    from ...deploy.kubernetes.slots import Slots
     from ...deploy.libraries import LibrariesError, install_libraries
     from ...scheduler.gpu.devices import Devices
     from ...scheduler.gpu.drivers import find_driver
@@ -143,8 +143,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.library_dir is not None:
             install_libraries(args.library_dir)
-        shares = Shares(args.shares_per_gpu, args.several)
-        asyncio.run(Plugin(options, shares, Health(Devices(driver.nvml), socket)).run())
+        slots = Slots(args.slots_per_gpu, args.several)
+        asyncio.run(Plugin(options, slots, Health(Devices(driver.nvml), socket)).run())
     except (LibrariesError, NodeError) as error:
         return complain(str(error))
     return 0

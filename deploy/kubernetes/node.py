@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which of a node's GPUs can be used."""
+"""Checks which GPUs of a node can be used."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ...scheduler.protocol.client import ControlClient, ControlError
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a scheduler that does not answer counts as away.
+#: Seconds after which a scheduler that does not respond counts as unavailable.
 PATIENCE = 2.0
 
 
 class NodeError(Exception):
-    """The plugin cannot do its work on this node; the message is one sentence for who runs it."""
+    """The plugin cannot work on this node; the message is one sentence for the administrator."""
 
 
 class Health:
-    """Tells which GPUs a container could use now.
+    """Checks which GPUs a container can use now.
 
     Parameters
     ----------
     devices
-        NVML; the first look starts it.
+        NVML; the first check starts it.
     socket
         The node scheduler's socket.
     """
@@ -40,7 +40,8 @@ class Health:
         """Return all known GPUs, and the GPUs that work, are shared and are not drained."""
         working = self._working()
         if not working:
-            # After the driver was loaded anew, so must NVML be. Not for one lost GPU: NVML might not list the others.
+            # NVML has to be started again after the driver was reloaded. It is not for one lost GPU, because NVML might
+            # not list the others then.
             self._devices.stop()
             self._learn([reading.gpu for reading in self._devices.start()])
             working = self._working()
@@ -50,7 +51,7 @@ class Health:
         return self._known, [gpu for gpu in working if gpu not in drained]
 
     def stop(self) -> None:
-        """Let NVML go."""
+        """Stop NVML."""
         self._devices.stop()
 
     def _working(self) -> list[str]:
@@ -61,7 +62,7 @@ class Health:
         self._known += [gpu for gpu in gpus if gpu not in self._known]
 
     def _drained(self) -> set[str] | None:
-        """Return the GPUs that an administrator has drained; None if the scheduler does not answer."""
+        """Return the GPUs that an administrator has drained; None if the scheduler does not respond."""
         fault, drained = None, None
         try:
             with ControlClient(self._socket, PATIENCE) as client:
@@ -71,6 +72,6 @@ class Health:
         else:
             drained = {gpu["uuid"] for gpu in gpus if gpu["draining"]}
         if fault != self._fault:
-            log.info("%s", fault or f"the scheduler answers at {self._socket}")
+            log.info("%s", fault or f"the scheduler at {self._socket} responds")
         self._fault = fault
         return drained

@@ -17,26 +17,26 @@ import grpc
 
 from . import api_pb2 as api
 from .node import Health, NodeError
-from .shares import Shares, UnknownShare
+from .slots import Slots, UnknownSlot
 
 log = logging.getLogger(__name__)
 
 #: The version of the API, and the name of the kubelet's socket.
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
-#: Seconds for which the kubelet may take to answer a registration.
+#: Seconds that the kubelet may take to answer a registration.
 PATIENCE = 10.0
 #: The kind of NVIDIA's devices in the Container Device Interface.
 CDI_KIND = "nvidia.com/gpu"
 
-#: Where containers find what they are given, wherever it lies on the node.
+#: Paths inside containers, wherever the folders are on the node.
 SOCKETS = Path("/run/gpushare")
 LIBRARIES = Path("/opt/gpushare/lib")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a plugin is told.
+    """Options of a plugin.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class Options:
     libraries
         The folder with the interposer, on the node.
     expose
-        How a container gets its GPUs: by NVIDIA_VISIBLE_DEVICES, or by names of the Container Device Interface.
+        How containers get their GPUs: by NVIDIA_VISIBLE_DEVICES, or by names of the Container Device Interface.
     interval
-        Seconds between two looks at GPUs, scheduler and kubelet.
+        Seconds between two checks of GPUs, scheduler and kubelet.
     """
 
     resource: str
@@ -63,26 +63,26 @@ class Options:
 
     @property
     def endpoint(self) -> Path:
-        """The plugin's own socket; another resource's plugin has another."""
+        """The plugin's own socket; each resource has its own."""
         return self.kubelet / f"{self.resource.replace('/', '_')}.sock"
 
 
 class Plugin:
-    """Offers shares to the kubelet until it is told to end.
+    """Offers slots to the kubelet until it is stopped.
 
     Parameters
     ----------
     options
-        What it is told.
-    shares
-        The shares.
+        The plugin's options.
+    slots
+        The slots.
     health
-        Tells which GPUs can be used.
+        Checks which GPUs can be used.
     """
 
-    def __init__(self, options: Options, shares: Shares, health: Health) -> None:
+    def __init__(self, options: Options, slots: Slots, health: Health) -> None:
         self._options = options
-        self._shares = shares
+        self._slots = slots
         self._health = health
         self._changed = asyncio.Condition()
         self._version = 0
@@ -97,14 +97,14 @@ class Plugin:
         Raises
         ------
         NodeError
-            If there is no GPU, or the socket cannot be made.
+            If there is no GPU, or the socket cannot be created.
         """
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
         await self._look()
-        if not self._shares.offered():
-            raise NodeError("NVML shows no GPU on this node; `gpushare doctor` says more")
+        if not self._slots.offered():
+            raise NodeError("NVML shows no GPU on this node; run `gpushare doctor` for details")
         try:
             while not ended.is_set():
                 await self._be_registered()
@@ -117,7 +117,7 @@ class Plugin:
 
     async def _look(self) -> None:
         known, working = await asyncio.to_thread(self._health.look)
-        changes = self._shares.update(known, working)
+        changes = self._slots.update(known, working)
         for gpu, well in changes.items():
             log.info("%s is %s", gpu, "healthy" if well else "not healthy")
         if changes:
@@ -126,19 +126,21 @@ class Plugin:
                 self._changed.notify_all()
 
     async def _be_registered(self) -> None:
-        """Serve, and register, if the kubelet does not know us: it removes all sockets when it starts."""
+        """Serve, and register again if the kubelet has restarted: it removes all sockets when it starts."""
         if self._server is None or _identity(self._options.endpoint) != self._listening:
             await self._close()
             await self._open()
         kubelet = _identity(self._options.kubelet / KUBELET)
         if kubelet and kubelet == self._registered:
             return
-        fault = "" if kubelet else f"no kubelet serves {self._options.kubelet / KUBELET} yet"
+        fault = (
+            "" if kubelet else f"no kubelet is listening at {self._options.kubelet / KUBELET} yet"
+        )
         if kubelet:
             try:
                 await self._register()
             except grpc.aio.AioRpcError as error:
-                fault = f"the kubelet does not register {self._options.resource}: {error.details()}"
+                fault = f"the kubelet did not register {self._options.resource}: {error.details()}"
             else:
                 self._registered = kubelet
                 log.info("the kubelet has registered %s", self._options.resource)
@@ -154,8 +156,8 @@ class Plugin:
             await server.start()
         except (RuntimeError, OSError):
             raise NodeError(
-                f"cannot listen at {self._options.endpoint}; "
-                "--kubelet-dir has to name the kubelet's device-plugins folder, and root may write there"
+                f"cannot listen at {self._options.endpoint}; --kubelet-dir has to name the kubelet's folder for "
+                "device plugins, and the plugin has to run as root"
             ) from None
         self._server = server
         self._listening = _identity(self._options.endpoint)
@@ -174,7 +176,7 @@ class Plugin:
             resource_name=self._options.resource,
             options=_plugin_options(),
         )
-        # A pool of its own: one that is shared remembers that the kubelet before did not answer.
+        # A separate pool: a shared one remembers that the previous kubelet did not respond.
         options = (("grpc.use_local_subchannel_pool", 1),)
         target = f"unix:{self._options.kubelet / KUBELET}"
         async with grpc.aio.insecure_channel(target, options) as channel:
@@ -222,8 +224,8 @@ class Plugin:
             told = self._version
             yield api.ListAndWatchResponse(
                 devices=[
-                    api.Device(ID=share, health="Healthy" if well else "Unhealthy")
-                    for share, well in self._shares.offered()
+                    api.Device(ID=slot, health="Healthy" if well else "Unhealthy")
+                    for slot, well in self._slots.offered()
                 ]
             )
             async with self._changed:
@@ -237,41 +239,41 @@ class Plugin:
         try:
             for container in request.container_requests:
                 answer.container_responses.add(
-                    deviceIDs=self._shares.preferred(
+                    deviceIDs=self._slots.preferred(
                         container.available_deviceIDs,
                         container.must_include_deviceIDs,
                         container.allocation_size,
                     )
                 )
-        except UnknownShare as error:
+        except UnknownSlot as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return answer
 
     async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
-        # The kubelet offers healthy shares alone. A scheduler that starts anew just now fails no pod: the pod's kernels
-        # attach once it is there.
+        # The kubelet offers healthy slots only. A pod does not fail because the scheduler is restarting: its kernels
+        # attach when the scheduler is back.
         answer = api.AllocateResponse()
         try:
             for container in request.container_requests:
                 answer.container_responses.append(self._container(container.devices_ids))
-        except UnknownShare as error:
+        except UnknownSlot as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return answer
 
-    def _container(self, shares: Any) -> api.ContainerAllocateResponse:
-        gpus = self._shares.gpus(shares)
+    def _container(self, slots: Any) -> api.ContainerAllocateResponse:
+        gpus = self._slots.gpus(slots)
         options = self._options
         by_cdi = options.expose == "cdi"
         return api.ContainerAllocateResponse(
             envs={
                 "GPUSHARE_SOCKET": str(SOCKETS / options.socket.name),
                 "GPUSHARE_LIBRARIES": str(LIBRARIES),
-                # "void": NVIDIA's runtime adds nothing, whatever the image says.
+                # "void": NVIDIA's runtime adds no GPU, even if the image asks for some.
                 "NVIDIA_VISIBLE_DEVICES": "void" if by_cdi else ",".join(gpus),
             },
             mounts=[
-                # One may connect to a socket on a read-only mount, but not remove it. The folder and not the socket:
-                # the next scheduler makes the socket anew.
+                # A process can connect to a socket on a read-only mount, but not remove it. The folder is mounted,
+                # because a new scheduler creates the socket again.
                 api.Mount(
                     container_path=str(SOCKETS),
                     host_path=str(options.socket.parent),
@@ -297,7 +299,7 @@ def _plugin_options() -> api.DevicePluginOptions:
 
 
 def _identity(socket: Path) -> object:
-    """What tells a socket from one that was made at its place later; None where there is none."""
+    """Return a value that differs from that of a socket created later at this path; None if there is no socket."""
     try:
         found = os.stat(socket)
     except OSError:

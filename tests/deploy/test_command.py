@@ -16,18 +16,18 @@ from jupyter_gpushare.scheduler.gpu.drivers import DriverError, libraries
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--shares-per-gpu", "0"], "'0' is no whole number from 1 to 1000"),
-        (["--shares-per-gpu", "many"], "'many' is no whole number"),
-        (["--resource", "gpu"], "'gpu' is no name of an extended resource"),
-        (["--resource", "Example.org/gpu"], "is no name of an extended resource"),
-        (["--resource", "x.kubernetes.io/gpu"], "is no name of an extended resource"),
-        (["--resource", "example.org/g/pu"], "is no name of an extended resource"),
-        (["--resource", f"example.org/{'g' * 64}"], "is no name of an extended resource"),
-        (["--socket", "s.sock"], "'s.sock' has to be an absolute path"),
-        (["--library-dir", "lib"], "'lib' has to be an absolute path"),
-        (["--interval", "0"], "write a number of seconds above 0"),
-        (["--several", "both"], "invalid choice: 'both'"),
-        (["--expose", "both"], "invalid choice: 'both'"),
+        (["--slots-per-gpu", "0"], "invalid number '0'; use a whole number from 1 to 1000"),
+        (["--slots-per-gpu", "many"], "invalid number 'many'; use a whole number"),
+        (["--resource", "gpu"], "invalid resource name 'gpu'"),
+        (["--resource", "Example.org/gpu"], "invalid resource name"),
+        (["--resource", "x.kubernetes.io/gpu"], "invalid resource name"),
+        (["--resource", "example.org/g/pu"], "invalid resource name"),
+        (["--resource", f"example.org/{'g' * 64}"], "invalid resource name"),
+        (["--socket", "s.sock"], "invalid path 's.sock'; use an absolute path"),
+        (["--library-dir", "lib"], "invalid path 'lib'; use an absolute path"),
+        (["--interval", "0"], "use a positive number of seconds"),
+        (["--several", "both"], "invalid choice 'both'"),
+        (["--expose", "both"], "invalid choice 'both'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -44,10 +44,13 @@ def test_options_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--socket", "/run/s.sock"], "containers would get all of /run; put the scheduler's"),
+        (
+            ["--socket", "/run/s.sock"],
+            "containers would get everything in /run; put the scheduler's",
+        ),
         (["--kubelet-dir", "/no/such"], "/no/such is not a folder; name the kubelet's"),
-        (["--kubelet-dir", "LONG"], "a socket's path can have at most 107 bytes"),
-        (["--library-dir", "/proc/none"], "cannot put the libraries into /proc/none: "),
+        (["--kubelet-dir", "LONG"], "is longer than 107 bytes"),
+        (["--library-dir", "/proc/none"], "cannot copy the libraries to /proc/none: "),
         ([], "NVML shows no GPU on this node"),
     ],
 )

@@ -17,27 +17,27 @@ from tests.support.scheduler import Start
 Kubelets = Callable[..., Kubelet]
 Plugins = Callable[..., Plugin]
 
-RESOURCE = "jupyter-gpushare/gpu-share"
-ENDPOINT = "jupyter-gpushare_gpu-share.sock"
+RESOURCE = "jupyter-gpushare/gpu-slot"
+ENDPOINT = "jupyter-gpushare_gpu-slot.sock"
 
 
-def gpu(share: str) -> str:
-    return share.partition("::")[0]
+def gpu(slot: str) -> str:
+    return slot.partition("::")[0]
 
 
 def health(devices: dict[str, str]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for share, state in devices.items():
-        found.setdefault(gpu(share), set()).add(state)
+    for slot, state in devices.items():
+        found.setdefault(gpu(slot), set()).add(state)
     return found
 
 
-def test_a_container_gets_shares_of_a_gpu_and_the_way_to_the_scheduler(
+def test_a_container_gets_slots_of_a_gpu_and_the_way_to_the_scheduler(
     start: Start, kubelets: Kubelets, plugins: Plugins, environ: dict[str, str], node: Path
 ) -> None:
     start(GPUSHARE_SIM_DEVICES="2")
     kubelet = kubelets()
-    plugin = plugins("--shares-per-gpu", "3")
+    plugin = plugins("--slots-per-gpu", "3")
     assert kubelet.until("registered") == {
         "version": "v1beta1",
         "endpoint": ENDPOINT,
@@ -48,8 +48,8 @@ def test_a_container_gets_shares_of_a_gpu_and_the_way_to_the_scheduler(
     devices = kubelet.until("devices")
     assert set(devices.values()) == {"Healthy"}
     first, second = dict.fromkeys(map(gpu, devices))
-    assert [gpu(share) for share in devices] == [first] * 3 + [second] * 3
-    assert all(len(share) <= 63 for share in devices)
+    assert [gpu(slot) for slot in devices] == [first] * 3 + [second] * 3
+    assert all(len(slot) <= 63 for slot in devices)
 
     answer = kubelet.call(
         "GetPreferredAllocation",
@@ -63,7 +63,7 @@ def test_a_container_gets_shares_of_a_gpu_and_the_way_to_the_scheduler(
         ],
     )
     chosen = [container["deviceIDs"] for container in answer["container_responses"]]
-    assert [[gpu(share) for share in shares] for shares in chosen] == [[second] * 2, [first] * 2]
+    assert [[gpu(slot) for slot in slots] for slots in chosen] == [[second] * 2, [first] * 2]
     assert f"{first}::2" in chosen[1]
 
     answer = kubelet.call(
@@ -92,9 +92,9 @@ def test_a_container_gets_shares_of_a_gpu_and_the_way_to_the_scheduler(
     assert both["envs"]["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
     assert kubelet.call("PreStartContainer", devices_ids=chosen[0]) == {}
 
-    for share in (f"{first}::3", first, "GPU-none::0"):
-        refused = kubelet.call("Allocate", container_requests=[{"devices_ids": [share]}])
-        assert refused == {"error": f"INVALID_ARGUMENT: {share!r} is no share of a GPU here"}
+    for slot in (f"{first}::3", first, "GPU-none::0"):
+        refused = kubelet.call("Allocate", container_requests=[{"devices_ids": [slot]}])
+        assert refused == {"error": f"INVALID_ARGUMENT: {slot!r} is not a slot of this node"}
 
     endpoint = node / ENDPOINT
     assert endpoint.is_socket()
@@ -113,10 +113,10 @@ def test_gpus_may_be_named_to_the_container_device_interface(
         "--expose", "cdi", "--resource", "example.org/gpu", "--library-dir", str(tmp_path / "l")
     )
     assert kubelet.until("registered")["resource_name"] == "example.org/gpu"
-    share = next(iter(kubelet.until("devices")))
-    answer = kubelet.call("Allocate", container_requests=[{"devices_ids": [share]}])
+    slot = next(iter(kubelet.until("devices")))
+    answer = kubelet.call("Allocate", container_requests=[{"devices_ids": [slot]}])
     (container,) = answer["container_responses"]
-    assert container["cdi_devices"] == [{"name": f"nvidia.com/gpu={gpu(share)}"}]
+    assert container["cdi_devices"] == [{"name": f"nvidia.com/gpu={gpu(slot)}"}]
     assert container["envs"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert container["mounts"][1]["host_path"] == str(tmp_path / "l")
     found = libraries()
@@ -133,11 +133,11 @@ def test_a_lost_gpu_and_an_absent_scheduler_are_told_and_what_comes_back_as_well
     kubelet = kubelets()
     plugins(**losing_nvml)
     devices = kubelet.until("devices")
-    shares = [*devices]
+    slots = [*devices]
     first, second = health(devices)
 
     def told(*states: str) -> None:
-        expected = {share: states[gpu(share) == second] for share in shares}
+        expected = {slot: states[gpu(slot) == second] for slot in slots}
         kubelet.until("devices", expected)
 
     assert health(devices) == {first: {"Unhealthy"}, second: {"Unhealthy"}}
@@ -167,16 +167,16 @@ def test_it_registers_with_each_kubelet_that_comes(
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(node / ENDPOINT))
     plugin = plugins()
-    plugin.until(f"no kubelet serves {node}/kubelet.sock yet")
+    plugin.until(f"no kubelet is listening at {node}/kubelet.sock yet")
     kubelet = kubelets(refuse=1)
     kubelet.until("refused")
     kubelet.until("registered")
-    shares: dict[str, Any] = kubelet.until("devices")
-    assert f"the kubelet does not register {RESOURCE}: the name is taken" in plugin.log
+    slots: dict[str, Any] = kubelet.until("devices")
+    assert f"the kubelet did not register {RESOURCE}: the name is taken" in plugin.log
     for _ in range(2):
         kubelet = kubelets()
         assert kubelet.until("registered")["resource_name"] == RESOURCE
-        assert kubelet.until("devices") == shares
+        assert kubelet.until("devices") == slots
     assert plugin.close() == 0
     assert [path.name for path in node.iterdir()] == ["kubelet.sock"]
 
@@ -207,5 +207,5 @@ def test_a_drained_gpu_is_not_offered_until_it_is_back(
     for drained, state in ((True, "Unhealthy"), (False, "Healthy")):
         with scheduler.control() as control:
             control.request("drain", gpu=first, on=drained)
-        expected = {share: state if gpu(share) == first else "Healthy" for share in devices}
+        expected = {slot: state if gpu(slot) == first else "Healthy" for slot in devices}
         kubelet.until("devices", expected)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The shares of a node's GPUs: which there are, which are healthy, and which a container had better get. No I/O."""
+"""The slots of a node's GPUs: their health, and the best ones for a container. No I/O."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-#: How several shares of one container are chosen: of as few GPUs, or of as many, as can be.
+#: How to place several slots of one container: on as few GPUs as possible, or on as many as possible.
 Several = Literal["together", "apart"]
 
-#: Between a GPU's UUID and the share's number. The kubelet takes identifiers of up to 63 characters; UUIDs have 40.
+#: Separates a GPU's UUID from the slot's number. The kubelet accepts identifiers of up to 63 characters; UUIDs have 40.
 _BETWEEN = "::"
 
 
-class UnknownShare(Exception):
-    """The kubelet names a share that was not offered; the message says which."""
+class UnknownSlot(Exception):
+    """The kubelet named a slot that was not offered; the message names it."""
 
 
-class Shares:
-    """The shares of the GPUs that have been seen.
+class Slots:
+    """The slots of all GPUs that have been seen.
 
     Parameters
     ----------
     per_gpu
-        How many shares each GPU has.
+        Number of slots of each GPU.
     several
-        How several shares of one container are chosen.
+        How to place several slots of one container.
     """
 
     def __init__(self, per_gpu: int, several: Several = "together") -> None:
@@ -35,12 +35,12 @@ class Shares:
         self._healthy: dict[str, bool] = {}
 
     def update(self, known: Iterable[str], usable: Collection[str]) -> dict[str, bool]:
-        """Take in which GPUs there are and which of them can be used now. One that was seen once stays.
+        """Update the known GPUs and their health. A GPU that was seen once stays known.
 
         Returns
         -------
         dict
-            The GPUs that are new, or whose health changed, and whether they are healthy now.
+            The GPUs that are new or whose health changed, and whether each is healthy now.
         """
         now = {gpu: gpu in usable for gpu in (*self._healthy, *known)}
         changed = {gpu: well for gpu, well in now.items() if self._healthy.get(gpu) is not well}
@@ -48,55 +48,55 @@ class Shares:
         return changed
 
     def offered(self) -> list[tuple[str, bool]]:
-        """Each share's identifier, and whether it is healthy."""
+        """Return each slot's identifier, and whether it is healthy."""
         return [
             (f"{gpu}{_BETWEEN}{number}", well)
             for gpu, well in self._healthy.items()
             for number in range(self._per_gpu)
         ]
 
-    def gpus(self, shares: Iterable[str]) -> list[str]:
-        """The GPUs that shares belong to, each once, in the order in which they were found.
+    def gpus(self, slots: Iterable[str]) -> list[str]:
+        """Return the GPUs of some slots, each once, in the order in which the GPUs were found.
 
         Raises
         ------
-        UnknownShare
-            If one of the shares is not offered.
+        UnknownSlot
+            If one of the slots is not offered.
         """
-        named = {self._gpu(share) for share in shares}
+        named = {self._gpu(slot) for slot in slots}
         return [gpu for gpu in self._healthy if gpu in named]
 
     def preferred(self, free: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """Choose shares for one container.
+        """Choose slots for one container.
 
-        A GPU of which most shares are free comes first, so that containers spread over the GPUs.
+        The GPU with the most free slots comes first, so that containers spread over the GPUs.
 
         Parameters
         ----------
         free
-            The shares to choose from.
+            The slots to choose from.
         must
-            Shares that have to be among the chosen.
+            Slots that have to be among the chosen ones.
         size
-            How many are needed, with those of ``must``.
+            Number of slots, including those of ``must``.
 
         Returns
         -------
         list of str
-            As many as are needed, or as there are.
+            The chosen slots; fewer than ``size`` if there are not enough.
 
         Raises
         ------
-        UnknownShare
-            If one of the shares is not offered.
+        UnknownSlot
+            If one of the slots is not offered.
         """
         chosen = list(dict.fromkeys(must))
-        held = Counter(self._gpu(share) for share in chosen)
+        held = Counter(self._gpu(slot) for slot in chosen)
         rest: dict[str, list[str]] = {gpu: [] for gpu in self._healthy}
-        for share in dict.fromkeys(free):
-            gpu = self._gpu(share)
-            if share not in chosen:
-                rest[gpu].append(share)
+        for slot in dict.fromkeys(free):
+            gpu = self._gpu(slot)
+            if slot not in chosen:
+                rest[gpu].append(slot)
         while len(chosen) < size and (left := [gpu for gpu in rest if rest[gpu]]):
             gpu = min(left, key=lambda gpu: self._rank(held[gpu], len(rest[gpu])))
             chosen.append(rest[gpu].pop(0))
@@ -106,8 +106,8 @@ class Shares:
     def _rank(self, held: int, free: int) -> tuple[int, int]:
         return (-held if self._several == "together" else held, -free)
 
-    def _gpu(self, share: str) -> str:
-        gpu, between, number = share.rpartition(_BETWEEN)
+    def _gpu(self, slot: str) -> str:
+        gpu, between, number = slot.rpartition(_BETWEEN)
         if gpu in self._healthy and between and number.isdecimal() and int(number) < self._per_gpu:
             return gpu
-        raise UnknownShare(f"{share!r} is no share of a GPU here")
+        raise UnknownSlot(f"{slot!r} is not a slot of this node")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which shares there are, and which a container had better get."""
+"""Which slots there are, and which a container had better get."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpushare.deploy.kubernetes.shares import Several, Shares, UnknownShare
+from jupyter_gpushare.deploy.kubernetes.slots import Several, Slots, UnknownSlot
 
 GPUS = ("A", "B", "C")
 PER_GPU = 4
 ALL = [f"{gpu}::{number}" for gpu in GPUS for number in range(PER_GPU)]
 
 
-def offering(several: Several = "together") -> Shares:
-    shares = Shares(PER_GPU, several)
-    shares.update(GPUS, GPUS)
-    return shares
+def offering(several: Several = "together") -> Slots:
+    slots = Slots(PER_GPU, several)
+    slots.update(GPUS, GPUS)
+    return slots
 
 
-def count(shares: list[str]) -> dict[str, int]:
-    return dict(Counter(share.partition("::")[0] for share in shares))
+def count(slots: list[str]) -> dict[str, int]:
+    return dict(Counter(slot.partition("::")[0] for slot in slots))
 
 
 def test_what_was_seen_stays_and_changes_are_told_once() -> None:
-    shares = Shares(2)
-    assert shares.update(["A"], []) == {"A": False}
-    assert shares.update(["A", "B"], ["B"]) == {"B": True}
-    assert shares.update(["B"], ["B"]) == {}
-    assert shares.update([], ["A", "B"]) == {"A": True}
-    assert shares.offered() == [("A::0", True), ("A::1", True), ("B::0", True), ("B::1", True)]
+    slots = Slots(2)
+    assert slots.update(["A"], []) == {"A": False}
+    assert slots.update(["A", "B"], ["B"]) == {"B": True}
+    assert slots.update(["B"], ["B"]) == {}
+    assert slots.update([], ["A", "B"]) == {"A": True}
+    assert slots.offered() == [("A::0", True), ("A::1", True), ("B::0", True), ("B::1", True)]
 
 
-@pytest.mark.parametrize("share", ["", "A", "A::", "A::4", "A::-1", "A::x", "D::0", "::0", "A:0"])
-def test_what_was_not_offered_is_refused(share: str) -> None:
-    shares = offering()
-    with pytest.raises(UnknownShare, match="is no share of a GPU here"):
-        shares.gpus([share])
-    with pytest.raises(UnknownShare):
-        shares.preferred([share], [], 1)
-    with pytest.raises(UnknownShare):
-        shares.preferred([], [share], 1)
+@pytest.mark.parametrize("slot", ["", "A", "A::", "A::4", "A::-1", "A::x", "D::0", "::0", "A:0"])
+def test_what_was_not_offered_is_refused(slot: str) -> None:
+    slots = offering()
+    with pytest.raises(UnknownSlot, match="is not a slot of this node"):
+        slots.gpus([slot])
+    with pytest.raises(UnknownSlot):
+        slots.preferred([slot], [], 1)
+    with pytest.raises(UnknownSlot):
+        slots.preferred([], [slot], 1)
 
 
 def test_gpus_are_named_once_in_their_order() -> None:
@@ -54,9 +54,9 @@ def test_gpus_are_named_once_in_their_order() -> None:
 def test_containers_spread_over_the_gpus() -> None:
     free, load = [*ALL], Counter[str]()
     for _ in range(len(ALL)):
-        (share,) = offering().preferred(free, [], 1)
-        free.remove(share)
-        load.update(count([share]))
+        (slot,) = offering().preferred(free, [], 1)
+        free.remove(slot)
+        load.update(count([slot]))
         assert max(load.values()) - min(load[gpu] for gpu in GPUS) <= 1
     assert offering().preferred(free, [], 1) == []
 
@@ -73,10 +73,10 @@ def test_containers_spread_over_the_gpus() -> None:
         ("apart", ["B::3"], 2, {"B": 1, "C": 1}),
     ],
 )
-def test_several_shares_of_one_container(
+def test_several_slots_of_one_container(
     several: Several, must: list[str], size: int, expected: dict[str, int]
 ) -> None:
-    """Three shares of B are free, two of C, none of A."""
+    """Three slots of B are free, two of C, none of A."""
     free = ["C::0", "C::1", "B::0", "B::1", "B::2"]
     if expected == {"C": 2, "B": 1}:
         free = ["C::0", "B::0"]
