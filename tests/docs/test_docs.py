@@ -128,6 +128,17 @@ def test_links_into_the_documentation_lead_somewhere(
     ]
 
 
+def test_pages_that_sources_name_exist(root: Path) -> None:
+    named = {
+        name
+        for glob in SOURCES
+        for path in root.glob(glob)
+        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert not sorted(name for name in named if not (root / name).is_file())
+
+
 def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) -> None:
     text = {path.stem: path.read_text() for path in pages}
     for configurable in CONFIGURABLES:
