@@ -263,9 +263,10 @@ def test_the_order_of_the_queue_is_explained(scheduler: Scheduler, gpushare: Com
         assert lines[0].startswith("plot.ipynb has been waiting for ")
         assert "GiB more" in lines[0]
         assert lines[1].startswith("  interactive: ")
-        assert lines[3].startswith("late.ipynb has been waiting for ")
-        assert lines[5].startswith("  1. plot.ipynb started waiting ")
-        assert lines[6] == "  to run next: wait for plot.ipynb"
+        assert lines[3] == f"  see {docs_url('reference/messages')}#needs-memory"
+        assert lines[4].startswith("late.ipynb has been waiting for ")
+        assert lines[6].startswith("  1. plot.ipynb started waiting ")
+        assert lines[7] == "  to run next: wait for plot.ipynb"
         (found,) = json.loads(gpushare("explain", "late.ipynb", "--json").stdout)["groups"]
         assert [(one["group"], one["code"]) for one in found["before"]] == [("bbbb", "came")]
 

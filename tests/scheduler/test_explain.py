@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpushare import docs_url
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.explain import compare, explain
 from jupyter_gpushare.scheduler.views.words import answers, explanations
@@ -72,9 +73,10 @@ def test_who_came_earlier_is_before() -> None:
     said = lines(m)
     assert said[0].startswith("b.ipynb has been waiting for 4.0 s: needs 35 GiB more")
     assert said[2] == "  to run next: it is next in line; see the reason above"
-    assert said[3] == "c.ipynb has been waiting for 1.0 s: b.ipynb is ahead in the queue"
-    assert said[5] == "  1. b.ipynb started waiting 3.0 s earlier"
-    assert said[6] == "  to run next: wait for b.ipynb"
+    assert said[3] == f"  see {docs_url('reference/messages')}#needs-memory"
+    assert said[4] == "c.ipynb has been waiting for 1.0 s: b.ipynb is ahead in the queue"
+    assert said[6] == "  1. b.ipynb started waiting 3.0 s earlier"
+    assert said[7] == "  to run next: wait for b.ipynb"
 
 
 def test_the_background_counts_as_later() -> None:
@@ -179,7 +181,7 @@ def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
     assert found["next"]["params"]["until_in"] > 0
     said = lines(m, "a")
     assert "it has reached its GPU time limit; more in" in said[0]
-    assert "or raise its GPU time limit" in said[-1]
+    assert "or raise its GPU time limit" in said[-2]
 
 
 def test_who_was_revoked_for_another_does_not_pass_it() -> None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ...._version import docs_url
 from .amounts import duration, fine, percent
 from .codes import code_text
-from .reasons import gpus, owner, reason_text
+from .reasons import REASONS, gpus, owner, reason_text
 
 
 def _are(found: Any, what: str) -> str:
@@ -149,4 +150,7 @@ def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
             lines.append(f"  {place}. {other['name'] or other['group']} {other['text']}")
         if group["next"]:
             lines.append(f"  to run next: {group['next']['text']}")
+        if group["reason"] and group["reason"]["code"] in REASONS:
+            anchor = str(group["reason"]["code"]).replace("_", "-")
+            lines.append(f"  see {docs_url('reference/messages')}#{anchor}")
     return lines or ["No notebook is waiting for the GPU or being throttled."]
