@@ -8,8 +8,10 @@ import importlib
 import importlib.util
 import re
 import runpy
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from traitlets.config import Config, Configurable
 
-from jupyter_gpushare.cli.main import COMMANDS
+from jupyter_gpushare.cli.main import COMMANDS, build_parser
 from jupyter_gpushare.hub.config import GpuShareHub
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner
 from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import VERBS, usage
@@ -165,6 +167,29 @@ def test_the_code_accepts_each_example_of_a_setting(
     for name, example in examples.items():
         config = Config({configurable.__name__: {name: ast.literal_eval(example)}})
         assert getattr(configurable(config=config), name) not in (None, "", [], {})
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Return the arguments of ``gpushare`` in the lines of code of a page."""
+    blocks = re.findall(r"^ *```(?:sh)?\n(.*?)^ *```", text, re.M | re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ") + "\n"
+    lines += "\n".join(re.findall(r"^ {4,}(.*)$", text.replace("\\\n", " "), re.M))
+    for line in re.findall(r"^ *(?:sudo +|\w+=\S* +)*(?:/\S+/)?gpushare +(.*)$", lines, re.M):
+        words = shlex.split(line, comments=True)
+        ends = [at for at, word in enumerate(words) if word in ("&&", "|", ">")]
+        yield words[: ends[0]] if ends else words
+
+
+def test_commands_in_pages_are_understood(root: Path) -> None:
+    found = [
+        words
+        for path in (root / "README.md", *root.glob("docs/**/*.md"))
+        for words in commands(path.read_text())
+        if words[0] in COMMANDS
+    ]
+    assert len(found) > 30
+    for words in found:
+        build_parser(words[0]).parse_args(words)
 
 
 def test_modules_that_are_named_exist(root: Path) -> None:
