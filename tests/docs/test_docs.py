@@ -206,6 +206,15 @@ def test_modules_that_are_named_exist(root: Path) -> None:
     )
 
 
+def test_buttons_of_the_hub_page_are_those_of_the_code(root: Path) -> None:
+    page = (root / "docs" / "how-to" / "admin" / "hub-page.md").read_text()
+    _, found, rows = page.partition("| button | effect |\n|---|---|\n")
+    assert found
+    words = (root / "hub" / "page" / "text.ts").read_text()
+    for row in rows.split("\n\n")[0].splitlines():
+        assert f"'{row.split(' | ')[0].removeprefix('| ')}'" in words
+
+
 def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
     text = (root / "docs" / "reference" / "kernelspec.md").read_text()
     keys = re.findall(r"^\| `(\w+)` \|", text, re.M)
