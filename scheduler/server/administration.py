@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Administration: what administrators request, and the records kept for them (docs/how-to/admin/administration.md)."""
+"""Administration: what administrators request, and the records kept for them (docs/how-to/admin/drain.md)."""
 
 from __future__ import annotations
 

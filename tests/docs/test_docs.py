@@ -215,6 +215,15 @@ def test_buttons_of_the_hub_page_are_those_of_the_code(root: Path) -> None:
         assert f"'{row.split(' | ')[0].removeprefix('| ')}'" in words
 
 
+def test_files_that_are_named_exist(root: Path) -> None:
+    folders = "benchmarks|cli|csrc|deploy|examples|hub|kernel_provisioner|labextension|scheduler"
+    name = re.compile(rf"`((?:{folders}|server_extension|tests|tools)/[\w./*-]+)`")
+    pages = (*root.glob("*.md"), *root.glob("docs/**/*.md"))
+    named = {found for page in pages for found in name.findall(page.read_text())}
+    assert named
+    assert not sorted(found for found in named if not list(root.glob(found)))
+
+
 def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
     text = (root / "docs" / "reference" / "kernelspec.md").read_text()
     keys = re.findall(r"^\| `(\w+)` \|", text, re.M)
