@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,43 @@ class LabPage:
             of.screenshot(path=path, animations="disabled")
         else:
             self.page.screenshot(path=path, animations="disabled")
+
+    def numbered_picture(self, name: str, of: Locator, parts: Sequence[Locator]) -> None:
+        """Keep a picture of a part with numbers in its left margin, at the parts that a guide explains."""
+        if SCREENSHOTS is None:
+            return
+        box = of.bounding_box()
+        assert box is not None
+        heights = [part.evaluate(MIDDLE) for part in parts]
+        self.page.evaluate(NUMBER, [heights, box["x"], MARGIN])
+        self.page.mouse.move(0, 0)
+        self.page.screenshot(
+            path=Path(SCREENSHOTS) / f"{name}.png",
+            animations="disabled",
+            clip={**box, "x": box["x"] - MARGIN, "width": box["width"] + MARGIN},
+        )
+        self.page.evaluate("document.getElementById('numbers').remove()")
+
+
+#: Width of the margin for numbers, in pixels.
+MARGIN = 32
+MIDDLE = "part => { const box = part.getBoundingClientRect(); return box.top + box.height / 2; }"
+NUMBER = """
+([heights, right, width]) => {
+  const margin = document.createElement('div');
+  margin.id = 'numbers';
+  margin.style.cssText = `position: fixed; z-index: 100000; top: 0; bottom: 0; background: white;
+    left: ${right - width}px; width: ${width}px`;
+  heights.forEach((height, index) => {
+    const number = document.createElement('span');
+    number.textContent = index + 1;
+    number.style.cssText = `position: absolute; left: 4px; top: ${height - 11}px; width: 22px; height: 22px;
+      border-radius: 50%; background: #b3261e; color: white; font: bold 13px/22px sans-serif; text-align: center`;
+    margin.append(number);
+  });
+  document.body.append(margin);
+}
+"""
 
 
 def overflowing(part: Locator) -> list[str]:
