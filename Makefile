@@ -137,7 +137,7 @@ test-slow: packages-test setup $(STAMPS)/proxy ## the slow tests: sanitizers, se
 	$(PYTEST_PARALLEL) -m slow $(ACCEPTANCE_TESTS:%=--ignore=%)
 	$(PYTEST_PARALLEL) -m "hypothesis and not slow" --hypothesis-profile=new-examples
 
-screenshots: setup ## make the pictures in docs/images again
+screenshots: setup ## make the pictures and the animation in docs/images again
 	mkdir -p docs/images
 	GPUSHARE_SCREENSHOTS=$(CURDIR)/docs/images python -m pytest -q tests/labextension tests/hub/test_service_page.py
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Locator, Page, Playwright, expect
+from playwright.sync_api import Browser, Locator, Page, Playwright, ViewportSize, expect
 
 from tests.support.lab import PATIENCE, TOKEN, Lab
 
@@ -87,11 +87,19 @@ class LabPage:
         Where to open it.
     lab
         The server.
+    viewport
+        Size of the page.
+    scale
+        Pixels of a picture for a pixel of the page.
     """
 
-    def __init__(self, browser: Browser, lab: Lab) -> None:
+    def __init__(
+        self, browser: Browser, lab: Lab, viewport: ViewportSize | None = None, scale: float = 1
+    ) -> None:
         self.lab = lab
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800})
+        self.context = browser.new_context(
+            viewport=viewport or {"width": 1280, "height": 800}, device_scale_factor=scale
+        )
         self.context.add_init_script(SOCKETS)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(REACTION)
