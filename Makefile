@@ -13,16 +13,16 @@ export PATH := $(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
-# Else each of the hundreds of processes that the tests start would compile our sources again.
+# Otherwise, each of the hundreds of processes that the tests start would compile our sources again.
 export PYTHONDONTWRITEBYTECODE :=
-# Playwright drives the system's Chromium.
+# Playwright uses the system's Chromium.
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
-# jlpm (yarn) must neither ask nor report.
+# jlpm (yarn) must not ask questions, send telemetry or draw progress bars.
 export YARN_ENABLE_TELEMETRY := 0
 export YARN_ENABLE_PROGRESS_BARS := 0
 export COREPACK_ENABLE_DOWNLOAD_PROMPT := 0
 
-# One build makes JupyterLab's extension and the page of the Hub, which share sources.
+# One build makes the JupyterLab extension and the Hub page, which share sources.
 LABEXTENSION := jupyter_gpushare/labextension/package.json
 HUB_PAGE := hub/static/page.js
 LABEXTENSION_SOURCES := $(shell find labextension hub/page -path '*/node_modules' -prune -o -path labextension/lib -prune \
@@ -65,9 +65,8 @@ $(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h c
 	    python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Environments of their own: the lowest version of every dependency that pyproject.toml declares, and the other software
-# of the acceptance tests. The environment that builds makes the package's wheel, because the build requirements are not
-# among those dependencies.
+# Two separate environments: one with the lowest version of every dependency that pyproject.toml declares, one with the other
+# software of the acceptance tests. The main environment builds the wheel for them, because they lack the build requirements.
 LOWER_BOUNDS := build/lower-bounds
 ACCEPTANCE := build/acceptance
 $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(STAMPS)/installed
@@ -81,7 +80,7 @@ $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(S
 .PHONY: libraries labextension setup
 libraries: $(STAMPS)/installed
 	@tools/step "Compiling the C libraries" $(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
-labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub's page
+labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub page
 setup: libraries ## install everything into .venv
 
 ## Use
@@ -94,54 +93,54 @@ lab: setup ## open the demo's notebooks in JupyterLab
 
 ## Check
 
-# What ends the tests in time; the targets that need it set it.
+# A command that ends the tests in time. Targets with a time limit set it.
 BOUND :=
-# make's own jobs are none of the business of what the tests start.
+# The tests start make, too, which must not take part in this make's jobs.
 PYTEST = env -u MAKEFLAGS $(BOUND) python -m pytest -q --durations=15
-# The tests wait about as long as they compute: two workers for each of the two cores of continuous integration. All
+# Tests wait about half of the time, so there are two workers for each of the two cores of continuous integration. All
 # tests of a file run in one worker, because they share servers.
 WORKERS := 4
 PYTEST_PARALLEL = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test test-labextension test-python test-lower-bounds acceptance test-slow screenshots lint format
-test: packages-test setup $(STAMPS)/proxy ## every check and every test but the slow ones
+test: packages-test setup $(STAMPS)/proxy ## run all checks, and all tests except the slow ones
 	@$(MAKE) --jobs=2 --output-sync=target test-python test-lower-bounds lint test-labextension
 
-test-labextension: setup ## the JupyterLab extension's tests
+test-labextension: setup ## run the tests of the JupyterLab extension
 	cd labextension && jlpm test
 
-test-python: setup $(STAMPS)/proxy ## pytest
+test-python: setup $(STAMPS)/proxy ## run pytest, without the slow tests
 	$(PYTEST_PARALLEL) -m "not slow" --ignore=tests/lower_bounds
 
-test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## the lowest declared version of every dependency
+test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## run some tests with the lowest declared version of every dependency
 	env -u MAKEFLAGS PATH="$(CURDIR)/$(LOWER_BOUNDS)/bin:$(PATH)" $(BOUND) python -m pytest -q -m "not slow" \
 	    tests/lower_bounds tests/scheduler/test_protocol.py tests/scheduler/test_control.py
 
-# Minutes from the start of make, so they include the set-up. When they are over, pytest is interrupted, and stops what the
-# tests started; it has a minute for that.
+# Limits in minutes, which include the set-up. At the limit, make interrupts pytest, which has a minute to stop what the tests
+# started.
 ACCEPTANCE_MINUTES := 29
 SLOW_MINUTES := 119
 STARTED := $(shell date +%s)
 within = timeout --foreground --signal=INT --kill-after=60 \
     $$(left=$$(($(STARTED) + 60 * $(1) - $$(date +%s))); echo $$((left > 1 ? left : 1)))
 
-# These use the product as people install it. `make test-slow` runs the slow tests of the other folders.
+# Tests that use the product as people install it. `make test-slow` runs the slow tests of the other folders.
 ACCEPTANCE_TESTS := tests/acceptance tests/packaging
 
 acceptance: BOUND = $(call within,$(ACCEPTANCE_MINUTES))
-acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## lower bounds; whole products together: upgrades, other software, attacks (30 minutes at most)
+acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## test upgrades, attacks and other software with the installed product (30 minutes at most)
 	$(PYTEST) $(ACCEPTANCE_TESTS)
 
 test-slow: BOUND = $(call within,$(SLOW_MINUTES))
-test-slow: packages-test setup $(STAMPS)/proxy ## the slow tests: sanitizers, seeded defects, new examples for property tests (2 hours at most)
+test-slow: packages-test setup $(STAMPS)/proxy ## run the slow tests: sanitizers, seeded defects, new property test examples (2 hours at most)
 	$(PYTEST_PARALLEL) -m slow $(ACCEPTANCE_TESTS:%=--ignore=%)
 	$(PYTEST_PARALLEL) -m "hypothesis and not slow" --hypothesis-profile=new-examples
 
-screenshots: setup ## make the pictures and the animation in docs/images again
+screenshots: setup ## update the pictures and the animation in docs/images
 	mkdir -p docs/images
 	GPUSHARE_SCREENSHOTS=$(CURDIR)/docs/images python -m pytest -q tests/labextension tests/hub/test_service_page.py
 
-lint: setup ## style and types
+lint: setup ## check style and types
 	ruff check .
 	ruff format --check .
 	mypy
@@ -162,14 +161,14 @@ format: $(STAMPS)/node ## format all sources
 ## Package
 
 .PHONY: docs build wheels lock clean
-docs: setup ## build the documentation: build/docs/index.html
+docs: setup ## build the documentation into build/docs/index.html
 	python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
-build: setup ## sdist and a wheel for this machine
+build: setup ## build the sdist and a wheel for this machine
 	rm -rf dist jupyter_gpushare/labextension $(HUB_PAGE)
 	python -m build --no-isolation
 
-wheels: build ## also a wheel for aarch64
+wheels: build ## build a wheel for aarch64 in addition
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then \
 	    GPUSHARE_CC=aarch64-linux-gnu-gcc python -m build --no-isolation --wheel; \
 	else \
@@ -177,17 +176,17 @@ wheels: build ## also a wheel for aarch64
 	fi
 	@ls -l dist
 
-# What `make test-lower-bounds` installs.
+# The extras that `make test-lower-bounds` installs.
 LOWEST := demo jupyterhub kubernetes plots pytest
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.10 --no-annotate --no-header \
     --no-emit-index-url --no-emit-find-links
-lock: $(STAMPS)/venv ## renew the pins in requirements/
+lock: $(STAMPS)/venv ## update the pinned versions in requirements/
 	python -m pip install --quiet uv
 	$(COMPILE) --extra dev --output-file requirements/test.txt pyproject.toml
 	$(COMPILE) --extra acceptance --output-file requirements/acceptance.txt pyproject.toml
 	$(COMPILE) --resolution lowest-direct $(LOWEST:%=--extra %) --output-file requirements/lower-bounds.txt pyproject.toml
 
-clean: ## remove what was built, and .venv
+clean: ## remove .venv and everything that was built
 	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so $(HUB_PAGE)
 	rm -rf labextension/lib labextension/node_modules labextension/.yarn labextension/*.tsbuildinfo
 	rm -rf tests/hub/node_modules tests/hub/.yarn
