@@ -6,6 +6,7 @@ import { notebookPlugin } from './plugins/notebook';
 import { panelPlugin } from './plugins/panel';
 import { runningPlugin } from './plugins/running';
 import { statusBarPlugin } from './plugins/statusbar';
+import { timelinePlugin } from './plugins/timeline';
 
 export * from './tokens';
 
@@ -16,5 +17,6 @@ export default [
   panelPlugin,
   statusBarPlugin,
   notebookPlugin,
-  runningPlugin
+  runningPlugin,
+  timelinePlugin
 ];

@@ -31,7 +31,7 @@ export interface IGpuShareModel {
    * Keep the state up to date until the returned object is disposed. It costs nothing
    * while the page is hidden.
    */
-  look(options?: { timeline?: boolean }): IDisposable;
+  look(options?: ILookOptions): IDisposable;
   /** The group of a kernel, or null if the kernel has not used the GPU. */
   groupOf(kernelId: string | null | undefined): IGroup | null;
   /**
@@ -50,6 +50,13 @@ export const IGpuShareModel = new Token<IGpuShareModel>(
   'jupyter-gpushare:IGpuShareModel',
   'The state of the GPUs that notebooks share, and the actions on it.'
 );
+
+/** What is wanted of the state. */
+export interface ILookOptions {
+  timeline?: boolean;
+  /** Minutes of the timeline, if they are to be more than people set as its history. */
+  minutes?: number;
+}
 
 export type IAction =
   | { op: 'release' | 'offload' | 'hibernate' | 'wake'; group: string }
@@ -89,6 +96,8 @@ export interface IPreferences {
 export namespace CommandIds {
   /** Show the panel. */
   export const openPanel = 'gpushare:open-panel';
+  /** `{ minutes }`: show the timeline in the main area. JupyterLab only. */
+  export const openTimeline = 'gpushare:open-timeline';
   /** Go to the notebook. */
   export const goTo = 'gpushare:go-to';
   /** End the burst, so that others can run. */

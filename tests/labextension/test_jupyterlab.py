@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Response, expect
 
 from tests.labextension.crowd import Crowd
-from tests.support.lab_page import THEMES, LabPage
+from tests.support.lab_page import THEMES, LabPage, overflowing
 
 pytestmark = pytest.mark.browser
 
@@ -21,7 +21,7 @@ def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
     """Return a crowd in which the notebook in front is running on the GPU."""
     with Crowd(runtime / "s.sock", gpu) as crowd:
         crowd.running("plots.ipynb", 0.5, group=page.kernel_of("plots.ipynb"))
-        expect(page.chip).to_contain_text("running")
+        expect(page.row("Running", "plots.ipynb")).to_be_visible()
         yield crowd
     expect(page.panel.get_by_role("listitem")).to_have_count(0)
 
@@ -36,6 +36,13 @@ def entries(page: LabPage, target: Locator) -> list[str]:
     page.page.keyboard.press("Escape")
     expect(items).to_have_count(0)
     return labels
+
+
+def is_saved(response: Response) -> bool:
+    """Whether JupyterLab has saved a layout with a timeline of ten minutes."""
+    request = response.request
+    saves = request.method == "PUT" and "api/workspaces" in request.url
+    return saves and '"minutes":10' in (request.post_data or "").replace("\\", "")
 
 
 def test_menus_of_tab_file_and_kernel_act_on_a_notebook_that_uses_the_gpu(
@@ -72,3 +79,40 @@ def test_the_sidebar_of_running_kernels_shows_state_and_memory(crowd: Crowd, pag
     page.set_theme(THEMES[0])
     page.picture("running", sidebar)
     page.execute("filebrowser:activate")
+
+
+def test_the_view_menu_opens_the_timeline_in_the_main_area(crowd: Crowd, page: LabPage) -> None:
+    crowd.waiting("evaluate.ipynb", 0.75)
+    page.page.get_by_role("menuitem", name="View").click()
+    menu = page.page.get_by_role("menu")
+    expect(menu.get_by_role("menuitem", name="Show GPU Sharing")).to_be_visible()
+    menu.get_by_role("menuitem", name="Show GPU Timeline").click()
+    timeline = page.page.locator("#jupyter-gpushare-timeline")
+    expect(timeline.get_by_role("heading", name="Last 30 minutes")).to_be_visible()
+    picture = timeline.get_by_role("slider")
+    expect(picture).to_contain_text("plots")
+    expect(picture).to_contain_text("evaluate")
+    for theme in THEMES:
+        page.set_theme(theme)
+        # The panel shows the same beside it, and what one names must not be named by the other.
+        assert page.violations("#jupyter-gpushare-timeline", "#jupyter-gpushare-panel") == []
+        assert overflowing(timeline.locator(".jp-GpuSharePanel")) == []
+    page.set_theme(THEMES[0])
+    page.picture("timeline")
+    page.execute("application:close")
+    expect(timeline).to_have_count(0)
+
+
+def test_the_timeline_is_restored_with_its_length(crowd: Crowd, page: LabPage) -> None:
+    page.execute("gpushare:open-timeline")
+    timeline = page.page.locator("#jupyter-gpushare-timeline")
+    with page.page.expect_response(is_saved):
+        timeline.get_by_role("combobox", name="Length of the timeline").select_option("10")
+    expect(timeline.get_by_role("heading", name="Last 10 minutes")).to_be_visible()
+    page.page.reload()
+    expect(timeline.get_by_role("heading", name="Last 10 minutes")).to_be_visible()
+    page.hide_panel()
+    timeline.get_by_role("toolbar").get_by_role("button").click()
+    expect(page.panel).to_be_visible()
+    page.execute("application:close")
+    expect(timeline).to_have_count(0)

@@ -15,7 +15,12 @@ import type {
   IWishes
 } from '../core/status';
 import { isOf } from '../core/status';
-import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
+import type {
+  IAction,
+  IGpuShareModel,
+  ILookOptions,
+  IPreferences
+} from '../tokens';
 
 export const GiB = 1024 ** 3;
 
@@ -268,7 +273,7 @@ export class FakeModel implements IGpuShareModel {
     this.changed.emit();
   }
 
-  look(options: { timeline?: boolean } = {}): IDisposable {
+  look(options: ILookOptions = {}): IDisposable {
     this.looks.push(options);
     return new DisposableDelegate(() => {
       this.looks.splice(this.looks.indexOf(options), 1);
@@ -304,7 +309,7 @@ export class FakeModel implements IGpuShareModel {
   /** What it told to be in front. */
   readonly fronts: (string | null)[] = [];
   /** Who looks now. */
-  readonly looks: { timeline?: boolean }[] = [];
+  readonly looks: ILookOptions[] = [];
   now: number;
   preferences = PREFERENCES;
   /** The sentence with which the server refuses, if it does. */

@@ -79,6 +79,18 @@ export const ACTIONS: readonly IActionRow[] = [
     ranks: { palette: 0, chip: 0 }
   },
   {
+    command: CommandIds.openTimeline,
+    scope: 'page',
+    label: ({ args, trans }) =>
+      args['isPalette']
+        ? trans.__('Show the Timeline')
+        : trans.__('Show GPU Timeline'),
+    caption: ({ trans }) =>
+      trans.__('Show what notebooks did on the GPU in the last half hour'),
+    parameters: () => ({ minutes: { type: 'number' } }),
+    ranks: { palette: 0 }
+  },
+  {
     command: CommandIds.goTo,
     scope: 'notebook',
     isFree: true,

@@ -7,9 +7,7 @@ import { ILayoutRestorer } from '@jupyterlab/application';
 import { ITranslator } from '@jupyterlab/translation';
 import { DisposableDelegate } from '@lumino/disposable';
 
-import type { Args, IAbout } from '../actions/table';
-import { actionOf, labelOf } from '../actions/table';
-import { gpuShareIcon } from '../icon';
+import { addPageCommand } from '../actions/page';
 import { GpuSharePanel } from '../panel/sidebar';
 import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
 import { Lifetime } from './lifetime';
@@ -65,21 +63,13 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       side = null;
       place();
     });
-    const row = actionOf(CommandIds.openPanel);
-    const about = (args: Args): IAbout => ({
-      args,
-      group: null,
-      status: model.status,
-      hasDocument: false,
-      trans
-    });
     lifetime.add(
-      commands.addCommand(row.command, {
-        label: args => labelOf(row, about(args)),
-        caption: args => row.caption(about(args)),
-        icon: gpuShareIcon,
-        execute: () => shell.activateById(panel.id),
-        describedBy: { args: { type: 'object', properties: {} } }
+      addPageCommand({
+        commands,
+        model,
+        trans,
+        command: CommandIds.openPanel,
+        execute: () => shell.activateById(panel.id)
       })
     );
   },

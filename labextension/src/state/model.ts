@@ -18,7 +18,12 @@ import type {
   IStatus
 } from '../core/status';
 import { isOf } from '../core/status';
-import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
+import type {
+  IAction,
+  IGpuShareModel,
+  ILookOptions,
+  IPreferences
+} from '../tokens';
 import { Requests } from './requests';
 
 /** Announces on the event bus that there are new deltas; what they say is fetched. */
@@ -94,10 +99,10 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     return this._active;
   }
 
-  look(options: { timeline?: boolean } = {}): IDisposable {
-    const timeline = this._wantsTimeline;
+  look(options: ILookOptions = {}): IDisposable {
+    const known = this._wantsTimeline ? this._history : 0;
     this._looks.add(options);
-    if (this._active && this._wantsTimeline && !timeline) {
+    if (this._active && this._wantsTimeline && this._history > known) {
       this.refresh();
     }
     this._update();
@@ -407,8 +412,10 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
   }
 
+  /** Seconds of the timeline that are kept. */
   private get _history(): number {
-    return 60 * this._preferences.history;
+    const minutes = [...this._looks].map(({ minutes }) => minutes ?? 0);
+    return 60 * Math.max(this._preferences.history, ...minutes);
   }
 
   private _active = false;
@@ -432,7 +439,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
   private _isDisposed = false;
-  private _looks = new Set<{ timeline?: boolean }>();
+  private _looks = new Set<ILookOptions>();
   /** For the next request for the whole state that nothing else causes. */
   private _next = new Timer(() => this._onNext());
   private _offset = 0;

@@ -55,6 +55,11 @@ export function titleText(trans: ITranslation): string {
   return trans.__('GPU sharing');
 }
 
+/** The title of the timeline in the main area. */
+export function timelineText(trans: ITranslation): string {
+  return trans.__('GPU timeline');
+}
+
 /** The text while data is loading. */
 export function loadingText(trans: ITranslation): string {
   return trans.__('Loading…');

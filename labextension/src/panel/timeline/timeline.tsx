@@ -29,6 +29,7 @@ interface ITimelineProps {
 export function Timeline(props: ITimelineProps): JSX.Element {
   const { timeline, colours, wording, clock, minutes } = props;
   const { trans, names } = wording;
+  const headingId = React.useId();
   const [measure, width] = useWidth(200);
   const seconds = 60 * minutes;
   // The picture moves when it would differ by a pixel.
@@ -48,9 +49,9 @@ export function Timeline(props: ITimelineProps): JSX.Element {
   return (
     <section
       className="jp-GpuShare-section jp-GpuShare-timeline"
-      aria-labelledby="jp-GpuShare-timeline"
+      aria-labelledby={headingId}
     >
-      <h3 id="jp-GpuShare-timeline">
+      <h3 id={headingId}>
         {trans._n('Last minute', 'Last %1 minutes', minutes)}
       </h3>
       {lanes.length === 0 ? (

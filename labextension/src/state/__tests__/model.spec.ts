@@ -217,6 +217,31 @@ describe('looking', () => {
     await pass(20);
     expect(server.requests[2]?.path).not.toMatch(/timeline/);
   });
+
+  it('keeps as much of the timeline as the longest look wants', async () => {
+    server.status.time = 5000;
+    server.status.timeline = makeTimeline(
+      makeSpan(1, 'a', { start: 3300, end: 3400 }),
+      makeSpan(2, 'a', { start: 4900, end: 4990 })
+    );
+    const spans = (): number | undefined =>
+      model.status?.timeline?.spans.length;
+    model.look({ timeline: true });
+    await pass(0.1);
+    expect(spans()).toBe(1);
+    const look = model.look({ timeline: true, minutes: 30 });
+    await pass(0.1);
+    expect(server.asked).toBe(2);
+    expect(spans()).toBe(2);
+    look.dispose();
+    model.refresh();
+    await pass(0.1);
+    expect(spans()).toBe(1);
+    // What is there already needs no request.
+    model.look({ timeline: true, minutes: 1 });
+    await pass(0.1);
+    expect(server.asked).toBe(3);
+  });
 });
 
 describe('deltas', () => {
