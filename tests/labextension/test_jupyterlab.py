@@ -11,9 +11,13 @@ import pytest
 from playwright.sync_api import Locator, Response, expect
 
 from tests.labextension.crowd import Crowd
-from tests.support.lab_page import THEMES, LabPage, overflowing
+from tests.support.lab import Lab
+from tests.support.lab_page import THEMES, LabPage, overflowing, write_settings
 
 pytestmark = pytest.mark.browser
+
+#: Where JupyterLab keeps what people set for the toolbar of notebooks.
+NOTEBOOK_TOOLBAR = "@jupyterlab/notebook-extension/panel"
 
 
 @pytest.fixture
@@ -24,6 +28,14 @@ def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
         expect(page.row("Running", "plots.ipynb")).to_be_visible()
         yield crowd
     expect(page.panel.get_by_role("listitem")).to_have_count(0)
+
+
+def toolbar(page: LabPage) -> list[str]:
+    """Return the names of the items in the toolbar of the notebook in front, in their order."""
+    items = page.front.get_by_role("toolbar").first.locator("> [data-jp-item-name]")
+    expect(items.first).to_be_visible()
+    names: list[str] = items.evaluate_all("nodes => nodes.map(node => node.dataset.jpItemName)")
+    return names
 
 
 def entries(page: LabPage, target: Locator) -> list[str]:
@@ -116,3 +128,28 @@ def test_the_timeline_is_restored_with_its_length(crowd: Crowd, page: LabPage) -
     expect(page.panel).to_be_visible()
     page.execute("application:close")
     expect(timeline).to_have_count(0)
+
+
+def test_people_move_and_hide_the_chip_in_the_settings(
+    crowd: Crowd, page: LabPage, lab: Lab
+) -> None:
+    page.page.reload()
+    expect(page.chip).to_contain_text("GPU: running")
+    names = toolbar(page)
+    assert names.index("cellType") < names.index("gpushare") < names.index("spacer")
+    try:
+        write_settings(lab, NOTEBOOK_TOOLBAR, {"toolbar": [{"name": "gpushare", "rank": 0}]})
+        page.page.reload()
+        expect(page.chip).to_contain_text("GPU: running")
+        assert toolbar(page)[0] == "gpushare"
+        write_settings(lab, NOTEBOOK_TOOLBAR, {"toolbar": [{"name": "gpushare", "disabled": True}]})
+        page.page.reload()
+        expect(page.front.get_by_role("toolbar").first).to_be_visible()
+        # The status bar shows it, so the extension has loaded and knows the notebook.
+        expect(page.status_item).to_contain_text("GPU: running")
+        assert "gpushare" not in toolbar(page)
+        expect(page.chip).to_have_count(0)
+    finally:
+        write_settings(lab, NOTEBOOK_TOOLBAR, {})
+        page.page.reload()
+    expect(page.chip).to_contain_text("GPU: running")
