@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,9 +55,16 @@ def simulated() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def python() -> str:
+    """Return the interpreter that runs the server; JupyterLab comes with it."""
+    return sys.executable
+
+
+@pytest.fixture(scope="module")
 def lab(
     runtime: Path,
     simulated: dict[str, str],
+    python: str,
     root: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
@@ -73,6 +81,7 @@ def lab(
         root,
         base_url="/user/ada/",
         settings=settings,
+        python=python,
     ) as lab:
         write_settings(lab, NEWS, NO_NEWS)
         for path in ("train.ipynb", "plots.ipynb", "deep/train.ipynb"):

@@ -38,6 +38,8 @@ class Lab:
         Where it serves.
     settings
         Further configuration.
+    python
+        The interpreter that runs it (default: that of the tests).
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Lab:
         *,
         base_url: str = "/",
         settings: Mapping[str, Any] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.folder = folder
         self.notebooks = folder / "notebooks"
@@ -80,7 +83,7 @@ class Lab:
         (folder / "path" / "labextensions" / "jupyter-gpushare").symlink_to(built)
         self._log = (folder / "log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jupyter_server"],
+            [python, "-m", "jupyter_server"],
             env={
                 **environ,
                 "JUPYTER_CONFIG_DIR": str(folder / "config"),
