@@ -48,6 +48,7 @@ export default tseslint.config(
     languageOptions: {
       sourceType: 'commonjs',
       globals: {
+        __dirname: 'readonly',
         globalThis: 'readonly',
         module: 'writable',
         MouseEvent: 'readonly',

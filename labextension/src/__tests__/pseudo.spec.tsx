@@ -5,6 +5,7 @@ import { Signal } from '@lumino/signaling';
 import { cleanup, render } from '@testing-library/react';
 import React from 'react';
 
+import { extract } from '../../messages';
 import { addCommands } from '../actions/commands';
 import type { IEntry } from '../actions/table';
 import { entriesOf } from '../actions/table';
@@ -28,7 +29,6 @@ import { noticeText } from '../words/notices';
 import type { IWording } from '../words/short';
 import { memoryText } from '../words/states';
 import { statusText } from '../words/statusbar';
-import { extract, extractFrom } from './extraction';
 import {
   FakeModel,
   GiB,
@@ -43,7 +43,10 @@ import {
   trans
 } from './fixtures';
 
-const { messages, unreadable, repeated } = extract();
+/** The texts that translators get. */
+const messages = new Set(
+  extract().messages.flatMap(({ id, plural }) => [id, plural ?? id])
+);
 
 const PALETTE = entriesOf('palette', { isPalette: true }).filter(
   (entry): entry is IEntry => entry !== null
@@ -293,33 +296,6 @@ function checkPanel(status: IStatus | null): string[] {
   cleanup();
   return texts;
 }
-
-describe('the extraction of messages', () => {
-  it('reads every call that translates', () => {
-    expect(messages.size).toBeGreaterThan(300);
-    expect(unreadable).toEqual([]);
-  });
-
-  it('finds each text in one place', () => {
-    expect(repeated).toEqual([]);
-  });
-
-  it.each([
-    ["wording.trans.__('lost')", 0, 1],
-    ["this._options.trans.__('lost')", 0, 1],
-    ["trans.__(isOn ? 'lost' : 'lost too')", 0, 1],
-    ['trans.__(`lost ${name}`)', 0, 1],
-    ["trans._n('one', more, 2)", 0, 1],
-    ["trans.__('found')", 1, 0],
-    ["trans.__('found ' + 'too', 7)", 1, 0],
-    ["this._trans._n('one', 'more', 2)", 2, 0],
-    ["props.trans._p('context', 'found')", 1, 0],
-    ["document.__('of others')", 0, 0]
-  ])('knows what is read of %s', (source, found, lost) => {
-    const { messages, unreadable } = extractFrom('test.ts', source);
-    expect([messages.length, unreadable.length]).toEqual([found, lost]);
-  });
-});
 
 describe('in a language of brackets', () => {
   it('would see a text that is not translated', () => {
