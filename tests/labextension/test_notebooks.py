@@ -145,7 +145,7 @@ def test_one_runs_and_the_other_waits_and_everything_says_why(
     expect(strip).to_contain_text("train")
     for action in ("Open", "Let others go first"):
         expect(strip.get_by_role("button", name=action)).to_be_visible()
-    text = "plots waits for the GPU: 1st in the queue. train has it"
+    text = "plots is waiting for the GPU: 1st in the queue. train is using it"
     expect(page.notification).to_contain_text(text)
     page.picture("notification")
     page.dismiss_notification()

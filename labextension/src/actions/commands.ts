@@ -88,7 +88,7 @@ function optionsOf(
             group: {
               type: 'string',
               description: trans.__(
-                'The id of a group; left out, that of the notebook or console in front'
+                'Group ID; defaults to the active notebook or console'
               )
             }
           }),
@@ -113,7 +113,7 @@ async function perform(
     console.error(error);
     Notification.error(
       trans.__(
-        'What this command does could not be loaded. If it does not help to try again, reload the page.'
+        'This command failed to load. Try again; if that does not help, reload the page.'
       ),
       { autoClose: SHOWN }
     );

@@ -121,9 +121,9 @@ async function offload({
     (group.state === 'idle' && group.cell === null) ||
     (await confirm(
       options,
-      trans.__('Move the memory of %1 to the host?', name),
+      trans.__('Evict the memory of %1?', name),
       trans.__(
-        'It is in use. Its cell stands still until the memory is back on the GPU, which may take a while. Nothing is lost.'
+        'The memory is in use. The cell pauses until the memory has been restored to the GPU, which can take a while. Nothing is lost.'
       ),
       trans.__('Move')
     ));
@@ -143,7 +143,7 @@ async function toggleFrozen({
       options,
       trans.__('Freeze %1?', name),
       trans.__(
-        'It does not get the GPU until somebody unfreezes it: a cell that uses the GPU stands still. Nothing is lost.'
+        'The notebook cannot use the GPU until you unfreeze it. A cell that needs the GPU pauses. Nothing is lost.'
       ),
       options.commands.label(CommandIds.toggleFrozen, { group: group.id })
     ));
@@ -167,11 +167,18 @@ async function setMemory({
       : await ask(
           options,
           trans.__('Limit the memory of %1', name),
-          trans.__('On each GPU, for example %1; nothing: no limit', example),
+          trans.__(
+            'On each GPU, for example %1. Leave empty for no limit.',
+            example
+          ),
           now > 0 ? formatBytes(now, units) : '',
           text =>
             (text === '' ? 0 : parseBytes(text, units)) ??
-            trans.__('"%1" is not a size. Write one as %2.', text, example)
+            trans.__(
+              'Invalid size "%1". Use a number with a unit, such as %2.',
+              text,
+              example
+            )
         );
   return memory === null ? null : { op: 'adjust', group: group.id, memory };
 }
@@ -189,10 +196,10 @@ async function setAntiThrash({
       commands.label(CommandIds.setAntiThrash, { anti_thrash: mode }),
       mode === 'on'
         ? trans.__(
-            'This holds for all notebooks that share these GPUs. Those that could run side by side will wait for each other.'
+            'This applies to all notebooks that share these GPUs. Notebooks that could run side by side will wait for each other.'
           )
         : trans.__(
-            'This holds for all notebooks that share these GPUs. When their memory does not fit, all of them may become very slow.'
+            'This applies to all notebooks that share these GPUs. If their memory does not fit, all of them can become very slow.'
           ),
       trans.__('Change')
     ));
@@ -208,9 +215,9 @@ async function setQuantum({ args, options }: IChoice): Promise<IAction | null> {
       ? given
       : await ask<number | null>(
           options,
-          trans.__('Set the quantum'),
+          trans.__('Set the time slice'),
           trans.__(
-            'Seconds; nothing: chosen by how long the memory takes to move'
+            'In seconds. Leave empty to choose it by how long moving the memory takes.'
           ),
           now === 'auto' ? '' : String(now),
           text =>
@@ -218,7 +225,7 @@ async function setQuantum({ args, options }: IChoice): Promise<IAction | null> {
               ? AUTO
               : (readNumber(text, LONGEST_QUANTUM) ??
                 trans.__(
-                  '"%1" is not a number of seconds above 0 and at most %2.',
+                  'Invalid time "%1". Use a number of seconds above 0, at most %2.',
                   text,
                   LONGEST_QUANTUM
                 ))
@@ -242,7 +249,7 @@ async function setHibernation({
           options,
           trans.__('Hibernate idle notebooks'),
           trans.__(
-            'Minutes for which a notebook is idle before it hibernates; nothing: never'
+            'How many minutes a notebook is idle before it hibernates. Leave empty for never.'
           ),
           now === null ? '' : String(now / 60),
           text => {
@@ -250,7 +257,7 @@ async function setHibernation({
               text === '' ? 0 : readNumber(text, LONGEST_IDLENESS);
             return minutes === null
               ? trans.__(
-                  '"%1" is not a number of minutes above 0 and at most %2.',
+                  'Invalid time "%1". Use a number of minutes above 0, at most %2.',
                   text,
                   LONGEST_IDLENESS
                 )
@@ -270,7 +277,7 @@ async function setPolicy({ args, options }: IChoice): Promise<IAction | null> {
       : await choose(
           options,
           trans.__('Choose the policy'),
-          trans.__('This holds for all notebooks that share these GPUs.'),
+          trans.__('This applies to all notebooks that share these GPUs.'),
           policies ?? null,
           now
         );

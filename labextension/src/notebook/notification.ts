@@ -82,25 +82,27 @@ export class WaitNotification implements IDisposable {
     const actions: Notification.IAction[] = [
       {
         label: trans.__('Open panel'),
-        caption: trans.__('Show who has the GPU, and who waits'),
+        caption: trans.__(
+          'Show which notebooks are running or waiting in the panel'
+        ),
         callback: () => run(this._commands, { command: CommandIds.openPanel })
       }
     ];
     let message = trans.__(
-      '%1 waits for the GPU: %2 in the queue.',
+      '%1 is waiting for the GPU: %2 in the queue.',
       name,
       place
     );
     if (group.state === 'waking') {
       message = trans.__(
-        '%1 is still waking: %2.',
+        '%1 is not running yet: %2.',
         name,
         whyText(group, wording)
       );
     } else if (holder) {
       const other = nameIn(wording.names, holder);
       message = trans.__(
-        '%1 waits for the GPU: %2 in the queue. %3 has it.',
+        '%1 is waiting for the GPU: %2 in the queue. %3 is using it.',
         name,
         place,
         shorten(other, LONGEST_NAME)

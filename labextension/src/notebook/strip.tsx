@@ -17,7 +17,13 @@ import { nameIn } from '../words/mentions';
 import { reasonText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import { waitText } from '../words/short';
-import { boundText, cellText, goToText, waitedFor } from '../words/states';
+import {
+  boundText,
+  cellText,
+  goToText,
+  stateText,
+  waitedFor
+} from '../words/states';
 import type { IPartOptions } from './chip';
 
 /** What a strip says. */
@@ -50,13 +56,13 @@ export function waitingStrip(
   if (group.state === 'moving') {
     return {
       mark: 'moving',
-      text: group.reason ? reason : trans.__('its memory is moving to the GPU'),
+      text: group.reason ? reason : stateText(group, trans, now),
       title: '',
       actions: [],
-      announcement: trans.__('It is this cell’s turn on the GPU.')
+      announcement: trans.__('This cell can use the GPU now.')
     };
   }
-  const announcement = trans.__('This cell waits for the GPU.');
+  const announcement = trans.__('This cell is waiting for the GPU.');
   if (group.wishes.frozen) {
     return {
       mark: 'frozen',
@@ -81,9 +87,11 @@ export function waitingStrip(
         group.reason && group.reason.code !== 'waking'
           ? trans.__('%1: %2', left, reason)
           : left,
-      title: trans.__('Nothing of it was on the GPU.'),
+      title: trans.__('It was hibernated and used no GPU memory.'),
       actions: [],
-      announcement: trans.__('This cell waits until its notebook is awake.')
+      announcement: trans.__(
+        'This cell is waiting for its notebook to wake up.'
+      )
     };
   }
   const holder = holderOf(group, status);
@@ -101,7 +109,7 @@ export function waitingStrip(
     actions: holder ? actionsOf(holder, name, wording) : [],
     asked: { group, wording },
     announcement: name
-      ? trans.__('This cell waits for the GPU. %1 has it.', name)
+      ? trans.__('This cell is waiting for the GPU. %1 is using it.', name)
       : announcement
   };
 }
@@ -121,10 +129,7 @@ function actionsOf(
   }
   if (holder.class === 'interactive') {
     actions.push({
-      title: trans.__(
-        'Let notebooks in which somebody works come before %1',
-        name
-      ),
+      title: trans.__('Let interactive notebooks go ahead of %1', name),
       command: CommandIds.setPriority,
       args: { group: holder.id, priority: 'background' }
     });
@@ -139,7 +144,7 @@ export function runningStrip(waited: number, { trans }: IWording): IStripState {
     text: trans.__('waited %1, running', formatExactly(waited)),
     title: '',
     actions: [],
-    announcement: trans.__('This cell has the GPU.')
+    announcement: trans.__('This cell is using the GPU.')
   };
 }
 
@@ -159,7 +164,7 @@ export function resultStrip(
       ran === null
         ? waitedFor(formatExactly(waited), trans)
         : cellText({ waited, ran }, trans),
-    title: trans.__('How long this cell waited for the GPU, and ran on it'),
+    title: trans.__('How long this cell waited for the GPU and ran on it'),
     actions: [],
     announcement: ''
   };

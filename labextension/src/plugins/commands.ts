@@ -23,7 +23,7 @@ const lifetime = new Lifetime();
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:commands',
-  description: 'Adds what people can do about the GPUs that notebooks share.',
+  description: 'Adds the commands for GPU sharing.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
   optional: [

@@ -17,7 +17,7 @@ const lifetime = new Lifetime();
 
 export const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
   id: 'jupyter-gpushare:documents',
-  description: 'Knows which notebooks and consoles use the GPU.',
+  description: 'Tracks which notebooks and consoles use the GPU.',
   autoStart: true,
   provides: IDocuments,
   requires: [IGpuShareModel],

@@ -16,7 +16,7 @@ const lifetime = new Lifetime();
 
 export const modelPlugin: JupyterFrontEndPlugin<IGpuShareModel> = {
   id: 'jupyter-gpushare:plugin',
-  description: 'Knows the state of the GPUs that notebooks share.',
+  description: 'Keeps the state of the shared GPUs up to date.',
   autoStart: true,
   provides: IGpuShareModel,
   optional: [ISettingRegistry, ITranslator],

@@ -20,7 +20,7 @@ const lifetime = new Lifetime();
 export const notebookPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:notebook',
   description:
-    'Shows in each notebook whether it runs on the GPU, waits for it, or has waited.',
+    'Shows the GPU state of each notebook in its toolbar and below its cells.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
   optional: [INotebookTracker, IToolbarWidgetRegistry, ITranslator],

@@ -17,7 +17,7 @@ const lifetime = new Lifetime();
 
 export const panelPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:panel',
-  description: 'Shows who runs and who waits on the GPUs that notebooks share.',
+  description: 'Adds the GPU sharing panel to the sidebar.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
   optional: [ILayoutRestorer, ITranslator],

@@ -15,7 +15,7 @@ const lifetime = new Lifetime();
 
 export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:status-bar',
-  description: 'Shows in the status bar how the notebook stands with the GPU.',
+  description: 'Shows the GPU state of the notebook in the status bar.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
   optional: [IStatusBar, ITranslator],

@@ -22,7 +22,7 @@ const MINUTES = 30;
 
 export const timelinePlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:timeline',
-  description: 'Shows in the main area what notebooks did on the GPU.',
+  description: 'Adds the GPU timeline to the main area.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
   optional: [ILabShell, ILayoutRestorer, ITranslator],

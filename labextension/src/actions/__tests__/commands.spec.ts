@@ -409,7 +409,7 @@ describe('dangerous commands', () => {
     await commands.execute(CommandIds.offload);
     expect(model.acts).toEqual([{ op: 'offload', group: 'a' }]);
     change('a', { state: 'running' });
-    await answer(CommandIds.offload, {}, 'reject', ['It is in use.']);
+    await answer(CommandIds.offload, {}, 'reject', ['The memory is in use.']);
     expect(model.acts).toHaveLength(1);
   });
 
@@ -431,7 +431,7 @@ describe('commands that want a value', () => {
       {},
       'accept',
       ['Limit the memory of a.ipynb', '-3'],
-      ['"-3" is not a size', '20 GiB']
+      ['Invalid size "-3".', '20 GiB']
     );
     expect(model.acts).toEqual([
       { op: 'adjust', group: 'a', memory: 20 * GiB }
@@ -448,15 +448,15 @@ describe('commands that want a value', () => {
       CommandIds.setQuantum,
       {},
       'accept',
-      ['Seconds', 'soon'],
-      ['"soon" is not', '4000'],
-      ['"4000" is not', '2,5']
+      ['In seconds.', 'soon'],
+      ['Invalid time "soon".', '4000'],
+      ['Invalid time "4000".', '2,5']
     );
     expect(model.acts).toEqual([{ op: 'settings', quantum: 2.5 }]);
   });
 
   it('take nothing for the quantum that is chosen by itself', async () => {
-    await answer(CommandIds.setQuantum, {}, 'accept', ['Seconds', '']);
+    await answer(CommandIds.setQuantum, {}, 'accept', ['In seconds.', '']);
     expect(model.acts).toEqual([{ op: 'settings', quantum: 'auto' }]);
   });
 
@@ -465,9 +465,9 @@ describe('commands that want a value', () => {
       CommandIds.setHibernation,
       {},
       'accept',
-      ['Minutes', 'soon'],
-      ['"soon" is not', '-1'],
-      ['"-1" is not', '2,5']
+      ['How many minutes', 'soon'],
+      ['Invalid time "soon".', '-1'],
+      ['Invalid time "-1".', '2,5']
     );
     await answer(CommandIds.setHibernation, {}, 'accept', ['never', '']);
     await commands.execute(CommandIds.setHibernation, { hibernate_after: 60 });
@@ -536,7 +536,7 @@ describe('a command that fails', () => {
     await commands.execute(CommandIds.release, { group: 'a' });
     expect(failed).toHaveBeenCalled();
     expect(Notification.manager.notifications[0]?.message).toContain(
-      'could not be loaded'
+      'failed to load'
     );
   });
 

@@ -39,7 +39,7 @@ describe('The notification', () => {
     expect(toasts()).toEqual([]);
     await pass(1);
     expect(toasts()).toEqual([
-      'plots waits for the GPU: 2nd in the queue. train has it.'
+      'plots is waiting for the GPU: 2nd in the queue. train is using it.'
     ]);
     const options = Notification.manager.notifications[0]?.options;
     expect(options?.autoClose).toBe(false);
@@ -69,7 +69,7 @@ describe('The notification', () => {
     await tell(makeWaking('plots'));
     await pass(10);
     expect(toasts()).toEqual([
-      'plots is still waking: waking up from hibernation.'
+      'plots is not running yet: waking up from hibernation.'
     ]);
   });
 
@@ -142,7 +142,7 @@ describe('The notification', () => {
       holder({ sessions: [], name: path })
     );
     expect(toasts()[0]?.length).toBeLessThanOrEqual(140);
-    expect(toasts()[0]).toMatch(/has it\.$/);
+    expect(toasts()[0]).toMatch(/is using it\.$/);
   });
 });
 

@@ -35,7 +35,9 @@ describe('The strip', () => {
     await tell(makeWaiting('plots', 2), holder());
     expect(text(strip())).toBe('2nd, about 4 s: train');
     expect(panel.cell(0).node.contains(strip())).toBe(true);
-    expect(announced()).toBe('This cell waits for the GPU. train has it.');
+    expect(announced()).toBe(
+      'This cell is waiting for the GPU. train is using it.'
+    );
     for (const name of ['Open', 'Let others go first']) {
       fireEvent.click(
         within(strip() as HTMLElement).getByRole('button', { name })
@@ -116,7 +118,9 @@ describe('The strip', () => {
     const waking = makeWaking('plots');
     await tell(waking);
     expect(text(strip())).toBe('waking, about 0.7 s');
-    expect(announced()).toBe('This cell waits until its notebook is awake.');
+    expect(announced()).toBe(
+      'This cell is waiting for its notebook to wake up.'
+    );
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
     await tell({ ...waking, reason });
     expect(text(strip())).toBe('waking: making room by evicting 1 GiB');
@@ -138,7 +142,7 @@ describe('The strip', () => {
     await tell(makeWaiting('plots', 1), holder());
     await tell(makeGroup('plots', { state: 'running', cell: CELL }));
     expect(text(strip())).toBe('waited 2.1 s, running');
-    expect(announced()).toBe('This cell has the GPU.');
+    expect(announced()).toBe('This cell is using the GPU.');
     const last_cell = { msg_id: 'plots-cell', waited: 2.1, ran: 0.8 };
     await tell(makeGroup('plots', { last_cell }));
     expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
@@ -342,7 +346,9 @@ describe('The strip', () => {
       Widget.attach(panel, parentElement as HTMLElement);
     });
     expect(text(strip())).toBe('2nd, about 4 s: train');
-    expect(announced()).toBe('This cell waits for the GPU. train has it.');
+    expect(announced()).toBe(
+      'This cell is waiting for the GPU. train is using it.'
+    );
     expect(said).not.toHaveBeenCalled();
     await tell(makeGroup('plots', { state: 'moving', cell: CELL }));
     expect(said).toHaveBeenCalled();
