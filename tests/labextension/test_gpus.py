@@ -36,26 +36,30 @@ def test_this_notebook_and_the_queue_are_seen_first(crowd: Crowd, page: LabPage)
     crowd.running(HEBREW, 0.6)
     crowd.waiting("next.ipynb", 0.5)
     crowd.idle("plots.ipynb", 0.1, group=page.kernel_of("plots.ipynb"))
-    for section, name in (
-        ("This notebook", "plots.ipynb"),
-        ("Waiting", "next.ipynb"),
-        ("Running", HEBREW),
-    ):
+    expect(page.card).to_contain_text("plots.ipynb")
+    for section, name in (("Running", HEBREW), ("Waiting", "next.ipynb")):
         expect(page.row(section, name)).to_be_in_viewport()
-    # The GPU that is used is whole; each of the others is a line, all of them in sight.
-    used = page.panel.get_by_role("region", name="GPU 0, ")
-    expect(used.get_by_role("img", name="GPU memory")).to_be_visible()
-    for index in range(1, 8):
-        line = page.panel.get_by_role("region", name=f"GPU {index}, ")
-        expect(line).to_contain_text("idle")
-        expect(line).to_be_in_viewport()
-        expect(line.get_by_role("img", name="GPU memory")).to_have_count(0)
+    # The GPU that is used is a line, and so are all others together.
+    used = page.panel.get_by_role("group", name="GPU 0, ")
+    expect(used).to_contain_text("of 8\u00a0GiB")
+    idle = page.panel.get_by_role("button", name="7 idle GPUs")
+    expect(idle).to_be_in_viewport()
+    line = page.panel.get_by_role("group", name="GPU 7, ")
+    expect(line).to_have_count(0)
     assert overflowing(page.panel) == []
     page.picture("panel-8-gpus")
-    line.get_by_role("button").click()
-    expect(line.get_by_role("img", name="GPU memory")).to_be_visible()
-    line.get_by_role("button", name="as one line").click()
-    expect(line.get_by_role("img", name="GPU memory")).to_have_count(0)
+    idle.click()
+    expect(line).to_be_visible()
+    used.get_by_role("button").click()
+    contents = used.get_by_role("list", name="Contents of its memory")
+    expect(contents).to_contain_text(HEBREW)
+    expect(contents).to_contain_text("free")
+    assert overflowing(page.panel) == []
+    page.picture("panel-8-gpus-unfolded", page.panel)
+    used.get_by_role("button").click()
+    expect(contents).to_have_count(0)
+    idle.click()
+    expect(line).to_have_count(0)
     assert page.violations(".jp-GpuSharePanel") == []
 
 

@@ -135,9 +135,9 @@ def test_one_runs_and_the_other_waits_and_everything_says_why(
     contention: None, page: LabPage
 ) -> None:
     expect(page.row("Running", "train.ipynb")).to_be_visible()
-    waiting = page.row("Waiting", "plots.ipynb")
-    expect(waiting).to_contain_text("needs")
-    expect(waiting).to_contain_text("train")
+    expect(page.row("Waiting", "plots.ipynb")).to_contain_text("This notebook")
+    expect(page.card).to_contain_text("Waiting, 1st")
+    expect(page.card).to_contain_text("more; train has the GPU")
     expect(page.chip).to_contain_text("waiting, 1st")
     expect(page.status_item).to_contain_text("1st")
     strip = cell(page, 1).locator(".jp-GpuShare-strip")

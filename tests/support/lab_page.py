@@ -125,6 +125,11 @@ class LabPage:
         """Return a part of the panel."""
         return self.panel.get_by_role("region", name=name)
 
+    @property
+    def card(self) -> Locator:
+        """The card of the notebook in front."""
+        return self.section("This notebook")
+
     def row(self, section: str, name: str) -> Locator:
         """Return a notebook's row in a part of the panel."""
         rows = self.section(section).get_by_role("listitem")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { CommandRegistry } from '@lumino/commands';
 
+import type { Args, IAbout } from '../actions/table';
 import { ACTIONS, labelOf } from '../actions/table';
 import type { FakeModel } from './fixtures';
 import { trans } from './fixtures';
@@ -10,14 +11,19 @@ export class FakeCommands extends CommandRegistry {
   constructor(model: FakeModel) {
     super();
     for (const row of ACTIONS) {
-      this._add(row.command, args =>
-        labelOf(row, {
-          args,
-          group: model.groupOf(args['group'] as string | undefined),
-          status: model.status,
-          hasDocument: true,
-          trans
-        })
+      const about = (args: Args): IAbout => ({
+        args,
+        group: model.groupOf(args['group'] as string | undefined),
+        status: model.status,
+        hasDocument: true,
+        trans
+      });
+      this._add(
+        row.command,
+        args => labelOf(row, about(args)),
+        args =>
+          (row.isEnabled?.(about(args)) ?? true) &&
+          (row.isVisible?.(about(args)) ?? true)
       );
     }
     this._add('settingeditor:open', 'Settings Editor');
@@ -25,15 +31,19 @@ export class FakeCommands extends CommandRegistry {
 
   readonly disabled = new Set<string>();
   readonly executed: [string, unknown][] = [];
+  /** Whether actions are possible only where they make sense. */
+  isStrict = false;
 
   private _add(
     id: string,
-    label: CommandRegistry.ICommandOptions['label']
+    label: CommandRegistry.ICommandOptions['label'],
+    makesSense: (args: Args) => boolean = () => true
   ): void {
     this.addCommand(id, {
       label,
       caption: `What ${id} does`,
-      isEnabled: () => !this.disabled.has(id),
+      isEnabled: args =>
+        !this.disabled.has(id) && (!this.isStrict || makesSense(args)),
       execute: args => {
         this.executed.push([id, args]);
       }

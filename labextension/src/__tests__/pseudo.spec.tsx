@@ -273,7 +273,11 @@ function makeCommands(model: FakeModel): CommandRegistry {
   return commands;
 }
 
-function checkPanel(status: IStatus | null): string[] {
+/** @param front - The notebook in front, which has a card. */
+function checkPanel(
+  status: IStatus | null,
+  front: string | null = 'a'
+): string[] {
   const model = new FakeModel(status);
   const { container } = render(
     <PanelContent
@@ -288,7 +292,8 @@ function checkPanel(status: IStatus | null): string[] {
           pseudo
         )
       }
-      currentGroup={() => 'a'}
+      currentGroup={() => front}
+      currentKernel={() => front}
     />
   );
   const texts = textsOf(container);
@@ -307,10 +312,11 @@ describe('in a language of brackets', () => {
   it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
     'the panel says all of %s %s',
     (_state, _code, group) => {
-      const texts = checkPanel(
-        statusOf(group, makeGroup('h', { name: OTHER, sessions: [] }))
-      );
-      expect(texts.some(text => text.includes('⟦'))).toBe(true);
+      const other = makeGroup('h', { name: OTHER, sessions: [] });
+      for (const front of ['a', null]) {
+        const texts = checkPanel(statusOf(group, other), front);
+        expect(texts.some(text => text.includes('⟦'))).toBe(true);
+      }
     }
   );
 

@@ -131,6 +131,7 @@ export const ACTIONS: readonly IActionRow[] = [
     command: CommandIds.offload,
     scope: 'notebook',
     label: ({ trans }) => trans.__('Evict Its Memory'),
+    short: ({ trans }) => trans.__('Evict memory'),
     caption: ({ trans }) =>
       trans.__(
         'Release the GPU, and free the memory there. The data is kept in host memory, and is restored when it is needed.'
@@ -146,6 +147,10 @@ export const ACTIONS: readonly IActionRow[] = [
       group && isAtWork(group)
         ? trans.__('Hibernate When Idle')
         : trans.__('Hibernate Now'),
+    short: ({ group, trans }) =>
+      group && isAtWork(group)
+        ? trans.__('Hibernate when idle')
+        : trans.__('Hibernate now'),
     caption: about => {
       const { trans } = about;
       const why = awakeBecause(about);

@@ -16,6 +16,7 @@ import { isPossible, run } from '../actions/run';
 import type { IEntry } from '../actions/table';
 import type { IGroup } from '../core/status';
 import { CommandIds } from '../tokens';
+import { actionsText, moreText } from '../words/panel';
 import type { IWording } from '../words/short';
 
 /** Made once: what is the same element as before is not drawn again. */
@@ -100,7 +101,7 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
       : [props.canStop, release, ICONS.release],
     [props.canChange, change, background ? ICONS.interactive : ICONS.background]
   ];
-  const more = trans.__('More actions');
+  const more = moreText(trans);
   const showMore = (event: React.MouseEvent<HTMLElement>): void => {
     openMenu(commands, event.currentTarget, 'row', { group: id });
   };
@@ -108,7 +109,7 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
     <div
       className="jp-GpuShare-actions"
       role="group"
-      aria-label={trans.__('Actions for %1', name)}
+      aria-label={actionsText(name, trans)}
     >
       {buttons
         .filter(([possible]) => possible)

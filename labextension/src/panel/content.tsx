@@ -7,25 +7,29 @@ import { noticesOf } from '../core/notices';
 import { assignColours } from '../core/palette';
 import { makeSections } from '../core/sections';
 import type { IGroupShare } from '../core/shares';
-import { makeShares, restsSince } from '../core/shares';
+import { makeShares } from '../core/shares';
 import type { IGpu, IGroup, IStatus } from '../core/status';
+import { isUnavailable } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation } from '../words/availability';
-import { explain, thisNotebook } from '../words/availability';
+import { explain } from '../words/availability';
 import { isolate, shortName } from '../words/mentions';
 import type { Names } from '../words/names';
 import { noticeText } from '../words/notices';
+import { runningText } from '../words/panel';
 import type { IWording } from '../words/short';
 import { loadingText } from '../words/short';
 import { Announcement } from './announce';
 import { Boundary } from './boundary';
+import { Card, UnsharedCard, UnusedCard } from './card';
 import { Clock } from './clock';
 import { useKeptFocus } from './focus';
-import { Gpu, Mode } from './gpu';
+import { Gpus } from './gpus';
 import { Header } from './header';
+import { Mode } from './mode';
 import type { IRowContext } from './row';
-import { NO_SHARES, NotSharing, OtherPrograms, Section } from './sections';
+import { NotSharing, OtherPrograms, Section } from './sections';
 import { Timeline } from './timeline/timeline';
 
 export interface IPanelProps {
@@ -36,11 +40,16 @@ export interface IPanelProps {
   names: (status: IStatus) => Names;
   /** The id of the group of the notebook in front. */
   currentGroup: () => string | null;
+  /** The id of the kernel of the notebook in front. */
+  currentKernel: () => string | null;
   /** Emitted when another document came to the front, or one got another name. */
   changed?: ISignal<unknown, unknown>;
 }
 
-/** The content of the panel: who has the GPU, who waits and why, and where the memory is. */
+/**
+ * The content of the panel. From top to bottom it answers: what about my notebook; which
+ * notebooks are before it, and why; what is on the GPUs; what happened lately.
+ */
 export function PanelContent(props: IPanelProps): JSX.Element {
   const { model, commands, trans, changed } = props;
   const root = React.useRef<HTMLDivElement>(null);
@@ -172,101 +181,77 @@ function Body(props: IBodyProps): JSX.Element {
   const colours = useColours(status);
   const shares = useShares(status.groups);
   const current = props.currentGroup();
-  const several = status.gpus.length > 1;
-  // Several GPUs take much room: this notebook and the queue come before them.
-  const first = several ? current : null;
+  const kernel = props.currentKernel();
   const sections = React.useMemo(
-    () => makeSections(status.groups.filter(({ id }) => id !== first)),
-    [status.groups, first]
+    () => makeSections(status.groups),
+    [status.groups]
   );
   const explanation = explain(status, trans);
   const nameOf = (id: string): string => names.get(id) ?? shortName(id);
-  const mode = settings && (
-    <Mode
-      settings={settings}
-      hibernation={hibernation}
-      may={may.settings}
-      commands={commands}
-      wording={wording}
-    />
-  );
   const section = { context, colours, current, all: status.groups };
-  const notices = noticesOf(status).map(notice => (
-    <p key={`${notice.group} ${notice.code}`} className="jp-GpuShare-notice">
-      {noticeText(isolate(nameOf(notice.group)), notice, trans)}
-    </p>
-  ));
-  const running = (
-    <Section
-      {...section}
-      id="running"
-      label={trans.__('Running')}
-      groups={sections.running}
-    />
-  );
-  const waiting = (
-    <Section
-      {...section}
-      id="waiting"
-      label={trans.__('Waiting')}
-      groups={sections.waiting}
-    />
-  );
-  const gpuBlocks = status.gpus.map(gpu => (
-    <Gpu
-      key={gpu.uuid}
-      gpu={gpu}
-      several={several}
-      restsSince={restsSince(gpu, status.groups)}
-      shares={shares.get(gpu.uuid) ?? NO_SHARES}
-      host={status.host}
-      samples={timeline?.samples}
-      colours={colours}
-      wording={wording}
-      clock={clock}
-      seconds={60 * history}
-    >
-      {!several && mode}
-    </Gpu>
-  ));
   return (
     <>
       {explanation && <Explanation {...explanation} />}
-      {several ? (
-        <>
-          {notices}
-          <Section
-            {...section}
-            id="current"
-            label={thisNotebook(trans)}
-            groups={status.groups.filter(({ id }) => id === first)}
+      <Front
+        kernel={kernel}
+        group={status.groups.find(({ id }) => id === current) ?? null}
+        nameOf={nameOf}
+        colours={colours}
+        status={status}
+        context={context}
+      />
+      {noticesOf(status).map(notice => (
+        <p
+          key={`${notice.group} ${notice.code}`}
+          className="jp-GpuShare-notice"
+        >
+          {noticeText(isolate(nameOf(notice.group)), notice, trans)}
+        </p>
+      ))}
+      <Section
+        {...section}
+        id="running"
+        label={runningText(trans)}
+        groups={sections.running}
+      />
+      <Section
+        {...section}
+        id="waiting"
+        label={trans.__('Waiting')}
+        groups={sections.waiting}
+      />
+      <Gpus
+        status={status}
+        shares={shares}
+        colours={colours}
+        wording={wording}
+        clock={clock}
+        seconds={60 * history}
+      >
+        {settings && (
+          <Mode
+            settings={settings}
+            hibernation={hibernation}
+            may={may.settings}
+            commands={commands}
+            wording={wording}
           />
-          {waiting}
-          {running}
-          {mode && (
-            <div className="jp-GpuShare-allGpus">
-              <span>{trans.__('All GPUs')}</span>
-              {mode}
-            </div>
-          )}
-          {gpuBlocks}
-        </>
-      ) : (
-        <>
-          {gpuBlocks}
-          {notices}
-          {running}
-          {waiting}
-        </>
-      )}
+        )}
+      </Gpus>
       <Section
         {...section}
         id="idle"
         label={trans.__('Idle')}
-        groups={sections.idle}
+        // The card has all that there is to know of it.
+        groups={sections.idle.filter(({ id }) => id !== current)}
       />
       <OtherPrograms status={status} shares={shares} wording={wording} />
-      <NotSharing unshared={status.unshared} trans={trans} />
+      <NotSharing
+        unshared={status.unshared.filter(
+          ({ kernel_id }) => kernel_id !== kernel
+        )}
+        trans={trans}
+      />
       {timeline && status.gpus.length > 0 && (
         <Timeline
           timeline={timeline}
@@ -284,6 +269,41 @@ function Body(props: IBodyProps): JSX.Element {
       />
     </>
   );
+}
+
+interface IFrontProps {
+  kernel: string | null;
+  group: IGroup | null;
+  nameOf: (id: string) => string;
+  colours: ReadonlyMap<string, number>;
+  status: IStatus;
+  context: IRowContext;
+}
+
+/** The card of the active notebook; nothing, if no document with a kernel is active. */
+function Front(props: IFrontProps): JSX.Element | null {
+  const { kernel, group, nameOf, colours, status, context } = props;
+  const { trans } = context.wording;
+  if (group) {
+    return (
+      <Card
+        group={group}
+        name={nameOf(group.id)}
+        colour={colours.get(group.id) ?? 0}
+        status={status}
+        context={context}
+      />
+    );
+  }
+  const unshared = status.unshared.find(
+    ({ kernel_id }) => kernel_id === kernel
+  );
+  if (unshared && !isUnavailable(status)) {
+    return <UnsharedCard kernel={unshared} context={context} />;
+  }
+  return kernel && status.groups.length > 0 ? (
+    <UnusedCard trans={trans} />
+  ) : null;
 }
 
 /** The colours of all that have memory or a lane; each keeps its own while it stays. */

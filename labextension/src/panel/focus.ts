@@ -3,7 +3,7 @@ import React from 'react';
 
 /**
  * Keep the focus with a notebook whose button goes away under it: one that was released
- * goes to another section, and nobody should have to look for it from the top of the page.
+ * goes to another section, and users should not have to look for it from the top of the page.
  */
 export function useKeptFocus(): Pick<
   React.HTMLAttributes<HTMLElement>,
@@ -15,7 +15,8 @@ export function useKeptFocus(): Pick<
   React.useLayoutEffect(() => {
     if (focused.current && !focused.current.isConnected) {
       focused.current = null;
-      const rows = body.current?.querySelectorAll<HTMLElement>('li') ?? [];
+      const rows =
+        body.current?.querySelectorAll<HTMLElement>('[data-group]') ?? [];
       [...rows]
         .find(row => row.dataset['group'] === group.current)
         ?.querySelector<HTMLElement>('[aria-haspopup]')
@@ -24,7 +25,7 @@ export function useKeptFocus(): Pick<
   });
   return {
     onFocus: ({ target, currentTarget }) => {
-      const row = target.closest('li');
+      const row = target.closest<HTMLElement>('[data-group]');
       body.current = currentTarget;
       focused.current = row ? target : null;
       group.current = row?.dataset['group'] ?? '';

@@ -1,27 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import {
-  caretDownEmptyIcon,
-  caretDownIcon,
-  caretRightIcon
-} from '@jupyterlab/ui-components';
-import type { CommandRegistry } from '@lumino/commands';
+import { caretDownIcon, caretRightIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 
 import type { ITranslation } from '../core/translation';
 import type { IGroupShare } from '../core/shares';
-import { REST } from '../core/shares';
-import { openMenu } from '../actions/menu';
-import type {
-  IGpu,
-  IHibernation,
-  IHost,
-  ISettings,
-  ITimeline
-} from '../core/status';
-import { CommandIds } from '../tokens';
-import { idlenessText, modeText } from '../words/settings';
+import type { IGpu, IHost, ITimeline } from '../core/status';
+import { busyText } from '../words/panel';
 import type { IWording } from '../words/short';
-
 import type { Clock } from './clock';
 import { useClock } from './clock';
 import type { ISegment } from './memory';
@@ -30,12 +15,12 @@ import { utilisationPath } from './timeline/lanes';
 
 const SPARK = { width: 64, height: 14 };
 
-interface IGpuProps {
+export interface IGpuProps {
   gpu: IGpu;
   /** Whether there are others. */
   several: boolean;
-  /** The time since which nobody uses it. */
-  restsSince: number;
+  /** Whether a notebook is running on it. */
+  isInUse: boolean;
   shares: readonly IGroupShare[];
   host: IHost | null;
   samples: ITimeline['samples'] | undefined;
@@ -44,127 +29,155 @@ interface IGpuProps {
   clock: Clock;
   /** Seconds of the history of its utilisation. */
   seconds: number;
-  /** What stands beside its name. */
-  children?: React.ReactNode;
 }
 
-function GpuBlock(props: IGpuProps): JSX.Element {
-  const { gpu, several, restsSince, shares, host, samples } = props;
-  const { colours, wording, clock, seconds } = props;
-  const { trans } = wording;
-  const [open, setOpen] = React.useState(false);
-  const rests = useClock(clock, now => Number(now - restsSince >= REST));
-  const isIdle = several && rests === 1;
-  const view = makeGpu(gpu, shares, host, colours, wording);
-  const label = trans.__('GPU %1, %2', gpu.index, gpu.name);
-  const number = trans.__('GPU %1', gpu.index);
-  const fold = trans.__('Show this idle GPU as one line');
-  if (isIdle && !open) {
-    return (
-      <section
-        className="jp-GpuShare-gpu jp-GpuShare-idleGpu"
-        aria-label={label}
-      >
-        <button
-          type="button"
-          aria-expanded="false"
-          title={`${gpu.name}\n${gpu.uuid}`}
-          onClick={() => setOpen(true)}
-        >
-          <caretRightIcon.react tag="span" />
-          <span>{number}</span>
-          <span>{trans.__('idle · %1', view.used)}</span>
-        </button>
-      </section>
-    );
-  }
-  return (
-    <section className="jp-GpuShare-gpu" aria-label={label}>
-      <div className="jp-GpuShare-gpuHead">
-        {isIdle && (
-          <button
-            type="button"
-            className="jp-GpuShare-icon"
-            aria-expanded="true"
-            title={fold}
-            aria-label={fold}
-            onClick={() => setOpen(false)}
-          >
-            <caretDownIcon.react tag="span" />
-          </button>
-        )}
-        <h3 title={`${gpu.name}\n${gpu.uuid}`}>{gpu.name}</h3>
-        {several && <small>{number}</small>}
-        {gpu.draining && (
-          <small
-            className="jp-GpuShare-draining"
-            title={trans.__(
-              'An administrator is draining this GPU. No notebook can use it until that ends.'
-            )}
-          >
-            {trans.__('draining')}
-          </small>
-        )}
-        {props.children}
-      </div>
-      <Bar
-        className="jp-GpuShare-bar"
-        label={trans.__('GPU memory')}
-        segments={view.segments}
-        trans={trans}
-      />
-      {view.host.length > 0 && (
-        <Bar
-          className="jp-GpuShare-bar jp-GpuShare-host"
-          label={trans.__('Host memory')}
-          segments={view.host}
-          trans={trans}
-        />
-      )}
-      <div className="jp-GpuShare-figures">
-        <span>{view.used}</span>
-        <Utilisation
-          gpu={gpu}
-          samples={samples}
-          seconds={seconds}
-          clock={clock}
-          wording={wording}
-        />
-        {view.hostText && <span>{view.hostText}</span>}
-      </div>
-      {view.legend.length > 0 && (
-        <div className="jp-GpuShare-legend">
-          {view.legend.map(({ part, text }) => (
-            <span key={part}>
-              <span className="jp-GpuShare-key" data-part={part} />
-              {text}
-            </span>
-          ))}
-        </div>
-      )}
-    </section>
+/**
+ * How busy a GPU is; '' if that is unknown.
+ *
+ * The driver's figure is an average over the last second or so: it is still 0 when a notebook
+ * has just started to run.
+ */
+function utilisationText(
+  { utilization }: IGpu,
+  isInUse: boolean,
+  trans: ITranslation
+): string {
+  return utilization === null || (isInUse && Math.round(utilization) === 0)
+    ? ''
+    : busyText(utilization, trans);
+}
+
+/** The model of a GPU as people call it: without its maker, and without its memory, which is beside it. */
+function shortModel(name: string): string {
+  return name.replace(/^NVIDIA /, '').replace(/[ -]\d+ ?GB.*$/, '');
+}
+
+/** Whether details are shown, as a mark in front of a line. */
+export function Caret({ open }: { open: boolean }): JSX.Element {
+  return open ? (
+    <caretDownIcon.react tag="span" className="jp-GpuShare-caret" />
+  ) : (
+    <caretRightIcon.react tag="span" className="jp-GpuShare-caret" />
   );
 }
 
-/** A GPU: whose memory is on it, and how busy it is; drawn again only when that changed. */
-export const Gpu = React.memo(GpuBlock);
-
-interface IBarProps {
-  className: string;
-  label: string;
-  segments: ISegment[];
-  trans: ITranslation;
-}
-
-function Bar(props: IBarProps): JSX.Element {
-  const { className, label, segments, trans } = props;
-  const titles = segments.map(segment => segment.title).join(', ');
+function GpuLine(props: IGpuProps): JSX.Element {
+  const { gpu, several, isInUse, shares, host, samples } = props;
+  const { colours, wording, clock, seconds } = props;
+  const { trans } = wording;
+  const [open, setOpen] = React.useState(false);
+  const view = makeGpu(gpu, shares, host, colours, wording);
+  const number = trans.__('GPU %1', gpu.index);
+  const model = shortModel(gpu.name);
+  const busy = utilisationText(gpu, isInUse, trans);
+  const details = `jp-GpuShare-gpu-${gpu.uuid}`;
   return (
     <div
-      className={className}
-      role="img"
-      aria-label={trans.__('%1: %2', label, titles || trans.__('empty'))}
+      className="jp-GpuShare-gpu"
+      role="group"
+      aria-label={trans.__('GPU %1, %2', gpu.index, gpu.name)}
     >
+      <button
+        type="button"
+        className="jp-GpuShare-line"
+        aria-expanded={open}
+        aria-controls={details}
+        title={`${gpu.name}\n${gpu.uuid}`}
+        onClick={() => setOpen(!open)}
+      >
+        <Caret open={open} />
+        <span className="jp-GpuShare-gpuName">
+          {several ? number : model}
+          {several && <small>{model}</small>}
+        </span>
+        <Bar segments={view.segments} />
+        <span className="jp-GpuShare-used">{view.used}</span>
+        <span className="jp-GpuShare-busy">{busy}</span>
+      </button>
+      {gpu.draining && (
+        <p className="jp-GpuShare-draining">
+          {trans.__(
+            'Draining: an administrator has stopped granting this GPU to notebooks.'
+          )}
+        </p>
+      )}
+      <div id={details} className="jp-GpuShare-gpuMore" hidden={!open}>
+        {open && (
+          <>
+            <Contents
+              label={trans.__('Contents of its memory')}
+              parts={view.free ? [...view.segments, view.free] : view.segments}
+            />
+            {view.host.length > 0 && (
+              <Bar
+                label={trans.__('Host memory')}
+                segments={view.host}
+                trans={trans}
+              />
+            )}
+            {view.hostText && <p>{view.hostText}</p>}
+            <Utilisation
+              gpu={gpu}
+              text={busy}
+              samples={samples}
+              seconds={seconds}
+              clock={clock}
+              wording={wording}
+            />
+          </>
+        )}
+      </div>
+    </div>
+  );
+}
+
+/** A GPU as one line, which unfolds; drawn again only when something of it changed. */
+export const Gpu = React.memo(GpuLine);
+
+interface IContentsProps {
+  label: string;
+  parts: ISegment[];
+}
+
+/** What is on a GPU, and how much. */
+function Contents({ label, parts }: IContentsProps): JSX.Element {
+  return (
+    <ul className="jp-GpuShare-contents" role="list" aria-label={label}>
+      {parts.map(({ key, part, colour, name, size }) => (
+        <li key={key}>
+          <span
+            className="jp-GpuShare-key"
+            data-part={part}
+            data-colour={colour ?? undefined}
+          />
+          <span title={name}>{name}</span>
+          <span>{size}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+type BarProps = {
+  segments: ISegment[];
+} & ({ label: string; trans: ITranslation } | { label?: undefined });
+
+/** A bar of memory; without a label, the text beside it has what it shows. */
+export function Bar(props: BarProps): JSX.Element {
+  const { segments } = props;
+  const accessible =
+    props.label === undefined
+      ? ({ 'aria-hidden': true } as const)
+      : {
+          role: 'img',
+          'aria-label': props.trans.__(
+            '%1: %2',
+            props.label,
+            segments.map(({ title }) => title).join(', ')
+          )
+        };
+  return (
+    <span className="jp-GpuShare-bar" {...accessible}>
       {segments.map(({ key, part, colour, percent, title }) => (
         <span
           key={key}
@@ -174,12 +187,13 @@ function Bar(props: IBarProps): JSX.Element {
           title={title}
         />
       ))}
-    </div>
+    </span>
   );
 }
 
 interface IUtilisationProps {
   gpu: IGpu;
+  text: string;
   samples: ITimeline['samples'] | undefined;
   seconds: number;
   clock: Clock;
@@ -187,7 +201,7 @@ interface IUtilisationProps {
 }
 
 function Utilisation(props: IUtilisationProps): JSX.Element | null {
-  const { gpu, samples, seconds, clock, wording } = props;
+  const { gpu, text, samples, seconds, clock, wording } = props;
   const { trans } = wording;
   const { width, height } = SPARK;
   // The picture moves when it would differ by a pixel.
@@ -204,7 +218,7 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
     return null;
   }
   return (
-    <span
+    <p
       className="jp-GpuShare-utilisation"
       title={trans._n(
         'Time in which a CUDA kernel was running, now and in the last minute',
@@ -224,71 +238,13 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
             d={`${path}V${height}H${path.slice(1, path.indexOf(' '))}z`}
           />
           <path
-            className="jp-GpuShare-line"
+            className="jp-GpuShare-curve"
             d={path}
             transform="translate(0 0.5)"
           />
         </svg>
       )}
-      {trans.__('%1 % busy', Math.round(gpu.utilization))}
-    </span>
+      {text}
+    </p>
   );
 }
-
-interface IModeProps {
-  settings: ISettings;
-  hibernation: IHibernation | null;
-  /** Whether the viewer may change it. */
-  may: boolean;
-  commands: CommandRegistry;
-  wording: IWording;
-}
-
-function ModeChoice(props: IModeProps): JSX.Element {
-  const { settings, hibernation, may, commands, wording } = props;
-  const { trans } = wording;
-  const text = modeText(settings, trans);
-  const title = [
-    settings.anti_thrash === 'auto'
-      ? trans.__(
-          'Notebooks run side by side if their memory fits, and take turns if it does not.'
-        )
-      : settings.anti_thrash === 'on'
-        ? trans.__('One notebook at a time uses a GPU.')
-        : trans.__(
-            'Notebooks with managed memory run side by side, even if their memory does not fit.'
-          ),
-    trans.__('Policy: %1', settings.policy),
-    idlenessText(settings, hibernation, trans)
-  ]
-    .filter(line => line)
-    .join('\n');
-  if (
-    !may ||
-    !commands.hasCommand(CommandIds.setAntiThrash) ||
-    !commands.hasCommand(CommandIds.setQuantum)
-  ) {
-    return (
-      <span className="jp-GpuShare-mode" title={title}>
-        {text}
-      </span>
-    );
-  }
-  return (
-    <button
-      type="button"
-      className="jp-GpuShare-mode"
-      aria-haspopup="menu"
-      aria-expanded="false"
-      aria-label={trans.__('How notebooks share the GPU: %1', text)}
-      title={title}
-      onClick={event => openMenu(commands, event.currentTarget, 'mode')}
-    >
-      <span>{text}</span>
-      <caretDownEmptyIcon.react tag="span" />
-    </button>
-  );
-}
-
-/** How notebooks share, and for those allowed the menu to change it. */
-export const Mode = React.memo(ModeChoice);

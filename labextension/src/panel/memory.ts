@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { formatBytes, formatPart } from '../core/format';
+import { formatBytes } from '../core/format';
 import type { IGroupShare } from '../core/shares';
 import { isResidue } from '../core/shares';
 import type { IGpu, IHost } from '../core/status';
 import { isolate, shortName } from '../words/mentions';
+import { hostMemoryText, partText } from '../words/panel';
 import type { IWording } from '../words/short';
 
 /** The kinds of memory that a bar shows. */
@@ -23,8 +24,12 @@ export interface ISegment {
   part: Part;
   /** A number of the palette, or null if it is no notebook's. */
   colour: number | null;
+  bytes: number;
   percent: number;
-  /** What it is, and how much. */
+  /** What it is. */
+  name: string;
+  size: string;
+  /** Both. */
   title: string;
 }
 
@@ -33,8 +38,9 @@ export interface IGpuView {
   segments: ISegment[];
   /** What was evicted to host memory, as parts of what the host may hold. */
   host: ISegment[];
-  /** The parts of the bar that belong to no notebook. */
-  legend: { part: Part; text: string }[];
+  /** The memory of the GPU that is free; null if there is none. */
+  free: ISegment | null;
+  /** `5.6 of 8 GiB`. */
   used: string;
   hostText: string;
 }
@@ -54,13 +60,12 @@ export function makeGpu(
 ): IGpuView {
   const { trans, units, names } = wording;
   const size = (bytes: number): string => formatBytes(bytes, units);
-  const labels: Partial<Record<Part, string>> = {
+  const labels = {
     contexts: trans.__('CUDA contexts'),
     foreign: isResidue(gpu, groups)
       ? trans.__('left over from hibernated notebooks')
       : trans.__('other programs'),
-    ghosts: trans.__('being freed'),
-    free: trans.__('free')
+    ghosts: trans.__('being freed')
   };
   const shares = groups.map(share => ({
     ...share,
@@ -79,7 +84,10 @@ export function makeGpu(
     key: `${key} ${part}`,
     part,
     colour,
+    bytes,
     percent: whole > 0 ? (100 * bytes) / whole : 0,
+    name: label,
+    size: size(bytes),
     title: trans.__('%1: %2', label, size(bytes))
   });
   const stack = (
@@ -110,40 +118,26 @@ export function makeGpu(
   };
 
   const segments = stack(gpu.total, ['resident', 'pinned']);
-  const legend: IGpuView['legend'] = [];
   for (const part of ['contexts', 'ghosts', 'foreign'] as const) {
     if (gpu[part] > 0) {
-      const label = labels[part] ?? '';
+      const label = labels[part];
       segments.push(segment('', part, gpu[part], gpu.total, label));
-      legend.push({
-        part,
-        text: trans.__('%1 %2', label, size(gpu[part]))
-      });
     }
   }
-  const pinned = shares.reduce((sum, share) => sum + share.pinned, 0);
-  if (pinned > 0) {
-    legend.unshift({
-      part: 'pinned',
-      text: trans.__('unevictable %1', size(pinned))
-    });
-  }
-  if (gpu.free > 0) {
-    legend.push({
-      part: 'free',
-      text: trans.__('free %1', size(gpu.free))
-    });
-  }
   const swapped = shares.reduce((sum, share) => sum + share.swapped, 0);
-  const [used, total] = formatPart(gpu.used, gpu.total, units);
+  // A reading of the driver may be older than what the notebooks have told: the text fits the bar.
+  const shown = segments.reduce((sum, { bytes }) => sum + bytes, 0);
   return {
     segments,
     host:
       swapped > 0
         ? stack(Math.max(host?.budget ?? 0, swapped), ['swapped'])
         : [],
-    legend,
-    used: trans.__('%1 of %2 in use', used, total),
+    free:
+      gpu.free > 0
+        ? segment('', 'free', gpu.free, gpu.total, trans.__('free'))
+        : null,
+    used: partText(Math.max(gpu.used, shown), gpu.total, units, trans),
     hostText: hostText(swapped, host, wording)
   };
 }
@@ -168,5 +162,5 @@ function hostText(
   if (ready > 0) {
     return trans.__('%1 of host memory prepared', size(ready));
   }
-  return swapped > 0 ? trans.__('%1 in host memory', size(swapped)) : '';
+  return swapped > 0 ? hostMemoryText(size(swapped), trans) : '';
 }

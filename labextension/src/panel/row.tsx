@@ -16,14 +16,9 @@ import { detailText } from '../words/details';
 import { printable } from '../words/names';
 import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
-import {
-  classText,
-  sleepTitle,
-  waitTitle,
-  whereText,
-  wishesText
-} from '../words/states';
+import { sleepTitle, waitTitle, whereText } from '../words/states';
 import { Actions } from './actions';
+import { Badges } from './badges';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 
@@ -44,27 +39,24 @@ interface IRowProps {
   group: IGroup;
   name: string;
   colour: number;
-  /** Whether it is the notebook in front. */
-  current: boolean;
   /** Whether it makes a difference that it is in the background. */
   background: boolean;
   context: IRowContext;
 }
 
 /** A text that counts. */
-function Counting(props: {
+export function Counting(props: {
   clock: Clock;
   text: (now: number) => string;
 }): JSX.Element {
   return <>{useClock(props.clock, props.text)}</>;
 }
 
-/** One group: who, what it does, how much it has, and what one can do about it. */
+/** One group: its name, what it does, how much memory it has, and what users can do about it. */
 function GroupRow(props: IRowProps): JSX.Element {
-  const { group, name, colour, current, background, context } = props;
+  const { group, name, colour, background, context } = props;
   const { wording, commands } = context;
   const { trans } = wording;
-  const waiting = isWaiting(group);
   const open = { command: CommandIds.goTo, args: { group: group.id } };
   const canOpen = isPossible(commands, open);
   const paths = group.sessions
@@ -73,19 +65,10 @@ function GroupRow(props: IRowProps): JSX.Element {
   return (
     <li
       className="jp-GpuShare-row"
-      aria-current={current ? 'true' : undefined}
       data-group={group.id}
       data-state={group.state}
     >
-      {waiting ? (
-        <Position colour={colour} position={group.position} wording={wording} />
-      ) : (
-        <span
-          className="jp-GpuShare-swatch"
-          data-colour={colour}
-          data-hollow={group.state === 'hibernated' || undefined}
-        />
-      )}
+      <Swatch group={group} colour={colour} wording={wording} />
       <div className="jp-GpuShare-name">
         <span
           title={paths || name}
@@ -94,9 +77,6 @@ function GroupRow(props: IRowProps): JSX.Element {
         >
           <Name text={name} end={5} />
         </span>
-        {current && (
-          <span className="jp-GpuShare-current">{thisNotebook(trans)}</span>
-        )}
       </div>
       <div
         className="jp-GpuShare-figure"
@@ -108,9 +88,17 @@ function GroupRow(props: IRowProps): JSX.Element {
         {formatBytes(memoryOf(group).total, wording.units)}
       </div>
       <div className="jp-GpuShare-detail">
-        <Detail group={group} context={context} />
-        <Sleep group={group} wording={wording} />
-        <Wishes group={group} background={background} wording={wording} />
+        <Reason
+          group={group}
+          context={context}
+          text={now => detailText(group, wording, now, context.gpus)}
+        />
+        <Badges
+          group={group}
+          background={background}
+          wishes={group.wishes}
+          wording={wording}
+        />
       </div>
       {group.state === 'running' && group.yields_in !== null && (
         <Turn group={group} name={name} context={context} />
@@ -129,25 +117,53 @@ function GroupRow(props: IRowProps): JSX.Element {
 /** Drawn again only when something of the group, or of what all rows share, changed. */
 export const Row = React.memo(GroupRow);
 
-interface IPositionProps {
+interface IOwnRowProps {
+  group: IGroup;
+  name: string;
   colour: number;
-  position: number | null;
   wording: IWording;
 }
 
-function Position(props: IPositionProps): JSX.Element {
-  const { colour, position, wording } = props;
+/** The place of the active notebook among the others: the card above has everything else. */
+export function OwnRow(props: IOwnRowProps): JSX.Element {
+  const { group, name, colour, wording } = props;
+  return (
+    <li className="jp-GpuShare-row" aria-current="true">
+      <Swatch group={group} colour={colour} wording={wording} />
+      <div className="jp-GpuShare-name">
+        <span title={name}>
+          <Name text={name} end={5} />
+        </span>
+      </div>
+      <span className="jp-GpuShare-current">{thisNotebook(wording.trans)}</span>
+    </li>
+  );
+}
+
+interface ISwatchProps {
+  group: IGroup;
+  colour: number;
+  wording: IWording;
+}
+
+/** The colour of a notebook in bars and in the timeline, with its position if it has one. */
+export function Swatch(props: ISwatchProps): JSX.Element {
+  const { group, colour, wording } = props;
   const { trans } = wording;
-  return position === null ? (
-    <span className="jp-GpuShare-swatch" data-colour={colour} />
+  return !isWaiting(group) || group.position === null ? (
+    <span
+      className="jp-GpuShare-swatch"
+      data-colour={colour}
+      data-hollow={group.state === 'hibernated' || undefined}
+    />
   ) : (
     <span
       className="jp-GpuShare-position"
       data-colour={colour}
       role="img"
-      aria-label={trans.__('position %1', position)}
+      aria-label={trans.__('position %1', group.position)}
     >
-      {position}
+      {group.position}
     </span>
   );
 }
@@ -157,16 +173,17 @@ interface IGroupProps {
   context: IRowContext;
 }
 
-/** What it does or waits for, and by which rule, for who points at it. */
-function Detail({ group, context }: IGroupProps): JSX.Element {
-  const { model, clock, wording, gpus } = context;
+interface IReasonProps extends IGroupProps {
+  /** What it says, which may count. */
+  text: (now: number) => string;
+}
+
+/** What a group does or is waiting for; pointing at it tells which rule put which notebook ahead. */
+export function Reason(props: IReasonProps): JSX.Element {
+  const { group, context } = props;
+  const { model, clock, wording } = context;
   const [explanation, pointing] = useExplanation(model, group, wording);
-  const text = (
-    <Counting
-      clock={clock}
-      text={now => detailText(group, wording, now, gpus)}
-    />
-  );
+  const text = <Counting clock={clock} text={props.text} />;
   // A row has one time; its tooltip has the others.
   const full = isWaiting(group)
     ? [
@@ -185,77 +202,20 @@ function Detail({ group, context }: IGroupProps): JSX.Element {
       {text}
     </span>
   ) : (
-    text
-  );
-}
-
-/** Whether it is hibernated, or on the way there or back; and why it is not, if somebody tried. */
-function Sleep({ group, wording }: ISleepProps): JSX.Element | null {
-  const { trans } = wording;
-  const title = sleepTitle(group, trans);
-  const hibernating = trans.__('Hibernating…');
-  const text = {
-    ordered: trans.__('hibernates when idle'),
-    parking: hibernating,
-    hibernating,
-    hibernated: trans.__('Hibernated'),
-    waking: trans.__('Waking…'),
-    // What is wrong with it is told to who points at it.
-    refused: title && trans.__('not hibernated')
-  }[group.hibernation?.state ?? 'refused'];
-  if (!group.hibernation || !text) {
-    return null;
-  }
-  const explains = ['refused', 'ordered'].includes(group.hibernation.state);
-  return (
-    <>
-      {' '}
-      <span
-        className="jp-GpuShare-wish jp-GpuShare-sleep"
-        title={title || undefined}
-        tabIndex={explains ? 0 : undefined}
-        data-explanation={explains ? title : undefined}
-      >
-        {text}
-      </span>
-    </>
-  );
-}
-
-interface ISleepProps {
-  group: IGroup;
-  wording: IWording;
-}
-
-/** What people asked for it, and its class where that makes a difference. */
-function Wishes(props: ISleepProps & { background: boolean }): JSX.Element {
-  const { group, background, wording } = props;
-  const { trans } = wording;
-  return (
-    <>
-      {background && (
-        <>
-          {' '}
-          <span
-            className="jp-GpuShare-wish"
-            title={classText(group, trans) ?? undefined}
-          >
-            {trans.__('low priority')}
-          </span>
-        </>
-      )}
-      {wishesText(group.wishes, wording).map(text => (
-        <React.Fragment key={text}>
-          {' '}
-          <span className="jp-GpuShare-wish">{text}</span>
-        </React.Fragment>
-      ))}
-    </>
+    <span
+      title={
+        group.state === 'hibernated'
+          ? sleepTitle(group, wording.trans)
+          : undefined
+      }
+    >
+      {text}
+    </span>
   );
 }
 
 /** How much of its turn is over. */
-function Turn(props: IGroupProps & { name: string }): JSX.Element {
+export function Turn(props: IGroupProps & { name: string }): JSX.Element {
   const { group, name, context } = props;
   const { trans } = context.wording;
   const percent = useClock(

@@ -14,7 +14,7 @@ import { shortName } from '../words/mentions';
 import { listNames, printable, shortestNames } from '../words/names';
 import type { IWording } from '../words/short';
 import type { IRowContext } from './row';
-import { Row } from './row';
+import { OwnRow, Row } from './row';
 
 /** Rows of a section that is not shown whole. */
 const ROWS = 8;
@@ -83,17 +83,26 @@ export function Section(props: ISectionProps): JSX.Element {
       items={groups}
       few={firstRows(groups, ROWS, current)}
       trans={trans}
-      draw={group => (
-        <Row
-          key={group.id}
-          group={group}
-          name={names.get(group.id) ?? shortName(group.name)}
-          colour={colours.get(group.id) ?? 0}
-          current={group.id === current}
-          background={showsBackground(group, all)}
-          context={context}
-        />
-      )}
+      draw={group =>
+        group.id === current ? (
+          <OwnRow
+            key={group.id}
+            group={group}
+            name={names.get(group.id) ?? shortName(group.name)}
+            colour={colours.get(group.id) ?? 0}
+            wording={context.wording}
+          />
+        ) : (
+          <Row
+            key={group.id}
+            group={group}
+            name={names.get(group.id) ?? shortName(group.name)}
+            colour={colours.get(group.id) ?? 0}
+            background={showsBackground(group, all)}
+            context={context}
+          />
+        )
+      }
     />
   );
 }

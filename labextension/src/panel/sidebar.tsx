@@ -64,6 +64,7 @@ export class GpuSharePanel extends ReactWidget {
           trans={trans}
           names={status => documents.names(status)}
           currentGroup={() => documents.currentGroup?.id ?? null}
+          currentKernel={() => documents.currentKernel}
           changed={documents.changed}
         />
       );

@@ -6,6 +6,7 @@ import {
   memoryOf,
   showsBackground
 } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import { availabilityText, thisNotebook, unsharedText } from './availability';
 import { whyText } from './reasons';
 import type { IWording } from './short';
@@ -13,11 +14,12 @@ import { leftText, waitText } from './short';
 import {
   boundText,
   classText,
+  freedText,
   memoryText,
-  sleepText,
   sleepTitle,
   stateText,
   turnText,
+  wakeText,
   whereText,
   wishesText
 } from './states';
@@ -45,26 +47,39 @@ export function detailText(
   } else {
     parts.push(turnText(group, trans, now) ?? stateText(group, trans, now));
     if (group.state === 'hibernated' && group.hibernation) {
-      parts.push(sleepText(group.hibernation, wording));
+      parts.push(
+        wakeText(group.hibernation, trans) ||
+          freedText(group.hibernation, wording)
+      );
     } else if (!isRunning(group)) {
       parts.push(whereText(group, wording));
     }
   }
+  const numbers = gpusText(group, gpus, trans);
+  if (numbers) {
+    parts.push(numbers);
+  }
+  return parts.join(' · ');
+}
+
+/** On which of several GPUs a group is; '' where there is only one. */
+export function gpusText(
+  group: IGroup,
+  gpus: ReadonlyMap<string, number> | null,
+  trans: ITranslation
+): string {
   const numbers = group.gpus
     .map(({ uuid }) => gpus?.get(uuid))
     .filter((index): index is number => index !== undefined)
     .sort((a, b) => a - b);
-  if (numbers.length > 0) {
-    parts.push(
-      trans._n(
+  return numbers.length === 0
+    ? ''
+    : trans._n(
         'GPU\u00a0%2',
         'GPUs\u00a0%2',
         numbers.length,
         numbers.join(', ')
-      )
-    );
-  }
-  return parts.join(' · ');
+      );
 }
 
 /** The tooltip of the status bar item; '' if its text says it all. */

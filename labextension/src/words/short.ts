@@ -75,6 +75,11 @@ export function unsharedName(trans: ITranslation): string {
   return trans.__('GPU: not shared');
 }
 
+/** How much memory is on the GPU. */
+export function onGpuText(size: string, trans: ITranslation): string {
+  return trans.__('%1 on the GPU', size);
+}
+
 /** The state of a group that its user has frozen. */
 export function frozenText(trans: ITranslation): string {
   return trans.__('frozen');

@@ -137,15 +137,19 @@ export function stateText(
   }
 }
 
-/** How much GPU memory hibernating a group has freed, and how long waking it takes. */
-export function sleepText(
-  { frees, estimate }: ISleep,
+/** How much GPU memory hibernating a group has freed. */
+export function freedText(
+  { frees }: ISleep,
   { trans, units }: Pick<IWording, 'trans' | 'units'>
 ): string {
-  const freed = trans.__('freed %1 of GPU memory', formatBytes(frees, units));
+  return trans.__('freed %1 of GPU memory', formatBytes(frees, units));
+}
+
+/** How long waking a group takes; '' if that is unknown. */
+export function wakeText({ estimate }: ISleep, trans: ITranslation): string {
   return estimate === null
-    ? freed
-    : trans.__('%1 · wakes in about %2', freed, formatExactly(estimate));
+    ? ''
+    : trans.__('wakes in about %1', formatExactly(estimate));
 }
 
 /** What hibernation means, how far it has got, or why it was refused; '' if there is nothing to say. */

@@ -13,6 +13,7 @@ import {
   frozenText,
   gpuText,
   linkText,
+  onGpuText,
   stateName,
   unsharedName,
   waitText
@@ -39,7 +40,7 @@ export function statusText(
     return unsharedName(trans);
   }
   const resident = (bytes: number): string =>
-    trans.__('%1 on the GPU', formatBytes(bytes, units));
+    onGpuText(formatBytes(bytes, units), trans);
   const parts: string[] = [];
   if (group) {
     const bytes = memoryOf(group).resident;

@@ -10,6 +10,7 @@ import {
   makeSpan,
   makeStatus,
   makeTimeline,
+  makeWaiting,
   makeWaking,
   makeWishes,
   plain
@@ -33,7 +34,7 @@ beforeAll(() => {
 
 describe('PanelContent', () => {
   it('shows who runs, who waits and why, and who is idle', () => {
-    setUp(busy, 'plots');
+    setUp(busy);
     const [runs] = rowsOf('Running 1');
     expect(textOf(runs)).toContain('train.ipynb');
     expect(textOf(runs)).toContain('turn ends within 5 s');
@@ -52,10 +53,8 @@ describe('PanelContent', () => {
       '90% of waits like this end within 9 s.',
       "needs 15 GiB more; train's turn ends within 3 s"
     ]);
-    expect(waits!.getAttribute('aria-current')).toBe('true');
     const [rests] = rowsOf('Idle 1');
     expect(textOf(rests)).toContain('5 GiB on the GPU, 2 GiB in host memory');
-    expect(rests!.getAttribute('aria-current')).toBeNull();
   });
 
   it('shows a name that is written from right to left as one run', () => {
@@ -66,7 +65,7 @@ describe('PanelContent', () => {
     expect(shown.getAttribute('dir')).toBe('auto');
   });
 
-  it('shows this notebook and the queue before several GPUs, and idle GPUs in a line', () => {
+  it('shows this notebook, the queue and the GPUs, and idle GPUs in a line', () => {
     const [gpu] = busy.gpus;
     const gpus = Array.from({ length: 8 }, (_, index) => ({
       ...gpu!,
@@ -83,29 +82,56 @@ describe('PanelContent', () => {
           plain(region.getAttribute('aria-label') ?? '') ||
           textOf(region.querySelector('h3'))
       );
-    expect(regions.slice(0, 4)).toEqual([
-      'This notebook 1',
-      'Waiting 1',
+    expect(regions).toEqual([
+      'This notebook',
       'Running 1',
-      'GPU 0, Simulated GPU'
+      'Waiting 1',
+      'On the GPUs'
     ]);
-    expect(textOf(rowsOf('This notebook 1')[0])).toContain('eda.ipynb');
+    // The card has all about this one, so the list of idle ones is empty.
     expect(screen.queryByRole('region', { name: /^Idle/ })).toBeNull();
-    const busyGpu = screen.getByRole('region', {
-      name: 'GPU 0, Simulated GPU'
-    });
-    within(busyGpu).getByRole('img', { name: /GPU memory/ });
-    const idleGpu = screen.getByRole('region', {
-      name: 'GPU 3, Simulated GPU'
-    });
-    expect(within(idleGpu).queryByRole('img')).toBeNull();
-    expect(textOf(idleGpu)).toContain('idle · 15 of 20 GiB in use');
-    fireEvent.click(within(idleGpu).getByRole('button'));
-    within(idleGpu).getByRole('img', { name: /GPU memory/ });
-    fireEvent.click(
-      within(idleGpu).getByRole('button', { name: /as one line/ })
-    );
-    expect(within(idleGpu).queryByRole('img')).toBeNull();
+    const gpuOf = (index: number): HTMLElement | null =>
+      screen.queryByRole('group', { name: `GPU ${index}, Simulated GPU` });
+    expect(textOf(gpuOf(0))).toContain('16 of 20 GiB40 % busy');
+    expect(gpuOf(3)).toBeNull();
+    const idle = screen.getByRole('button', { name: /7 idle GPUs/ });
+    expect(textOf(idle)).toContain('105 of 140 GiB');
+    fireEvent.click(idle);
+    expect(textOf(gpuOf(3))).toContain('15 of 20 GiB');
+    fireEvent.click(idle);
+    expect(gpuOf(3)).toBeNull();
+  });
+
+  it('shows no 0 % beside a notebook that has just started', () => {
+    const gpus = busy.gpus.map(gpu => ({ ...gpu, utilization: 0 }));
+    const { container, tell } = setUp({ ...busy, gpus });
+    expect(textOf(container)).not.toContain('% busy');
+    tell({ ...makeStatus(makeGroup('eda')), gpus });
+    expect(textOf(container)).toContain('0 % busy');
+  });
+
+  it('unfolds a GPU to what is on it', () => {
+    setUp(busy);
+    const line = within(
+      screen.getByRole('group', { name: 'GPU 0, Simulated GPU' })
+    ).getByRole('button');
+    expect(line.getAttribute('aria-expanded')).toBe('false');
+    expect(screen.queryByRole('list', { name: /Contents/ })).toBeNull();
+    fireEvent.click(line);
+    expect(line.getAttribute('aria-expanded')).toBe('true');
+    const contents = screen.getByRole('list', { name: /Contents/ });
+    expect([...contents.querySelectorAll('li')].map(textOf)).toEqual([
+      'train.ipynb4 GiB',
+      'train.ipynb, unevictable1 GiB',
+      'plots.ipynb4 GiB',
+      'plots.ipynb, unevictable1 GiB',
+      'eda.ipynb4 GiB',
+      'eda.ipynb, unevictable1 GiB',
+      'CUDA contexts1 GiB',
+      'other programs2 GiB',
+      'free5 GiB'
+    ]);
+    screen.getByRole('img', { name: /Host memory/ });
   });
 
   it('says that the host has no memory left', () => {
@@ -159,14 +185,13 @@ describe('PanelContent', () => {
     expect(rowsOf('Idle 3')).toContain(asleep);
     expect(textOf(asleep)).toContain('6 GiB');
     expect(textOf(asleep)).toContain(
-      'freed 719 MiB of GPU memory · wakes in about 1.2 s'
+      'hibernated for 10 s · wakes in about 1.2 s'
     );
-    expect(within(asleep).getByText('Hibernated').title).toContain(
+    expect(within(asleep).getByText(/^hibernated/).title).toContain(
       'it uses no GPU memory'
     );
     expect(asleep.querySelector('[data-hollow]')).not.toBeNull();
     const [wakes] = rowsOf('Waiting 1');
-    within(wakes!).getByText('Waking…');
     expect(textOf(wakes)).toContain('waking up from hibernation');
     expect(textOf(wakes)).toContain('about 0.7 s · waking up');
     within(rowOf('parks.ipynb')).getByText('Hibernating…');
@@ -183,8 +208,9 @@ describe('PanelContent', () => {
     const left = { ...gpu!, foreign: 4 * 1024 ** 2 };
     const { tell, container } = setUp({ ...status, gpus: [left] });
     expect(screen.queryByRole('region', { name: 'Other programs' })).toBeNull();
+    fireEvent.click(screen.getByRole('button', { name: /^Simulated GPU/ }));
     expect(textOf(container)).toContain(
-      'left over from hibernated notebooks 4 MiB'
+      'left over from hibernated notebooks4 MiB'
     );
     tell({ ...status, gpus: [{ ...left, foreign: GiB }] });
     screen.getByRole('region', { name: 'Other programs' });
@@ -285,8 +311,8 @@ describe('PanelContent', () => {
         }
       ]
     });
-    const heads = [...container.querySelectorAll('.jp-GpuShare-gpuHead')];
-    expect(heads.map(head => textOf(head).includes('draining'))).toEqual([
+    const gpus = screen.getAllByRole('group', { name: /^GPU \d, / });
+    expect(gpus.map(gpu => textOf(gpu).includes('Draining'))).toEqual([
       false,
       true
     ]);
@@ -318,25 +344,35 @@ describe('PanelContent', () => {
     const groups = Array.from({ length: 40 }, (_, index) =>
       makeGroup(`n${index}`, { since: 90 - index })
     );
-    setUp(makeStatus(...groups), 'n30');
-    expect(rowsOf('Idle 40')).toHaveLength(9);
-    expect(rowOf('n30.ipynb').getAttribute('aria-current')).toBe('true');
+    setUp(makeStatus(...groups));
+    expect(rowsOf('Idle 40')).toHaveLength(8);
     const more = screen.getByText('Show all 40');
     expect(more.getAttribute('aria-expanded')).toBe('false');
     fireEvent.click(more);
     expect(rowsOf('Idle 40')).toHaveLength(40);
     fireEvent.click(screen.getByText('Show fewer'));
-    expect(rowsOf('Idle 40')).toHaveLength(9);
+    expect(rowsOf('Idle 40')).toHaveLength(8);
+  });
+
+  it('shows the place of the notebook in front among many', () => {
+    const groups = Array.from({ length: 40 }, (_, index) =>
+      makeWaiting(`n${index}`, index + 1)
+    );
+    setUp(makeStatus(...groups), 'n30');
+    const rows = rowsOf('Waiting 40');
+    expect(rows).toHaveLength(9);
+    expect(textOf(rows[8])).toBe('31n30.ipynbThis notebook');
+    expect(rows[8]?.getAttribute('aria-current')).toBe('true');
   });
 
   it('tells several GPUs apart, and names how they are shared once', () => {
     const status = makeStatus(running);
     status.gpus.push({ ...status.gpus[0]!, uuid: 'GPU-1', index: 1 });
     setUp(status);
-    const second = screen.getByRole('region', {
+    const second = screen.getByRole('group', {
       name: 'GPU 1, Simulated GPU'
     });
-    expect(textOf(second)).toContain('15 of 20 GiB in use');
+    expect(textOf(second)).toContain('15 of 20 GiB');
     expect(screen.getAllByText('automatic')).toHaveLength(1);
     expect(textOf(rowOf('train.ipynb'))).toContain(
       'turn ends within 5 s · GPU 0'

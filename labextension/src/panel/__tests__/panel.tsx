@@ -41,6 +41,7 @@ export function setUp(
       trans={trans}
       names={({ groups }) => new Map(groups.map(({ id, name }) => [id, name]))}
       currentGroup={() => current}
+      currentKernel={() => current}
       changed={changed}
     />
   );

@@ -111,13 +111,22 @@ describe('makeGpu', () => {
       ['contexts', null, 5],
       ['foreign', null, 10]
     ]);
-    expect(gpu.used).toBe('15 of 20\u00a0GiB in use');
-    expect(gpu.legend.map(({ text }) => plain(text))).toEqual([
-      'unevictable 1 GiB',
-      'CUDA contexts 1 GiB',
-      'other programs 2 GiB',
-      'free 5 GiB'
+    expect(gpu.used).toBe('15 of 20\u00a0GiB');
+    expect(gpu.segments.map(({ title }) => plain(title))).toEqual([
+      'a.ipynb: 4 GiB',
+      'a.ipynb, unevictable: 1 GiB',
+      'CUDA contexts: 1 GiB',
+      'other programs: 2 GiB'
     ]);
+    expect(plain(gpu.free?.title ?? '')).toBe('free: 5 GiB');
+  });
+
+  it('shows no less in use than its bar does', () => {
+    const status = makeStatus(makeGroup('a'));
+    const [gpu] = status.gpus;
+    expect(gpuOf({ ...status, gpus: [{ ...gpu!, used: 0 }] }).used).toBe(
+      '8 of 20\u00a0GiB'
+    );
   });
 
   it('has nothing of one that is hibernated but what is in host memory', () => {
@@ -269,7 +278,7 @@ describe('detailText', () => {
     [
       'one that is hibernated',
       makeHibernated('a'),
-      'hibernated for 12 s · freed 719 MiB of GPU memory · wakes in about 1.2 s'
+      'hibernated for 12 s · wakes in about 1.2 s'
     ],
     [
       'one that wakes',

@@ -18,12 +18,13 @@ import { estimateText, placeText, waitText } from '../short';
 import {
   cellText,
   classText,
+  freedText,
   boundText,
   memoryText,
-  sleepText,
   sleepTitle,
   stateText,
   waitTitle,
+  wakeText,
   wishesText
 } from '../states';
 
@@ -429,12 +430,11 @@ describe('hibernation', () => {
     expect(asleep({ estimate: null }, 'hibernated')).toBe(
       'Hibernated: it uses no GPU memory. Its next cell wakes it.'
     );
-    expect(plain(sleepText(makeSleep(), wording))).toBe(
-      'freed 719 MiB of GPU memory · wakes in about 1.2 s'
-    );
-    expect(plain(sleepText(makeSleep({ estimate: null }), wording))).toBe(
+    expect(plain(freedText(makeSleep(), wording))).toBe(
       'freed 719 MiB of GPU memory'
     );
+    expect(plain(wakeText(makeSleep(), trans))).toBe('wakes in about 1.2 s');
+    expect(wakeText(makeSleep({ estimate: null }), trans)).toBe('');
     expect(asleep({ state: 'parking' })).toBe('Hibernating.');
     expect(sleepTitle(makeGroup('a'), trans)).toBe('');
   });

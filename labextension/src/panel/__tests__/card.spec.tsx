@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { fireEvent, screen, within } from '@testing-library/react';
+
+import {
+  GiB,
+  makeGroup,
+  makeHibernated,
+  makeSession,
+  makeSleep,
+  makeStatus,
+  makeWaiting,
+  makeWaking,
+  makeWishes
+} from '../../__tests__/fixtures';
+import type { IGroup } from '../../core/status';
+import { CommandIds } from '../../tokens';
+import { running, setUp, textOf, violations } from './panel';
+
+beforeAll(() => {
+  // axe asks whether letters are pictures; here there are no pictures at all.
+  HTMLCanvasElement.prototype.getContext = () => null;
+});
+
+function card(): HTMLElement {
+  return screen.getByRole('region', { name: 'This notebook' });
+}
+
+/** The lines of the card, and its buttons other than the menu's. */
+function linesOf(): string[] {
+  return [...card().querySelectorAll('p, button:not([aria-haspopup])')].map(
+    textOf
+  );
+}
+
+const others = [makeWaiting('other', 1), running];
+
+describe('the card of the notebook in front', () => {
+  it.each<[string, IGroup, string[]]>([
+    [
+      'waits',
+      makeWaiting('a', 2),
+      [
+        'Waiting, 2nd · about 4 s',
+        'needs 15 GiB more; train has the GPU',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Go to train',
+        'Let others go first'
+      ]
+    ],
+    [
+      'waits without an estimate',
+      makeWaiting('a', 2, { estimate: null }),
+      [
+        'Waiting, 2nd',
+        "needs 15 GiB more; train's turn ends within 3 s",
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Go to train',
+        'Let others go first'
+      ]
+    ],
+    [
+      'runs, and others wait',
+      makeGroup('a', { state: 'running', since: 88, yields_in: 5 }),
+      [
+        'Running · turn ends within 5 s',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Release',
+        'Let others go first'
+      ]
+    ],
+    [
+      'runs with low priority, and no notebook waits',
+      makeGroup('a', { state: 'running', since: 88, class: 'background' }),
+      [
+        'Running for 12 s',
+        '5 GiB on the GPU · 2 GiB in host memory low priority',
+        'Release',
+        'Make interactive'
+      ]
+    ],
+    [
+      'is idle',
+      makeGroup('a'),
+      [
+        'Idle for 10 s',
+        'keeps 5 GiB on the GPU · 2 GiB in host memory',
+        'Evict memory',
+        'Hibernate now'
+      ]
+    ],
+    [
+      'has an idle lease',
+      makeGroup('a', { state: 'held' }),
+      [
+        'Idle lease',
+        'It can use the GPU again without waiting.',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Release',
+        'Let others go first'
+      ]
+    ],
+    [
+      'is hibernated',
+      makeHibernated('a'),
+      [
+        'Hibernated',
+        'freed 719 MiB of GPU memory · wakes in about 1.2 s',
+        'Wake'
+      ]
+    ],
+    [
+      'wakes',
+      makeWaking('a'),
+      ['Waking up · about 0.7 s', '6 GiB in host memory', 'Let others go first']
+    ],
+    [
+      'is to hibernate once it is idle',
+      makeGroup('a', {
+        cell: { msg_id: 'm', since: 90, waited: 0, ran: 0 },
+        hibernation: makeSleep({ state: 'ordered' })
+      }),
+      [
+        'Cell running, not using the GPU',
+        'keeps 5 GiB on the GPU · 2 GiB in host memory hibernates when idle',
+        'Cancel Hibernation',
+        'Evict memory'
+      ]
+    ],
+    [
+      'is frozen',
+      makeWaiting('a', 2, { wishes: makeWishes({ frozen: true, keep: true }) }),
+      [
+        'Frozen',
+        'It does not use the GPU until you unfreeze it.',
+        '5 GiB on the GPU · 2 GiB in host memory kept on the GPU',
+        'Unfreeze'
+      ]
+    ],
+    [
+      'is on hold',
+      makeWaiting('a', 2, { wishes: makeWishes({ held: true }) }),
+      [
+        'On hold',
+        'Only an administrator can resume it.',
+        '5 GiB on the GPU · 2 GiB in host memory'
+      ]
+    ],
+    [
+      'is being restored',
+      makeGroup('a', {
+        state: 'moving',
+        reason: {
+          code: 'filling',
+          params: { arrived: GiB, footprint: 2 * GiB, victims: [] }
+        },
+        gpus: []
+      }),
+      [
+        'Restoring',
+        'restoring its memory: 1 GiB of 2 GiB',
+        'nothing on the GPU',
+        'Release',
+        'Let others go first'
+      ]
+    ],
+    [
+      'finishes',
+      makeGroup('a', { state: 'yielding', gpus: [] }),
+      [
+        'Finishing its queued GPU work',
+        'nothing on the GPU',
+        'Let others go first'
+      ]
+    ]
+  ])('says what it does when it %s', async (_, group, lines) => {
+    const status = makeStatus(group, ...others);
+    const { commands, container, tell } = setUp(status, 'a');
+    commands.isStrict = true;
+    tell({ ...status });
+    expect(linesOf()).toEqual(lines);
+    expect(await violations(container)).toEqual([]);
+  });
+
+  it('has the state of a newer scheduler as it is', () => {
+    setUp(makeStatus(makeGroup('a', { state: 'dancing' as 'idle' })), 'a');
+    expect(linesOf()[0]).toBe('dancing');
+  });
+
+  it('does what its buttons say, and has the rest in a menu', () => {
+    const { commands } = setUp(makeStatus(makeWaiting('a', 2), running), 'a');
+    fireEvent.click(within(card()).getByText('Go to train'));
+    fireEvent.click(within(card()).getByText('Let others go first'));
+    expect(commands.executed).toEqual([
+      [CommandIds.goTo, { group: 'train' }],
+      [CommandIds.setPriority, { group: 'a', priority: 'background' }]
+    ]);
+    fireEvent.click(within(card()).getByLabelText('More actions'));
+    expect(screen.getAllByRole('menuitem').length).toBeGreaterThan(5);
+    fireEvent.keyDown(screen.getByRole('menu'), { keyCode: 27 });
+  });
+
+  it('says why it does not share, and that once', () => {
+    const unshared = {
+      kernel_id: 'a',
+      code: 'started_before',
+      params: {},
+      sessions: [makeSession('a.ipynb', 'a')]
+    };
+    setUp({ ...makeStatus(running), unshared: [unshared] }, 'a');
+    expect(linesOf()).toEqual([
+      'This notebook is not sharing the GPU',
+      'This kernel was started before GPU sharing was enabled. Restart the kernel.'
+    ]);
+    expect(screen.queryByRole('region', { name: /Not sharing/ })).toBeNull();
+  });
+
+  it('says that it has not used the GPU', () => {
+    const { bringToFront } = setUp(makeStatus(running), 'a');
+    expect(linesOf()).toEqual(['This notebook has not used the GPU yet.']);
+    bringToFront(null);
+    expect(screen.queryByRole('region', { name: 'This notebook' })).toBeNull();
+  });
+});

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import React from 'react';
+
+import type { IGroup, IWishes } from '../core/status';
+import type { IWording } from '../words/short';
+import { classText, sleepTitle, wishesText } from '../words/states';
+
+interface IBadgesProps {
+  group: IGroup;
+  /** Whether its low priority makes a difference now. */
+  background: boolean;
+  /** What users have set, as far as the text beside it does not say so. */
+  wishes: IWishes;
+  wording: IWording;
+}
+
+/** Short labels for what users have set for a notebook, and for its hibernation. */
+export function Badges(props: IBadgesProps): JSX.Element {
+  const { group, background, wishes, wording } = props;
+  const { trans } = wording;
+  return (
+    <>
+      <Sleep group={group} wording={wording} />
+      {background && (
+        <Badge
+          text={trans.__('low priority')}
+          title={classText(group, trans) ?? undefined}
+        />
+      )}
+      {wishesText(wishes, wording).map(text => (
+        <Badge key={text} text={text} />
+      ))}
+    </>
+  );
+}
+
+function Badge(props: { text: string; title?: string }): JSX.Element {
+  return (
+    <>
+      {' '}
+      <span className="jp-GpuShare-wish" title={props.title}>
+        {props.text}
+      </span>
+    </>
+  );
+}
+
+/** Whether it hibernates, or is about to; and why not, if that was refused. */
+function Sleep(
+  props: Pick<IBadgesProps, 'group' | 'wording'>
+): JSX.Element | null {
+  const { group, wording } = props;
+  const { trans } = wording;
+  const title = sleepTitle(group, trans);
+  const hibernating = trans.__('Hibernating…');
+  const text = {
+    ordered: trans.__('hibernates when idle'),
+    parking: hibernating,
+    hibernating,
+    // The text beside it says so.
+    hibernated: '',
+    waking: '',
+    // The tooltip has the reason.
+    refused: title && trans.__('not hibernated')
+  }[group.hibernation?.state ?? 'refused'];
+  if (!group.hibernation || !text) {
+    return null;
+  }
+  const explains = ['refused', 'ordered'].includes(group.hibernation.state);
+  return (
+    <>
+      {' '}
+      <span
+        className="jp-GpuShare-wish jp-GpuShare-sleep"
+        title={title || undefined}
+        tabIndex={explains ? 0 : undefined}
+        data-explanation={explains ? title : undefined}
+      >
+        {text}
+      </span>
+    </>
+  );
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { ellipsesIcon } from '@jupyterlab/ui-components';
+import React from 'react';
+
+import { openMenu } from '../actions/menu';
+import { isPossible, run } from '../actions/run';
+import type { IEntry } from '../actions/table';
+import { Name } from '../components/name';
+import { markOf, Shape } from '../components/shape';
+import { holderOf } from '../core/queue';
+import type { IGroup, IStatus, IUnshared } from '../core/status';
+import { showsBackground } from '../core/status';
+import type { ITranslation } from '../core/translation';
+import { CommandIds } from '../tokens';
+import { thisNotebook, unsharedText } from '../words/availability';
+import { cardMemory, cardReason, cardState } from '../words/card';
+import { nameIn, shorten } from '../words/mentions';
+import { printable } from '../words/names';
+import { actionsText, moreText } from '../words/panel';
+import { goToText } from '../words/states';
+import { Badges } from './badges';
+import { choicesOf, RESTART } from './choices';
+import type { IRowContext } from './row';
+import { Counting, Reason, Turn } from './row';
+
+/** A button has little room. */
+const LONGEST_LABEL = 20;
+
+interface ICardProps {
+  group: IGroup;
+  name: string;
+  colour: number;
+  status: IStatus;
+  context: IRowContext;
+}
+
+/** What about my notebook: its state, why, what it keeps on the GPU, and what to do now. */
+export function Card(props: ICardProps): JSX.Element {
+  const { group, name, colour, status, context } = props;
+  const { wording, commands, clock } = context;
+  const { trans } = wording;
+  const reason = cardReason(group, wording, clock.now);
+  const holder = holderOf(group, status);
+  const more = moreText(trans);
+  const label = ({ command, args }: IEntry): string =>
+    command === CommandIds.goTo && holder
+      ? goToText(shorten(nameIn(wording.names, holder), LONGEST_LABEL), trans)
+      : commands.label(command, { ...args, isShort: true });
+  return (
+    <section
+      className="jp-GpuShare-card"
+      aria-label={thisNotebook(trans)}
+      data-group={group.id}
+      data-mark={markOf(group)}
+    >
+      <div className="jp-GpuShare-cardHead">
+        <span className="jp-GpuShare-swatch" data-colour={colour} />
+        <h3
+          title={
+            group.sessions.map(({ path }) => printable(path)).join('\n') || name
+          }
+        >
+          <Name text={name} end={5} />
+        </h3>
+        <button
+          type="button"
+          className="jp-GpuShare-icon"
+          aria-haspopup="menu"
+          aria-expanded="false"
+          aria-label={more}
+          title={more}
+          onClick={({ currentTarget }) =>
+            openMenu(commands, currentTarget, 'row', { group: group.id })
+          }
+        >
+          <ellipsesIcon.react tag="span" />
+        </button>
+      </div>
+      <p className="jp-GpuShare-cardState">
+        <Shape mark={markOf(group)} />
+        <span>
+          <Counting clock={clock} text={now => cardState(group, trans, now)} />
+        </span>
+      </p>
+      {group.state === 'running' && group.yields_in !== null && (
+        <Turn group={group} name={name} context={context} />
+      )}
+      {reason && (
+        <p>
+          <Reason
+            group={group}
+            context={context}
+            text={now => cardReason(group, wording, now)}
+          />
+        </p>
+      )}
+      <p className="jp-GpuShare-cardMemory">
+        {cardMemory(group, wording, context.gpus)}
+        <Badges
+          group={group}
+          background={showsBackground(group, status.groups)}
+          wishes={{ ...group.wishes, frozen: false, held: false }}
+          wording={wording}
+        />
+      </p>
+      <div
+        className="jp-GpuShare-cardActions"
+        role="group"
+        aria-label={actionsText(name, trans)}
+      >
+        {choicesOf(group, holder, commands).map(entry => (
+          <button
+            key={entry.command}
+            type="button"
+            title={commands.caption(entry.command, entry.args)}
+            onClick={() => run(commands, entry)}
+          >
+            {label(entry)}
+          </button>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+/** The active notebook has not used the GPU. */
+export function UnusedCard({ trans }: { trans: ITranslation }): JSX.Element {
+  return (
+    <section
+      className="jp-GpuShare-card"
+      aria-label={thisNotebook(trans)}
+      data-mark="idle"
+    >
+      <p>{trans.__('This notebook has not used the GPU yet.')}</p>
+    </section>
+  );
+}
+
+interface IUnsharedCardProps {
+  kernel: IUnshared;
+  context: IRowContext;
+}
+
+/** Why the active notebook does not share the GPU, and what to do about it. */
+export function UnsharedCard(props: IUnsharedCardProps): JSX.Element {
+  const { kernel, context } = props;
+  const { wording, commands } = context;
+  const { trans } = wording;
+  const { title, text } = unsharedText(thisNotebook(trans), kernel, trans);
+  const restart = { command: RESTART };
+  return (
+    <section
+      className="jp-GpuShare-card"
+      aria-label={thisNotebook(trans)}
+      data-mark="unshared"
+    >
+      <p className="jp-GpuShare-cardState">
+        <Shape mark="unshared" />
+        <span>{title}</span>
+      </p>
+      <p>{text}</p>
+      {isPossible(commands, restart) && (
+        <div className="jp-GpuShare-cardActions">
+          <button type="button" onClick={() => run(commands, restart)}>
+            {commands.label(RESTART)}
+          </button>
+        </div>
+      )}
+    </section>
+  );
+}

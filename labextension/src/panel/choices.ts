@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { CommandRegistry } from '@lumino/commands';
+
+import { isPossible } from '../actions/run';
+import type { IEntry } from '../actions/table';
+import { isRunning, isWaiting } from '../core/status';
+import type { IGroup } from '../core/status';
+import { CommandIds } from '../tokens';
+
+/** Actions that the card offers; its menu has the others. */
+const MOST = 2;
+
+/** The command of JupyterLab that restarts the kernel of the active document. */
+export const RESTART = 'kernelmenu:restart';
+
+/**
+ * The actions that make most sense for the active notebook in its state.
+ *
+ * @param holder - The notebook that it is waiting for.
+ */
+export function choicesOf(
+  group: IGroup,
+  holder: IGroup | null,
+  commands: CommandRegistry
+): IEntry[] {
+  return entriesOf(group, holder)
+    .filter(entry => isPossible(commands, entry))
+    .slice(0, MOST);
+}
+
+function entriesOf(group: IGroup, holder: IGroup | null): IEntry[] {
+  if (group.wishes.held) {
+    return [];
+  }
+  const args = { group: group.id };
+  const entry = (command: string): IEntry => ({ command, args });
+  if (group.wishes.frozen) {
+    return [entry(CommandIds.toggleFrozen)];
+  }
+  const priority = {
+    command: CommandIds.setPriority,
+    args: {
+      ...args,
+      priority: group.class === 'background' ? 'interactive' : 'background'
+    }
+  };
+  if (isWaiting(group)) {
+    return [
+      ...(holder
+        ? [{ command: CommandIds.goTo, args: { group: holder.id } }]
+        : []),
+      priority
+    ];
+  }
+  if (isRunning(group) || group.state === 'held') {
+    return [entry(CommandIds.release), priority];
+  }
+  return [
+    entry(CommandIds.wake),
+    entry(CommandIds.offload),
+    entry(CommandIds.hibernate)
+  ];
+}

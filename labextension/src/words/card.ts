@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { formatBytes, formatDuration } from '../core/format';
+import type { IGroup } from '../core/status';
+import { isWaiting, memoryOf } from '../core/status';
+import type { ITranslation } from '../core/translation';
+import { gpusText } from './details';
+import { hostMemoryText, runningText } from './panel';
+import { whyText } from './reasons';
+import type { IWording } from './short';
+import { leftText, onGpuText, placeText } from './short';
+import { freedText, turnText, wakeText } from './states';
+
+/** The state of the active notebook, with the one time that matters: `Waiting, 2nd · about 9 s`. */
+export function cardState(
+  group: IGroup,
+  trans: ITranslation,
+  now: number
+): string {
+  const name = stateOf(group, trans, now);
+  const isStopped = group.wishes.frozen || group.wishes.held;
+  const time =
+    isStopped || !isWaiting(group)
+      ? turnText(group, trans, now)
+      : leftText(group, trans, now);
+  return time === null ? name : [name, time].join(' · ');
+}
+
+function stateOf(group: IGroup, trans: ITranslation, now: number): string {
+  if (group.wishes.held) {
+    return trans.__('On hold');
+  }
+  if (group.wishes.frozen) {
+    return trans.__('Frozen');
+  }
+  const since = formatDuration(now - (group.cell?.since ?? group.since));
+  switch (group.state) {
+    case 'waiting':
+      return trans.__('Waiting, %1', placeText(group.position, trans));
+    case 'waking':
+      return trans.__('Waking up');
+    case 'running':
+      return group.yields_in === null
+        ? trans.__('Running for %1', since)
+        : runningText(trans);
+    case 'yielding':
+      return trans.__('Finishing its queued GPU work');
+    case 'moving':
+      return trans.__('Restoring');
+    case 'hibernated':
+      return trans.__('Hibernated');
+    case 'held':
+      return trans.__('Idle lease');
+    case 'idle':
+      return group.cell
+        ? trans.__('Cell running, not using the GPU')
+        : trans.__('Idle for %1', since);
+    // Newer schedulers may report other states.
+    default:
+      return group.state;
+  }
+}
+
+/** Why the active notebook is in its state. */
+export function cardReason(
+  group: IGroup,
+  wording: IWording,
+  now: number
+): string {
+  const { trans } = wording;
+  if (group.wishes.held) {
+    return trans.__('Only an administrator can resume it.');
+  }
+  if (group.wishes.frozen) {
+    return trans.__('It does not use the GPU until you unfreeze it.');
+  }
+  switch (group.state) {
+    case 'waiting':
+    case 'waking':
+    case 'moving': {
+      // The state has a time already, if the scheduler has estimated one.
+      const isTimed = leftText(group, trans, now) !== null;
+      return group.reason && group.reason.code !== 'waking'
+        ? whyText(group, wording, isTimed ? null : now - group.at)
+        : '';
+    }
+    case 'held':
+      return trans.__('It can use the GPU again without waiting.');
+    default:
+      return '';
+  }
+}
+
+/**
+ * What the active notebook keeps on the GPU, and on which one.
+ *
+ * @param gpus - The numbers of the GPUs by their uuids, where there are several.
+ */
+export function cardMemory(
+  group: IGroup,
+  wording: IWording,
+  gpus: ReadonlyMap<string, number> | null
+): string {
+  const { trans, units } = wording;
+  const { resident, swapped } = memoryOf(group);
+  const parts: string[] = [];
+  if (group.state === 'hibernated' && group.hibernation) {
+    parts.push(
+      freedText(group.hibernation, wording),
+      ...[wakeText(group.hibernation, trans)].filter(Boolean)
+    );
+  } else {
+    if (resident > 0) {
+      const size = formatBytes(resident, units);
+      parts.push(
+        group.state === 'idle'
+          ? trans.__('keeps %1 on the GPU', size)
+          : onGpuText(size, trans)
+      );
+    }
+    if (swapped > 0) {
+      parts.push(hostMemoryText(formatBytes(swapped, units), trans));
+    }
+    if (parts.length === 0) {
+      parts.push(trans.__('nothing on the GPU'));
+    }
+  }
+  const numbers = gpusText(group, gpus, trans);
+  return [...parts, ...(numbers ? [numbers] : [])].join(' · ');
+}

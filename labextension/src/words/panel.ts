@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { Units } from '../core/format';
+import { formatPart } from '../core/format';
+import type { ITranslation } from '../core/translation';
+
+// What several parts of the panel say.
+
+/** The label of a button that opens a menu with all actions. */
+export function moreText(trans: ITranslation): string {
+  return trans.__('More actions');
+}
+
+/** The label of the buttons of one notebook. */
+export function actionsText(name: string, trans: ITranslation): string {
+  return trans.__('Actions for %1', name);
+}
+
+/** The heading of the notebooks that are running, and the state of one. */
+export function runningText(trans: ITranslation): string {
+  return trans.__('Running');
+}
+
+/** How busy a GPU is. */
+export function busyText(percent: number, trans: ITranslation): string {
+  return trans.__('%1 % busy', Math.round(percent));
+}
+
+/** `5.6 of 8 GiB`. */
+export function partText(
+  part: number,
+  whole: number,
+  units: Units,
+  trans: ITranslation
+): string {
+  const [used, total] = formatPart(part, whole, units);
+  return trans.__('%1 of %2', used, total);
+}
+
+/** How much is in host memory. */
+export function hostMemoryText(size: string, trans: ITranslation): string {
+  return trans.__('%1 in host memory', size);
+}
