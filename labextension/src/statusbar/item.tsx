@@ -17,6 +17,24 @@ import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
 import { statusText } from '../words/statusbar';
 import type * as Details from '../words/details';
 
+/** Since when the server has had no GPU, in the browser's storage. */
+const SINCE = 'jupyter-gpushare:no-gpu-since';
+
+/** Milliseconds after which this is no news any more. */
+const DAY = 86_400_000;
+
+/** Whether users have known for a day that the server has no GPU. */
+function isOldNews(code: string): boolean {
+  if (code !== 'no_driver') {
+    localStorage.removeItem(SINCE);
+    return false;
+  }
+  const now = Date.now();
+  const since = Number(localStorage.getItem(SINCE)) || now;
+  localStorage.setItem(SINCE, `${since}`);
+  return now - since > DAY;
+}
+
 /** The item in the status bar. */
 export class StatusItem extends ReactWidget {
   constructor(options: StatusItem.IOptions) {
@@ -135,7 +153,13 @@ export class StatusItem extends ReactWidget {
   }
 
   private _onChanged(): void {
-    const wanted = this._options.model.preferences.statusBar !== 'none';
+    const { preferences, status } = this._options.model;
+    const code = status?.availability.code;
+    if (code && code !== this._code) {
+      this._code = code;
+      this._isQuiet = isOldNews(code);
+    }
+    const wanted = preferences.statusBar !== 'none' && !this._isQuiet;
     if (wanted !== this._wanted) {
       this._wanted = wanted;
       this._wantedChanged.emit();
@@ -158,7 +182,9 @@ export class StatusItem extends ReactWidget {
     }
   }
 
+  private _code = '';
   private _details: typeof Details | null = null;
+  private _isQuiet = false;
   private _loading: Promise<void> | null = null;
   private _look: IDisposable | null = null;
   private _options: StatusItem.IOptions;

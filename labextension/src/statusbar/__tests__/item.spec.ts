@@ -69,6 +69,45 @@ const text = (): string => plain(item.node.textContent ?? '');
 const title = (): string =>
   plain(screen.getByRole('button').getAttribute('title') ?? '');
 
+describe('on a server without a GPU', () => {
+  const none = { availability: { code: 'no_driver', params: {} }, gpus: [] };
+
+  afterEach(() => localStorage.clear());
+
+  /** A new page. */
+  const reload = (): Promise<void> =>
+    settle(() => {
+      item.dispose();
+      const commands = new CommandRegistry();
+      item = new StatusItem({ model, documents, commands, trans });
+      Widget.attach(item, document.body);
+    });
+
+  it('says so for a day, and is quiet then', async () => {
+    await tell([], none);
+    expect(text()).toBe('GPU: not shared');
+    jest.setSystemTime(Date.now() + 23 * 3_600_000);
+    await reload();
+    expect(item.wanted).toBe(true);
+    jest.setSystemTime(Date.now() + 2 * 3_600_000);
+    await reload();
+    expect(item.wanted).toBe(false);
+    expect(text()).toBe('');
+  });
+
+  it('speaks again once there is a GPU', async () => {
+    localStorage.setItem('jupyter-gpushare:no-gpu-since', '1');
+    await tell([], none);
+    expect(item.wanted).toBe(false);
+    await tell([makeGroup('plots')]);
+    expect(item.wanted).toBe(true);
+    expect(text()).toContain('idle');
+    // The next time counts from its beginning.
+    await tell([], none);
+    expect(item.wanted).toBe(true);
+  });
+});
+
 it('says nothing while nothing is known', () => {
   expect(text()).toBe('');
 });
