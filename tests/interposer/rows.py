@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from tests.support import fork_server
 from tests.support.machine import PATIENCE, Machine
-from tests.support.sim import LIBRARIES, PRELUDE, TOOLS, sim_env
+from tests.support.sim import LIBRARIES, MODULES, PRELUDE, TOOLS, sim_env
 
 MakeMachine = Callable[..., Machine]
 
@@ -53,12 +56,15 @@ class Runner:
     """A row's program."""
 
     def __init__(self, environ: dict[str, str], code: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + TOOLS + STEPS + code],
-            env=environ,
+        # No pipe: what it writes is there, however much it is, when it has ended.
+        self._standard_error = io.FileIO(os.memfd_create("standard error"))
+        self.process = fork_server.popen(
+            ["-c", PRELUDE + TOOLS + STEPS + code],
+            environ=environ,
+            modules=MODULES,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._standard_error,
             text=True,
         )
         self.errors = ""
@@ -69,7 +75,9 @@ class Runner:
         line = self.process.stdout.readline()
         if line:
             return line.strip()
-        _, self.errors = self.process.communicate(timeout=PATIENCE)
+        self.process.wait(PATIENCE)
+        self._standard_error.seek(0)
+        self.errors = self._standard_error.readall().decode()
         assert self.process.returncode == 0, self.errors
         return None
 
@@ -80,7 +88,12 @@ class Runner:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self._standard_error.close()
 
 
 def evict(machine: Machine, name: str, busy: bool) -> None:

@@ -19,6 +19,8 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 
 from jupyter_gpushare.benchmarks.published.notebooks import answering
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
+from tests.support import fork_server
+from tests.support.scheduler import SCHEDULER
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0
@@ -42,8 +44,10 @@ def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 @pytest.fixture
 def scheduler() -> Iterator[Callable[..., dict[str, Any]]]:
     """Run a scheduler; the value asks it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jupyter_gpushare.scheduler", "--parent-pipe"], stdin=subprocess.PIPE
+    process = fork_server.popen(
+        ["-m", "jupyter_gpushare.scheduler", "--parent-pipe"],
+        modules=SCHEDULER,
+        stdin=subprocess.PIPE,
     )
 
     def ask(op: str, **params: Any) -> dict[str, Any]:

@@ -23,6 +23,9 @@ from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
+from tests.server_extension.schedulers import forked_schedulers
+
+__all__ = ["forked_schedulers"]
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0

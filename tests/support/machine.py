@@ -27,6 +27,8 @@ from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries, find_drive
 from jupyter_gpushare.scheduler.memory.pool import Pool
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from tests.support import fork_server
+from tests.support.scheduler import SCHEDULER
 
 #: The GPU has 256 of them. Comparing bytes in Python is what takes the tests' time.
 UNIT = 1 << 18
@@ -43,14 +45,14 @@ class Program:
         # No pipe: what it wrote before it answered is there, with nobody who has to read it first.
         self._standard_error = os.memfd_create("standard error")
         self._last_words: list[str] | None = None
-        self.process = subprocess.Popen(
-            [sys.executable, str(WORKER)],
-            env=environ,
+        self.process = fork_server.popen(
+            [str(WORKER)],
+            environ=environ,
+            modules=["ctypes", "json", "queue", "resource", "threading", "typing"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._standard_error,
             text=True,
-            bufsize=1,
         )
         self.replies: dict[int, dict[str, Any]] = {}
         self.arrived: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -154,7 +156,7 @@ class Machine:
             "GPUSHARE_SOCKET": str(self.socket),
             **parameters,
         }
-        self.scheduler: subprocess.Popen[str] | None = None
+        self.scheduler: fork_server.Process | None = None
         self.programs: list[Program] = []
         #: Other builds of our libraries, and what has to be preloaded before them.
         self.libraries: Path | None = None
@@ -163,20 +165,23 @@ class Machine:
         self.preload_first: tuple[str, ...] = ()
 
     def start_scheduler(self, *flags: str) -> None:
-        self.scheduler = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "jupyter_gpushare.scheduler",
-                "--socket",
-                str(self.socket),
-                *flags,
-            ],
-            env=self.environ,
-            cwd=self.scheduler_folder,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        arguments = ["-m", "jupyter_gpushare.scheduler", "--socket", str(self.socket), *flags]
+        if self.scheduler_folder is None:
+            self.scheduler = fork_server.popen(
+                arguments,
+                environ=self.environ,
+                modules=SCHEDULER,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            self.scheduler = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=self.environ,
+                cwd=self.scheduler_folder,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         assert self.scheduler.stdout is not None
         assert "ready" in self.scheduler.stdout.readline()
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from tests.support import fork_server
 from tests.support.client import PATIENCE
 from tests.support.fake_hub import FakeHub, Peer
+from tests.support.scheduler import SCHEDULER
 
 
 class Node:
@@ -34,12 +36,13 @@ class Node:
             **settings,
         }
         self.config.write_text(json.dumps({"NodeScheduler": settings}))
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
 
     def start(self) -> None:
         self.path.parent.chmod(0o755)
-        self.process = subprocess.Popen(
-            [*(sys.executable, "-m", "jupyter_gpushare.scheduler", "--config"), str(self.config)],
+        self.process = fork_server.popen(
+            [*("-m", "jupyter_gpushare.scheduler", "--config"), str(self.config)],
+            modules=SCHEDULER,
             stdout=subprocess.PIPE,
         )
         assert self.process.stdout is not None
@@ -106,13 +109,15 @@ class Place:
             return client.request(op, **params)
 
 
-#: Becomes the scheduler with the socket as its descriptor 3, as systemd's service manager does.
-EXEC = """
-import os, sys
+#: Runs the scheduler with the socket as its descriptor 3, as systemd's service manager does.
+ACTIVATED = """
+import os, runpy, sys
 os.dup2(int(sys.argv[1]), 3)
 os.set_inheritable(3, True)
 os.environ["LISTEN_PID"] = sys.argv[2] or str(os.getpid())
-os.execv(sys.executable, [sys.executable, "-m", "jupyter_gpushare.scheduler", *sys.argv[3:]])
+del sys.argv[1:3]
+sys.modules.pop("jupyter_gpushare.scheduler.__main__", None)
+runpy.run_module("jupyter_gpushare.scheduler", run_name="__main__", alter_sys=True)
 """
 
 
@@ -130,16 +135,17 @@ class Activator:
         self.news.settimeout(PATIENCE)
         self.news.bind(str(place.folder / "notify"))
         (place.folder / "notify").chmod(0o666)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
 
     def start(self, *, pid: str = "", count: str = "1", ready: bool = True) -> None:
         with self.place.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = fork_server.popen(
                 [
-                    *(sys.executable, "-c", EXEC, str(self.listener.fileno())),
+                    *("-c", ACTIVATED, str(self.listener.fileno())),
                     *(pid, "--config", str(self.place.config)),
                 ],
-                env={
+                modules=SCHEDULER,
+                environ={
                     **self.place.environ,
                     "LISTEN_FDS": count,
                     "LISTEN_FDNAMES": "gpushare.socket",

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,9 +14,29 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from tests.support import fork_server
 from tests.support.client import PATIENCE, FakeClient
 
 GIB = 1 << 30
+#: What a scheduler imports.
+SCHEDULER = (
+    *(
+        f"jupyter_gpushare.scheduler.{name}"
+        for name in (
+            "__main__",
+            "gpu.checkpoint_helper",
+            "gpu.devices",
+            "node.config",
+            "node.principals",
+            "observability.recording",
+            "server.options",
+            "server.requests",
+            "server.server",
+        )
+    ),
+    "encodings.ascii",
+    "pynvml",
+)
 
 
 class Scheduler:
@@ -27,9 +46,10 @@ class Scheduler:
         self.path = Path(environ["GPUSHARE_SOCKET"])
         self._log = log
         with log.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_gpushare.scheduler", *arguments],
-                env=environ,
+            self.process = fork_server.popen(
+                ["-m", "jupyter_gpushare.scheduler", *arguments],
+                environ=environ,
+                modules=SCHEDULER,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import fork_server
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ROOT / "jupyter_gpushare" / "lib" / "sim"
 MIB = 1 << 20
@@ -129,18 +131,25 @@ def sim_env(name: str | None = None, **parameters: object) -> Iterator[dict[str,
         Path(f"/dev/shm/gpushare-sim-{name}").unlink(missing_ok=True)
 
 
+#: What the prelude and most programs import.
+MODULES = ("cuda.bindings.driver", "cuda.core", "numpy", "numpy.random")
+
+
 def command(code: str) -> list[str]:
     """Return the command that runs the prelude and the code."""
-    return [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+    return [sys.executable, *arguments(code)]
+
+
+def arguments(code: str) -> list[str]:
+    """Return the same for any Python."""
+    return ["-c", PRELUDE + textwrap.dedent(code)]
 
 
 def run(
     environment: dict[str, str], code: str, *, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run code on the machine to its end."""
-    done = subprocess.run(
-        command(code), env=environment, capture_output=True, text=True, timeout=60
-    )
+    done = fork_server.run(arguments(code), environ=environment, modules=MODULES, timeout=60)
     if check:
         assert done.returncode == 0, done.stderr + done.stdout
     return done
@@ -150,8 +159,13 @@ class Talker:
     """A program on the machine that says and hears lines."""
 
     def __init__(self, environment: dict[str, str], code: str) -> None:
-        self.process = subprocess.Popen(
-            command(code), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        self.process = fork_server.popen(
+            arguments(code),
+            environ=environment,
+            modules=MODULES,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def heard(self) -> str:

@@ -16,8 +16,10 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
+from tests.support import fork_server
 from tests.support.hub.hub import Hub, until
 from tests.support.lab import PATIENCE
+from tests.support.scheduler import SCHEDULER
 
 
 @contextlib.contextmanager
@@ -73,18 +75,19 @@ class Node:
         self._config.write_text(
             "".join(f"c.NodeScheduler.{name} = {value!r}\n" for name, value in settings.items())
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with (self.folder / "scheduler.log").open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = fork_server.popen(
                 [
-                    *(sys.executable, "-m", "jupyter_gpushare.cli.main", "scheduler"),
+                    *("-m", "jupyter_gpushare.cli.main", "scheduler"),
                     *("--config", str(self._config), "--log-level", "info"),
                 ],
-                env={**kept, **self._environ},
+                environ={**kept, **self._environ},
+                modules=SCHEDULER,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

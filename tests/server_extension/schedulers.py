@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lets the extension start its schedulers by the fork server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support import fork_server
+from tests.support.scheduler import SCHEDULER
+
+
+class Child:
+    """What ``asyncio.create_subprocess_exec`` returns, as far as the extension uses it."""
+
+    def __init__(self, process: fork_server.Process, stdout: asyncio.StreamReader) -> None:
+        self.stdin = process.stdin
+        self.stdout = stdout
+        self.pid = process.pid
+        self.send_signal = process.send_signal
+        self._process = process
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    async def wait(self) -> int:
+        while (status := self._process.poll()) is None:
+            await asyncio.sleep(0.01)
+        return status
+
+
+start_any = asyncio.create_subprocess_exec
+
+
+async def start(python: str, *arguments: str, **options: Any) -> Any:
+    """Start a scheduler, or anything else."""
+    if arguments[:2] != ("-m", "jupyter_gpushare.scheduler"):
+        return await start_any(python, *arguments, **options)
+    environ = options.pop("env")
+    process = fork_server.popen(arguments, environ=environ, modules=SCHEDULER, **options)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    return Child(process, reader)
+
+
+@pytest.fixture(autouse=True)
+def forked_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
