@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from jupyter_gpushare import LIBRARIES
 from tests.differential.fuzzing import Totals, fuzz
 from tests.differential.programs import Recipe
 from tests.differential.running import Player, build_player, place
+from tests.support.builds import build
 from tests.support.sanitizers import BELOW_ZERO, OUT_OF_ORDER, SANITIZERS, sanitized
 
 __all__ = ["sanitized"]
@@ -84,15 +83,13 @@ def nothing_is_found(
 
 
 @pytest.fixture(scope="session")
-def checked(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+def checked(root: Path) -> Path:
     """Build the interposer with the check of the locks' order and without a sanitizer; return its folder."""
-    folder = tmp_path_factory.mktemp("ranks")
-    command = ["make", "-s", "-j2", "-C", str(root / "csrc"), "interposer", "LOCK_RANKS=1"]
-    command += ["CFLAGS=-O1 -g1", f"PYTHON={sys.executable}"]
-    command += [f"BUILD={folder / 'build'}", f"OUT={folder / 'lib'}"]
-    subprocess.run(command, check=True)
-    (folder / "lib/sim").symlink_to(LIBRARIES / "sim")
-    return folder / "lib"
+    libraries = build(root, "ranks", "interposer", "LOCK_RANKS=1", "CFLAGS=-O1 -g1")
+    sim = libraries / "sim"
+    sim.unlink(missing_ok=True)
+    sim.symlink_to(LIBRARIES / "sim")
+    return libraries
 
 
 def test_locks_are_taken_in_order_in_programs_of_all_kinds(tmp_path: Path, checked: Path) -> None:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support.builds import build
 
 #: What every such build says where locks are taken in another order than that of their ranks.
 OUT_OF_ORDER = "locks out of order"
@@ -37,28 +38,20 @@ SANITIZERS = {
 
 
 @pytest.fixture(scope="session")
-def sanitized(
-    tmp_path_factory: pytest.TempPathFactory, root: Path
-) -> Callable[[str], tuple[Path, str]]:
+def sanitized(root: Path) -> Callable[[str], tuple[Path, str]]:
     """Return a function that builds our libraries with a sanitizer: their folder and its runtime."""
 
     @cache
-    def build(name: str) -> tuple[Path, str]:
-        folder = tmp_path_factory.mktemp(name.replace(",", "-"))
-        command = ["make", "-s", "-j2", "-C", str(root / "csrc"), "interposer", "sim"]
-        command += [f"SANITIZE={name}", f"CFLAGS={SANITIZERS[name][3]} -g1"]
-        command += [
-            f"PYTHON={sys.executable}",
-            f"BUILD={folder / 'build'}",
-            f"OUT={folder / 'lib'}",
-        ]
-        subprocess.run(command, check=True)
+    def make(name: str) -> tuple[Path, str]:
+        flags = f"CFLAGS={SANITIZERS[name][3]} -g1"
+        folder = name.replace(",", "-")
+        libraries = build(root, folder, "interposer", "sim", f"SANITIZE={name}", flags)
         runtime = subprocess.run(
             ["cc", f"-print-file-name={SANITIZERS[name][1]}"],
             check=True,
             capture_output=True,
             text=True,
         )
-        return folder / "lib", runtime.stdout.strip()
+        return libraries, runtime.stdout.strip()
 
-    return build
+    return make
