@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.environment import COMPILER
 from tests.support.properties import PROPERTY_TIMEOUT
 from tests.support.workshop import Workshop
 
@@ -39,14 +41,23 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _private_environment() -> Iterator[None]:
+def _private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the tests away from the scheduler and the settings of whoever runs them."""
+    # Parallel workers of pytest have folders in one that they share.
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    compiler = shared / "kernels" / "compiler"
+    compiler.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        compiler.symlink_to(Path(__file__).with_name("support") / "kernel-compiler")
     # Not pytest's own folder: a socket's path can have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gs-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         for name in [*os.environ]:
             if name.startswith("GPUSHARE_") or name == "JUPYTER_DEFAULT_PROVISIONER_NAME":
                 patch.delenv(name)
+        patch.setenv(COMPILER, str(compiler))
         yield
 
 

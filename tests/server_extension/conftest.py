@@ -24,6 +24,7 @@ from traitlets.config import Config
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.server_extension.schedulers import forked_schedulers
+from tests.support.environment import inherited
 
 __all__ = ["forked_schedulers"]
 
@@ -70,7 +71,7 @@ def runtime() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def environment(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test a simulated GPU and a scheduler of its own."""
-    for name in [name for name in os.environ if name.startswith("GPUSHARE_")]:
+    for name in os.environ.keys() - inherited().keys():
         monkeypatch.delenv(name)
     monkeypatch.delenv("JUPYTER_DEFAULT_PROVISIONER_NAME", raising=False)
     monkeypatch.setenv("GPUSHARE_SIM", "1")

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.environment import inherited
+
 TOKEN = "a-token"
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
@@ -169,9 +171,8 @@ class Lab:
 
 def environment(runtime: Path) -> dict[str, str]:
     """Return the environment of servers that share one simulated GPU."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSHARE_", "JUPYTER_"))}
     return {
-        **kept,
+        **inherited("JUPYTER_"),
         "GPUSHARE_SIM": "1",
         "GPUSHARE_SIM_MEMORY": "8GiB",
         "GPUSHARE_SIM_NAME": runtime.name,

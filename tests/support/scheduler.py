@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -16,6 +15,7 @@ import pytest
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.support import fork_server
 from tests.support.client import PATIENCE, FakeClient
+from tests.support.environment import inherited
 
 GIB = 1 << 30
 #: What a scheduler imports.
@@ -105,7 +105,7 @@ def simulated(folder: Path) -> Iterator[dict[str, str]]:
     """The same, in a folder."""
     name = f"scheduler-test-{uuid.uuid4().hex[:12]}"
     yield {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")},
+        **inherited(),
         "GPUSHARE_SIM": "1",
         "GPUSHARE_SIM_NAME": name,
         "GPUSHARE_SIM_MEMORY": "8GiB",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import fork_server
+from tests.support.environment import inherited
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ROOT / "jupyter_gpushare" / "lib" / "sim"
@@ -112,9 +112,7 @@ def sim_env(name: str | None = None, **parameters: object) -> Iterator[dict[str,
         Its parameters: ``memory="64MiB"`` is ``GPUSHARE_SIM_MEMORY``.
     """
     name = name or f"test-{uuid.uuid4().hex[:12]}"
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith("GPUSHARE_")
-    }
+    environment = inherited()
     for library in ("libcuda.so.1", "libnvidia-ml.so.1", "libnvrtc.so.13"):
         assert (LIBRARIES / library).exists(), "build the simulated driver first: make -C csrc sim"
     environment["LD_PRELOAD"] = ":".join(

@@ -17,6 +17,7 @@ from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from tests.support import fork_server
+from tests.support.environment import inherited
 from tests.support.hub.hub import Hub, until
 from tests.support.lab import PATIENCE
 from tests.support.scheduler import SCHEDULER
@@ -79,14 +80,13 @@ class Node:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with (self.folder / "scheduler.log").open("ab") as log:
             self.process = fork_server.popen(
                 [
                     *("-m", "jupyter_gpushare.cli.main", "scheduler"),
                     *("--config", str(self._config), "--log-level", "info"),
                 ],
-                environ={**kept, **self._environ},
+                environ={**inherited(), **self._environ},
                 modules=SCHEDULER,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
