@@ -16,6 +16,9 @@ import pytest
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.doctor.command import _obstacle
 from jupyter_gpushare.scheduler.gpu.drivers import libraries
+from tests.cli.conftest import MODULES
+from tests.support import fork_server
+from tests.support.scheduler import SCHEDULER
 
 GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]
 
@@ -33,23 +36,29 @@ def _place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def doctor(
     *arguments: str, under: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*GPUSHARE, *under, *(GPUSHARE if under else ()), "doctor", *arguments],
-        capture_output=True,
-        text=True,
+    return fork_server.run(
+        [*GPUSHARE[1:], *under, *(GPUSHARE if under else ()), "doctor", *arguments],
+        environ={**os.environ, **environment},
+        modules=MODULES,
         timeout=90,
-        check=False,
-        env={**os.environ, **environment},
     )
 
 
 @contextmanager
 def scheduler(*arguments: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "jupyter_gpushare.scheduler", "--parent-pipe", *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        yield
+    process = fork_server.popen(
+        ["-m", "jupyter_gpushare.scheduler", "--parent-pipe", *arguments],
+        modules=SCHEDULER,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout:
+        with process.stdin:
+            assert process.stdout.readline() == b"ready\n"
+            yield
+        process.wait(90)
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
