@@ -83,16 +83,51 @@ def chromium() -> str:
     pytest.skip("no Chromium here (Debian: apt-get install chromium)")
 
 
+#: The files whose tests take longest, in that order. One of them that began last would end long after all others.
+LONGEST = [
+    "interposer/test_kinds.py",
+    "differential/test_sanitized.py",
+    "interposer/test_failures.py",
+    "interposer/test_bare_driver.py",
+    "scheduler/test_shares.py",
+    "scheduler/test_control.py",
+    "scheduler/test_hibernation.py",
+    "kernel_provisioner/test_provisioner.py",
+    "interposer/test_restores.py",
+    "interposer/test_captures.py",
+    "benchmarks/test_short.py",
+    "labextension/test_panel.py",
+    "cli/doctor/test_doctor.py",
+    "interposer/test_suspected.py",
+    "interposer/test_managed.py",
+    "hub/test_service.py",
+    "interposer/test_sharing.py",
+    "interposer/test_pacing.py",
+    "differential/test_differential.py",
+    "scheduler/test_server.py",
+    "scheduler/test_properties.py",
+    "hub/test_service_page.py",
+    "server_extension/test_status.py",
+    "scheduler/test_estimates.py",
+]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each property test the time to report its example, and run the scheduler's tests last.
+    """Give each property test the time to report its example, and put the items in order.
 
-    Files of the scheduler's tests take seconds, so that parallel workers end at about the same time.
+    The longest files come first, and the scheduler's, which are many and short, come last, so that parallel workers end
+    at about the same time.
     """
     for item in items:
         if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT))
-    items.sort(key=lambda item: item.path.parent.name == "scheduler")
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(LONGEST)}
+    last = len(places)
+    items.sort(
+        key=lambda item: places.get(item.path, last + (item.path.parent.name == "scheduler"))
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

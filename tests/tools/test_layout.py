@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tests import helpers from their own folder and from ``tests/support``, never from other tests."""
+"""How the tests are laid out: helpers are in their own folder and in ``tests/support``, never in other tests."""
 
 from __future__ import annotations
 
@@ -71,3 +71,13 @@ def test_what_tests_may_import(tmp_path: Path, importer: str, module: str, allow
         (tmp_path / file).touch()
     (tmp_path / importer).write_text(f"from {module} import x\n")
     assert len(complaints(tmp_path)) == (not allowed)
+
+
+def test_the_longest_files_are_there(root: Path) -> None:
+    """Renamed, a file would begin late."""
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse((root / "tests" / "conftest.py").read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONGEST"
+    )
+    assert [name for name in names if not (root / "tests" / name).exists()] == []
