@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib
 import json
@@ -173,6 +174,16 @@ class Server:
         self.process.wait()
 
 
+@functools.cache
+def _can_wait() -> bool:
+    """Return whether this system lets a process wait for the end of another one that is not its child."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
 _servers: dict[tuple[object, ...], Server | None] = {}
 
 
@@ -188,7 +199,7 @@ def _server(environ: Mapping[str, str], modules: Sequence[str]) -> Server | None
     """Return the server for such processes, except at the first time."""
     early = {name: value for name, value in environ.items() if name.startswith(EARLY)}
     key = (*sorted(early.items()), *modules)
-    if key not in _servers or not hasattr(os, "pidfd_open"):
+    if key not in _servers or not _can_wait():
         _servers[key] = None
         return None
     server = _servers[key]
