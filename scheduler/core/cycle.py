@@ -80,7 +80,10 @@ class Cycle:
 
     def _sort(self) -> None:
         """Sort the queue if the policy's ranks may have changed."""
-        version, sorted_by = self.policy.version, self.queue.sorted_by
+        sorted_by = self.queue.sorted_by
+        if not self.model.queue and self.policy.failures == sorted_by[0]:
+            return  # there is nothing to sort
+        version = self.policy.version
         if version != sorted_by:
             if version[0] != sorted_by[0]:
                 # It is another policy.

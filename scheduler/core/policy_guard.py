@@ -37,7 +37,8 @@ class Guard:
         self._install(registry.make(name, view))
         #: The name of the policy that failed and its error, until a notice was made.
         self.failure: tuple[str, str] | None = None
-        self._failures = 0
+        #: The number of policies that have failed.
+        self.failures = 0
 
     def use(self, name: str) -> None:
         """Use another policy from now on.
@@ -60,7 +61,7 @@ class Guard:
     def version(self) -> tuple[int, int]:
         """A value that changes whenever ranks may have changed."""
         try:
-            return self._failures, self.policy.version
+            return self.failures, self.policy.version
         except Exception as error:
             self._replace("version", error)
             return self.version
@@ -132,7 +133,7 @@ class Guard:
             # The last policy is ours, so this is a fault of ours.
             raise error
         self._install(self._fallbacks[place](self._view))
-        self._failures += 1
+        self.failures += 1
         self.failure = failed.name, f"{what}: {str(error) or type(error).__name__}"
 
 
