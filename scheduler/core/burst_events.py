@@ -51,8 +51,7 @@ class BurstEvents:
                 self.leases.grant(client)
             return
         client.wants = True
-        if group.yielding:
-            self.collectives.step_asked(client)
+        self.collectives.step_asked(client)
         if group.wait is None:
             self.activity.end_absence(group)
             group.wait = self.queue.enqueue(group)
