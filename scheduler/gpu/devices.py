@@ -88,7 +88,7 @@ class Devices:
                 uuids = [_text(self._nvml.nvmlDeviceGetUUID(unit)) for unit in units]
             except self._nvml.NVMLError as error:
                 # A GPU that fell off the bus must not hide the others.
-                log.warning("NVML does not tell of GPU %d: %s", index, error)
+                log.warning("NVML has no information about GPU %d: %s", index, error)
                 continue
             for place, (unit, gpu) in enumerate(zip(units, uuids, strict=True)):
                 if gpu in self._handles:
@@ -125,7 +125,7 @@ class Devices:
         try:
             return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
         except nvml.NVMLError as error:
-            log.debug("NVML does not say what the driver keeps for itself: %s", error)
+            log.debug("NVML does not report the driver's own memory: %s", error)
             return 0
 
     def read(self, gpu: str) -> Device | None:

@@ -84,7 +84,7 @@ class Helper:
                 self._answer(line.decode("ascii", "replace"))
         except (TypeError, ValueError):
             # It is unknown which request this answered, and that one would wait forever.
-            log.warning("the hibernator says what is no answer; killing it")
+            log.warning("the checkpoint helper sent an invalid answer and is killed")
             self._kill()
         status = await self.process.wait()
         await self._logging

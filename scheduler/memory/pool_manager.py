@@ -207,7 +207,11 @@ class PoolManager:
         if pool is None or not self._apart:
             return
         if pool.allocated() > figures.prepared + TABLE:
-            log.warning("%s made %d bytes of a pool that nobody has; given back", user, pool.trim())
+            log.warning(
+                "%s prepared %d bytes outside the limits of the pool; they were given back",
+                user,
+                pool.trim(),
+            )
         overused = figures.in_use > account.limit and figures.in_use > max(
             figures.limit, account.limit
         )

@@ -162,5 +162,5 @@ def _client(found: Any) -> Awaited:
 
 def _usage(gpu: Any, *sizes: Any) -> Usage:
     if not isinstance(gpu, str) or not all(isinstance(s, int) and 0 <= s <= LARGEST for s in sizes):
-        raise ValueError(f"it states sizes that cannot be: {sizes!r}")
+        raise ValueError(f"it states impossible sizes: {sizes!r}")
     return Usage(gpu, *sizes)

@@ -34,13 +34,15 @@ def parse_size(text: str) -> int:
     )
     if match is None:
         raise ValueError(
-            f"{text!r} is no size; write for instance 20GiB, 512MiB or a number of bytes"
+            f"invalid size {text!r}; use a number with a unit, such as 20GiB or 512MiB, or a number of bytes"
         )
     factor = _UNITS[match[2].upper()]
     # Whole numbers stay exact.
     size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
     if not 0 < size < 1 << 63:
-        raise ValueError(f"{text!r} is no possible amount of memory; write for instance 20GiB")
+        raise ValueError(
+            f"invalid size {text!r}; use an amount that memory can have, such as 20GiB"
+        )
     return size
 
 
@@ -55,7 +57,7 @@ def parse_share(name: str, value: object) -> object:
     if name in ("memory", "host"):
         # A bare number is bytes. A boolean is a number in Python, but not to users.
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
+            raise ValueError(f'invalid size {value!r}; use a number with a unit, such as "20GiB"')
         return parse_size(str(value))
     if name == "gpus":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -77,7 +77,7 @@ class Hub:
             The token is of no user, or the Hub does not answer.
         """
         if not (0 < len(token) <= LONGEST and token.isascii() and token.isprintable()):
-            raise LoginError("bad_token", "what was sent is no token of a Hub's")
+            raise LoginError("bad_token", "this is not a token of a JupyterHub")
         # Importing the Hub's client takes a while. A connection that ends in the meantime asks the Hub nothing.
         await asyncio.wait([asyncio.wrap_future(self._ready)])
         work = asyncio.run_coroutine_threadsafe(self._ask(token), self._loop)
@@ -128,7 +128,7 @@ def _principal(model: Mapping[str, Any], uid: int) -> Principal:
     """Return the user or service of one of the Hub's models."""
     name, scopes, groups = model.get("name"), model.get("scopes"), model.get("groups")
     if not isinstance(name, str) or not name:
-        raise LoginError("bad_token", "the Hub does not say whose the token is: it has no scope")
+        raise LoginError("bad_token", "the token has no scope that names its user")
     scopes = scopes if isinstance(scopes, list) else []
     groups = groups if isinstance(groups, list) else []
     # A service and a user may have the same name.

@@ -128,9 +128,9 @@ class Identities:
         if principal.admin:
             return
         if principal.kernel is not None and group != principal.kernel:
-            raise Denied("not_yours", f"this ticket is not for {group!r}, but for another kernel")
+            raise Denied("not_yours", f"this ticket is for another kernel, not for {group!r}")
         if self.owner(group) not in (None, principal.user):
-            raise Denied("not_yours", f"{group!r} is not yours, but another user's")
+            raise Denied("not_yours", f"{group!r} belongs to another user")
 
     def claim(self, principal: Principal, group: str) -> None:
         """Check whether a user may act for a group, and make it the user's if it has no owner.

@@ -102,10 +102,10 @@ def check(principal: Principal | None, operation: str, why: str = "") -> None:
     if who is Who.ADMINS:
         raise Denied(
             "not_allowed",
-            f"{operation!r} is for the scheduler's administrators, and {principal.user} is none of them",
+            f"{operation!r} is for the scheduler's administrators only, and {principal.user} is not one",
         )
     if who is Who.SERVERS and principal.kernel is not None:
         raise Denied(
             "not_allowed",
-            f"{operation!r} is for servers: a kernel's ticket speaks for that kernel alone",
+            f"{operation!r} is for Jupyter servers: a kernel's ticket is valid for that kernel only",
         )

@@ -284,7 +284,7 @@ def _read(path: Path) -> dict[str, Any]:
     with open(descriptor, encoding="utf-8") as file:
         about = os.fstat(descriptor)
         if about.st_uid not in (0, os.getuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("others than the scheduler's user may write to it")
+            raise ValueError("users other than the scheduler's may write to it")
         found = json.load(file)
     if not isinstance(found, dict) or found.get("version") != _VERSION:
         raise ValueError("it is of another release of jupyter-gpushare")
@@ -294,7 +294,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _tickets(found: Mapping[str, Any]) -> Iterator[tuple[str, Ticket]]:
     for entry in found["tickets"]:
         if not isinstance(entry, dict):
-            raise ValueError("a ticket that is none")
+            raise ValueError("an entry that is not a ticket")
         digest, teams = entry.pop("sha256"), entry.pop("teams")
         ticket = Ticket(**entry, teams=tuple(teams))
         texts = (digest, ticket.user, ticket.kernel, ticket.server, *ticket.teams)

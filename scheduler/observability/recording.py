@@ -256,7 +256,7 @@ class Recording:
         except ValueError:
             raise _unreadable(1) from None
         if not isinstance(header, dict) or header.get("gpushare") != "recording":
-            raise RecordingError("this is no recording; `gpushare record FILE` makes one")
+            raise RecordingError("this is not a recording; make one with: gpushare record FILE")
         if header.get("version") != VERSION:
             raise RecordingError(
                 f"the recording has version {header.get('version')!r} and this release reads version {VERSION}: "

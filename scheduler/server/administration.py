@@ -122,7 +122,11 @@ class Administration:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.error("what was steered before cannot be read from %s: %s", self._steering, error)
+            log.error(
+                "the earlier settings of administrators cannot be read from %s: %s",
+                self._steering,
+                error,
+            )
             return
         self._held = {group for group in held if isinstance(group, str)}
         events: list[ev.Event] = [ev.Hold(group, True) for group in self._held]
@@ -161,7 +165,11 @@ class Administration:
                 json.dump(known, file)
             fresh.replace(self._steering)
         except OSError as error:
-            log.error("what was steered cannot be kept in %s: %s", self._steering, error.strerror)
+            log.error(
+                "the settings of administrators cannot be saved to %s: %s",
+                self._steering,
+                error.strerror,
+            )
 
     # --- History ------------------------------------------------------------------------------
 

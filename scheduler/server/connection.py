@@ -178,7 +178,10 @@ class Connection(asyncio.Protocol):
         if self._work is not None:
             self._await_introduction()
         else:
-            self.refuse(errno.ETIMEDOUT, "nobody said who this is; connect and say it at once")
+            self.refuse(
+                errno.ETIMEDOUT,
+                "the program did not identify itself in time; connect again and identify it at once",
+            )
 
     def data_received(self, data: bytes) -> None:
         """Handle the complete frames that have arrived."""

@@ -187,7 +187,7 @@ class Requests:
         hub = self._server.hub
         if hub is None:
             raise RequestError(
-                "this scheduler asks no Hub whose a token is; set hub_api_url in its configuration"
+                "this scheduler uses no JupyterHub; set hub_api_url in its configuration"
             )
         who = await hub.login(asked.token, connection.uid)
         connection.speaks_for(who)
@@ -206,7 +206,7 @@ class Requests:
         identities.check(who, group)
         if identities.owner(group) not in (None, who.user):
             # An administrator may act for every group, but does not become its owner.
-            raise Denied("not_yours", f"{group!r} is not yours, but another user's")
+            raise Denied("not_yours", f"{group!r} belongs to another user")
         identities.tickets.claim(who.user, group)
 
     async def _op_ticket(self, connection: Connection, asked: bodies.Ticket) -> dict[str, Any]:
@@ -393,7 +393,7 @@ class Requests:
         who, group = self._who(connection), asked.group
         user = who.user if asked.user is None else asked.user
         if not who.admin and user != who.user:
-            raise Denied("not_yours", f"what is in front of {user!r} is not for you to say")
+            raise Denied("not_yours", f"only {user!r} can set the notebook in front of {user!r}")
         if group or who.kernel is not None:
             self._server.identities.claim(who, group)
         self._server.handle(ev.Focus(user, group))

@@ -53,7 +53,7 @@ def activated(environ: MutableMapping[str, str] | None = None) -> socket.socket 
         found = Passed(fileno=_FIRST)
     except OSError as error:
         raise ActivationError(
-            f"what was passed to the scheduler is no socket ({error.strerror}): "
+            f"the scheduler was not started with a socket ({error.strerror}): "
             "its socket unit has to have a ListenStream="
         ) from None
     listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -62,7 +62,7 @@ def test_the_id_is_its_users_before_the_kernel_starts(start: Start, tmp_path: Pa
     with Peer(found.path, uid=BEN) as server:
         assert server.ok("whoami")["claims"] is True
         server.ok("claim", group="kernel")
-    assert "not yours" in refused(client(found, "kernel", ADA)).text
+    assert "belongs to another user" in refused(client(found, "kernel", ADA)).text
     with Peer(found.path, uid=ADA) as ada:
         assert ada.denied("claim", group="kernel") == "not_yours"
         assert ada.denied("ticket", group="kernel") == "not_yours"

@@ -148,7 +148,7 @@ def refuses(node: Node, group: str) -> None:
     """Another user's process cannot attach under a group."""
     with (
         FakeClient(node.path, group, connection=connect(node.path, 12345)) as other,
-        pytest.raises(Refused, match="not yours"),
+        pytest.raises(Refused, match="belongs to another user"),
     ):
         other.attach()
 

@@ -272,8 +272,8 @@ def test_another_policy_is_counted_beside_it() -> None:
     ("lines", "words"),
     [
         ([], "line 1 of the recording cannot be read"),
-        (["{}"], "this is no recording"),
-        (["[1]"], "this is no recording"),
+        (["{}"], "this is not a recording"),
+        (["[1]"], "this is not a recording"),
         (['{"gpushare": "recording", "version": 99}'], "version 99"),
         (['{"gpushare": "recording", "version": 1}', "[}", "[]"], "line 2 .* cannot be read"),
         (['{"gpushare": "recording", "version": 1}', "{}", ""], "line 2 .* no event"),
