@@ -206,6 +206,25 @@ def test_modules_that_are_named_exist(root: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("row", "package"),
+    [
+        ("`jupyter_server`", "jupyter_server"),
+        ("`jupyter_client`", "jupyter_client"),
+        ("ipykernel", "ipykernel"),
+        ("JupyterLab", "jupyterlab"),
+        ("Notebook", "notebook"),
+        ("JupyterHub", "jupyterhub"),
+    ],
+)
+def test_lowest_versions_are_those_of_the_project(root: Path, row: str, package: str) -> None:
+    page = (root / "docs" / "reference" / "compatibility.md").read_text()
+    (stated,) = re.findall(rf"^\| {re.escape(row)} \| ([\d.]+) \|", page, re.M)
+    project = (root / "pyproject.toml").read_text()
+    (declared,) = re.findall(rf'"{package}>=([\d.]+)"', project)
+    assert stated == declared
+
+
 def test_buttons_of_the_hub_page_are_those_of_the_code(root: Path) -> None:
     page = (root / "docs" / "how-to" / "admin" / "hub-page.md").read_text()
     _, found, rows = page.partition("| button | effect |\n|---|---|\n")
