@@ -88,7 +88,7 @@ def quantum(text: str) -> float | str:
 
 def seconds(text: str) -> float:
     """Parse a duration."""
-    return _above_zero(text, f"write a number of seconds above 0, not {text!r}")
+    return _above_zero(text, f"invalid time {text!r}; use a positive number of seconds")
 
 
 def idleness(text: str) -> float:
