@@ -167,15 +167,14 @@ def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) ->
     page.picture(f"lab-{name}")
     page.picture(f"panel-{name}", page.panel)
     if theme == THEMES[0]:
-        running, waiting = page.row("Running", "train.ipynb"), page.row("Waiting", "plots.ipynb")
         # docs/how-to/panel.md explains these parts by their numbers.
         parts = (
-            page.panel.locator(".jp-GpuShare-mode").first,
-            page.panel.locator(".jp-GpuShare-bar").first,
-            running.locator(".jp-GpuShare-name"),
-            waiting.locator(".jp-GpuShare-name"),
-            waiting.locator(".jp-GpuShare-detail"),
-            waiting.locator(".jp-GpuShare-actions"),
+            page.card.locator(".jp-GpuShare-cardState"),
+            page.card.locator(".jp-GpuShare-cardMemory"),
+            page.card.locator(".jp-GpuShare-cardActions"),
+            page.row("Running", "train.ipynb").locator(".jp-GpuShare-name"),
+            page.row("Waiting", "plots.ipynb"),
+            page.panel.locator(".jp-GpuShare-gpu .jp-GpuShare-line").first,
             page.panel.locator(".jp-GpuShare-lanes"),
         )
         page.numbered_picture("panel-numbered", page.panel, parts)
