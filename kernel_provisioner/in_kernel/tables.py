@@ -3,6 +3,7 @@
 
 import html
 import time
+import unicodedata
 from typing import Any, Dict, List, Optional, Tuple
 
 from .amounts import duration, size
@@ -67,6 +68,15 @@ class Explanation(Answer):
         )
 
 
+def columns_of(text: str) -> int:
+    """Return the width of a text in a terminal, where Chinese characters and emojis take two columns."""
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
+
+
+def _blanks(width: int, cell: str) -> str:
+    return " " * (width - columns_of(cell))
+
+
 class Table(Answer):
     """Lines of text, and a table below them."""
 
@@ -97,10 +107,12 @@ class Table(Answer):
         if not rows:
             return "\n".join([*self.lines(), self.EMPTY])
         table = [self.HEADINGS, *rows]
-        widths = [max(len(row[column]) for row in table) for column in range(len(self.HEADINGS))]
+        widths = [
+            max(columns_of(row[column]) for row in table) for column in range(len(self.HEADINGS))
+        ]
         text = [
             "  ".join(
-                cell.rjust(width) if column in self.RIGHT else cell.ljust(width)
+                _blanks(width, cell) + cell if column in self.RIGHT else cell + _blanks(width, cell)
                 for column, (cell, width) in enumerate(zip(row, widths))
             ).rstrip()
             for row in table
@@ -161,7 +173,7 @@ class Status(Table):
             used, total, foreign = (size(gpu.get(key) or 0) for key in ("used", "total", "foreign"))
             said.append(
                 f"GPU {gpu.get('index', '?')} ({gpu.get('name', '?')}): {used} of {total} in use, "
-                f"{foreign} by programs outside gpushare"
+                f"{foreign} by programs not managed by gpushare"
             )
         words = self.data.get("words") or {}
         said += words.get("draining", [])

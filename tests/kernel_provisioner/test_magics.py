@@ -28,6 +28,7 @@ from jupyter_gpushare.kernel_provisioner.in_kernel.tables import (
     Answer,
     History,
     Status,
+    columns_of,
     explanation_text,
 )
 from jupyter_gpushare.scheduler.core.model import Wishes
@@ -238,6 +239,14 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
         "b.ipynb is ahead in the queue; about 4 s (2-9 s)",
     )
     assert all(text in status._repr_html_() for text in (*first[7:], *second[7:]))
+
+
+def test_the_table_aligns_wide_characters() -> None:
+    groups = [group(id=name, name=name, state="idle") for name in ("训练.ipynb", "plot.ipynb")]
+    found = {"gpus": [], "settings": SETTINGS, "groups": groups, "notices": []}
+    head, *rows = repr(Status(answers.status(found), "g")).splitlines()
+    start = head.index("state")
+    assert [columns_of(row.split("idle")[0]) for row in rows] == [start, start]
 
 
 def test_the_status_says_what_administrators_tell_and_do() -> None:
