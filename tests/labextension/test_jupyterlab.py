@@ -50,6 +50,12 @@ def entries(page: LabPage, target: Locator) -> list[str]:
     return labels
 
 
+def reload(page: LabPage) -> None:
+    """Load the page again, with the notebook in front and the panel open."""
+    page.open("lab/tree/plots.ipynb?reset")
+    page.show_panel()
+
+
 def is_saved(response: Response) -> bool:
     """Whether JupyterLab has saved a layout with a timeline of ten minutes."""
     request = response.request
@@ -60,7 +66,7 @@ def is_saved(response: Response) -> bool:
 def test_menus_of_tab_file_and_kernel_act_on_a_notebook_that_uses_the_gpu(
     crowd: Crowd, page: LabPage
 ) -> None:
-    wanted = ["GPU: Release", "GPU: Hibernate When Idle"]
+    wanted = ["Release the GPU", "GPU: Hibernate When Idle"]
     tabs = page.page.locator("#jp-main-dock-panel .lm-TabBar-tab")
     assert entries(page, tabs.filter(has_text="plots.ipynb")) == wanted
     page.execute("filebrowser:activate")
@@ -133,17 +139,17 @@ def test_the_timeline_is_restored_with_its_length(crowd: Crowd, page: LabPage) -
 def test_people_move_and_hide_the_chip_in_the_settings(
     crowd: Crowd, page: LabPage, lab: Lab
 ) -> None:
-    page.page.reload()
+    reload(page)
     expect(page.chip).to_contain_text("GPU: running")
     names = toolbar(page)
     assert names.index("cellType") < names.index("gpushare") < names.index("spacer")
     try:
         write_settings(lab, NOTEBOOK_TOOLBAR, {"toolbar": [{"name": "gpushare", "rank": 0}]})
-        page.page.reload()
+        reload(page)
         expect(page.chip).to_contain_text("GPU: running")
         assert toolbar(page)[0] == "gpushare"
         write_settings(lab, NOTEBOOK_TOOLBAR, {"toolbar": [{"name": "gpushare", "disabled": True}]})
-        page.page.reload()
+        reload(page)
         expect(page.front.get_by_role("toolbar").first).to_be_visible()
         # The status bar shows it, so the extension has loaded and knows the notebook.
         expect(page.status_item).to_contain_text("GPU: running")
@@ -151,5 +157,5 @@ def test_people_move_and_hide_the_chip_in_the_settings(
         expect(page.chip).to_have_count(0)
     finally:
         write_settings(lab, NOTEBOOK_TOOLBAR, {})
-        page.page.reload()
+        reload(page)
     expect(page.chip).to_contain_text("GPU: running")

@@ -76,7 +76,7 @@ def test_the_menus_of_jupyterlab_offer_what_the_schema_declares(
     tab = page.page.locator("#jp-main-dock-panel .lm-TabBar-tab").filter(has_text="plots.ipynb")
     tab.click(button="right")
     menu = page.page.get_by_role("menu")
-    expect(menu.get_by_text("GPU: Release", exact=True)).to_be_visible()
+    expect(menu.get_by_text("Release the GPU", exact=True)).to_be_visible()
     page.page.keyboard.press("Escape")
     page.page.get_by_role("menuitem", name="View").click()
     menu.get_by_text("Show GPU Timeline", exact=True).click()

@@ -45,6 +45,8 @@ export interface IActionRow {
   /** Whether a viewer without permissions may do it. */
   isFree?: boolean;
   label: (about: IAbout) => string;
+  /** Whether the label itself says that the action is about the GPU. */
+  isNamed?: boolean;
   /** A label for a button next to the name of the notebook. */
   short?: (about: IAbout) => string;
   caption: (about: IAbout) => string;
@@ -104,6 +106,7 @@ export const ACTIONS: readonly IActionRow[] = [
   {
     command: CommandIds.release,
     scope: 'notebook',
+    isNamed: true,
     label: ({ trans }) => trans.__('Release the GPU'),
     short: ({ trans }) => trans.__('Release'),
     caption: ({ group, status, trans }) => {
@@ -400,17 +403,16 @@ export function entriesOf(
 
 /** The label of an action where its arguments say that it is offered. */
 export function labelOf(
-  { label, short }: Pick<IActionRow, 'label' | 'short'>,
+  { label, short, isNamed }: Pick<IActionRow, 'label' | 'short' | 'isNamed'>,
   about: IAbout
 ): string {
   const { args, trans } = about;
   if (args['isPalette']) {
     return trans.__('GPU sharing: %1', label(about));
   }
-  const isDocument = args['isDocument'] === true;
-  const text = (((args['isShort'] || isDocument) && short) || label)(about);
+  const text = ((args['isShort'] && short) || label)(about);
   // Nothing else in the menu of a document says that the entry is about the GPU.
-  return isDocument ? gpuText(text, trans) : text;
+  return args['isDocument'] && !isNamed ? gpuText(text, trans) : text;
 }
 
 /** The priority that is asked for; without a word, the class that it has not. */

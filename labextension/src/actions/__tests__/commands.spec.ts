@@ -328,8 +328,8 @@ describe('commands', () => {
     }
     target = 'a';
     expect(commands.isVisible(release, args)).toBe(true);
-    expect(commands.label(release, args)).toBe('GPU: Release');
-    expect(commands.label(hibernate, args)).toBe('GPU: Hibernate now');
+    expect(commands.label(release, args)).toBe('Release the GPU');
+    expect(commands.label(hibernate, args)).toBe('GPU: Hibernate Now');
     expect(commands.label(wake, args)).toBe('GPU: Wake');
   });
 
