@@ -22,6 +22,10 @@ pytestmark = pytest.mark.browser
 
 STATUS = "**/gpushare/api/status*"
 
+HEBREW = "ניסוי 12 חדש.ipynb"
+
+CHINESE = "深度学习训练实验.ipynb"
+
 LONG = "a/" * 20 + "the-notebook-whose-name-says-everything-about-what-it-does-" * 3 + ".ipynb"
 
 
@@ -160,16 +164,39 @@ def test_every_theme_can_be_read(theme: str, crowd: Crowd, page: LabPage) -> Non
     page.set_theme("JupyterLab Light")
 
 
-@pytest.mark.parametrize("width", [240, 600])
-def test_whatever_there_is_fits(width: int, crowd: Crowd, page: LabPage) -> None:
-    crowd.running(LONG, 0.6)
-    crowd.waiting("second-" + LONG.rpartition("/")[2], 0.45)
-    expect(page.section("Waiting").get_by_role("listitem")).to_have_count(1)
+def name_everything(crowd: Crowd, page: LabPage) -> None:
+    """Let notebooks with long names, and with names of several scripts, share the GPU."""
+    crowd.idle(CHINESE, 0.1)
+    crowd.running(HEBREW, 0.6)
+    crowd.waiting("plots.ipynb", 0.5, group=page.kernel_of("plots.ipynb"))
+    crowd.waiting(LONG, 0.5)
+    expect(page.section("Waiting").get_by_role("listitem")).to_have_count(2)
+
+
+@pytest.mark.parametrize(("width", "picture"), [(250, "panel-narrow"), (400, "panel-wide")])
+def test_names_of_any_length_and_script_fit(
+    width: int, picture: str, crowd: Crowd, page: LabPage
+) -> None:
+    name_everything(crowd, page)
     page.resize_panel(width)
     assert overflowing(page.panel) == []
     assert overflowing(page.status_item) == []
-    if width == 240:
-        page.picture("panel-narrow", page.panel)
+    page.picture(picture, page.panel)
+    page.panel.get_by_role("group", name="GPU 0, ").get_by_role("button").click()
+    assert overflowing(page.panel) == []
+    page.panel.get_by_role("group", name="GPU 0, ").get_by_role("button").click()
+
+
+def test_the_panel_can_be_read_at_200_percent(crowd: Crowd, page: LabPage) -> None:
+    name_everything(crowd, page)
+    # At twice the size, a window has half as many pixels of the style sheet in each direction.
+    page.page.set_viewport_size({"width": 640, "height": 400})
+    try:
+        assert overflowing(page.panel) == []
+        expect(page.card).to_be_in_viewport()
+        page.picture("panel-zoom")
+    finally:
+        page.page.set_viewport_size({"width": 1280, "height": 800})
 
 
 def test_forty_notebooks_have_their_place(crowd: Crowd, page: LabPage) -> None:

@@ -4,13 +4,17 @@ import type { INotice, IStatus, Params } from './status';
 /** A host with less than this part of its budget left has no memory for more. */
 const FULL = 0.98;
 
-/** What people should know: what the scheduler reports, and a host without memory. */
+/** Notices about a notebook that matter only while it is there. */
+const OF_LIVING = ['stuck', 'hibernation_stuck'];
+
+/** What users should know: what the scheduler reports, each once, and a host without memory. */
 export function noticesOf({
   host,
   gpus,
   notices,
+  groups,
   unshared
-}: Pick<IStatus, 'host' | 'gpus' | 'notices' | 'unshared'>): Pick<
+}: Pick<IStatus, 'host' | 'gpus' | 'groups' | 'notices' | 'unshared'>): Pick<
   INotice,
   'group' | 'code' | 'params'
 >[] {
@@ -22,7 +26,16 @@ export function noticesOf({
       : []),
     // What runs without us is listed with its remedy.
     ...notices.filter(
-      ({ group }) => !unshared.some(({ kernel_id }) => kernel_id === group)
+      ({ group, code }, index) =>
+        !unshared.some(({ kernel_id }) => kernel_id === group) &&
+        (!OF_LIVING.includes(code) || groups.some(({ id }) => id === group)) &&
+        // The scheduler may report the same again.
+        !notices
+          .slice(index + 1)
+          .some(
+            other =>
+              group !== '' && other.group === group && other.code === code
+          )
     )
   ];
 }

@@ -92,7 +92,7 @@ function GpuLine(props: IGpuProps): JSX.Element {
         </span>
         <Bar segments={view.segments} />
         <span className="jp-GpuShare-used">{view.used}</span>
-        <span className="jp-GpuShare-busy">{busy}</span>
+        {busy && <span className="jp-GpuShare-busy">{busy}</span>}
       </button>
       {gpu.draining && (
         <p className="jp-GpuShare-draining">

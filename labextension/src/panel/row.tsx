@@ -57,6 +57,7 @@ function GroupRow(props: IRowProps): JSX.Element {
   const { group, name, colour, background, context } = props;
   const { wording, commands } = context;
   const { trans } = wording;
+  const { total } = memoryOf(group);
   const open = { command: CommandIds.goTo, args: { group: group.id } };
   const canOpen = isPossible(commands, open);
   const paths = group.sessions
@@ -85,7 +86,7 @@ function GroupRow(props: IRowProps): JSX.Element {
           whereText(group, wording)
         )}
       >
-        {formatBytes(memoryOf(group).total, wording.units)}
+        {total > 0 && formatBytes(total, wording.units)}
       </div>
       <div className="jp-GpuShare-detail">
         <Reason

@@ -15,7 +15,7 @@ import {
   makeWishes,
   plain
 } from '../../__tests__/fixtures';
-import type { IStatus, IUnshared } from '../../core/status';
+import type { INotice, IStatus, IUnshared } from '../../core/status';
 import {
   busy,
   openTable,
@@ -287,6 +287,25 @@ describe('PanelContent', () => {
         ({ textContent }) => textContent
       )
     ).toEqual(['Mind the gap.']);
+  });
+
+  it('shows a notice once, and only while its notebook is there', () => {
+    const stuck = (group: string, time: number): INotice => ({
+      group,
+      code: 'stuck',
+      params: {},
+      time
+    });
+    const notices = [stuck('eda', 1), stuck('gone', 2), stuck('eda', 3)];
+    const { container } = setUp({ ...busy, notices });
+    const shown = [...container.querySelectorAll('.jp-GpuShare-notice')];
+    expect(shown).toHaveLength(1);
+    expect(textOf(shown[0])).toMatch(/^eda.ipynb was asked to release/);
+  });
+
+  it('shows no size of a notebook that has no memory', () => {
+    setUp(makeStatus(makeGroup('a', { gpus: [] })));
+    expect(textOf(rowOf('a.ipynb'))).not.toContain('0 B');
   });
 
   it('says what administrators do with a GPU, and tell everybody', () => {
