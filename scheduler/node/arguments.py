@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arguments of commands: sizes, quanta, and errors of one line."""
+"""Parsing of command-line arguments: sizes and times, errors of one line, and suggestions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line, and suggest what was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **settings})
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message and status 2."""
@@ -59,7 +62,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def complain(text: str) -> int:
-    """Print one line about an error that the user can correct, and return its exit status."""
+    """Print a mistake that the user can correct in one line, and return the exit status for it."""
     print(f"gpushare: {text}", file=sys.stderr)
     return 2
 
@@ -87,7 +90,7 @@ def quantum(text: str) -> float | str:
 
 
 def seconds(text: str) -> float:
-    """Parse a duration."""
+    """Parse a duration in seconds."""
     return _above_zero(text, f"invalid time {text!r}; use a positive number of seconds")
 
 

@@ -135,4 +135,4 @@ def test_an_unknown_policy_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("option", ["--pairs", "--seconds", "--gib"])
 def test_numbers_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "makespan", option, "0"]) == 2
-    assert capsys.readouterr().err == f"gpushare: {option} is above 0\n"
+    assert capsys.readouterr().err == f"gpushare: {option} must be greater than 0\n"

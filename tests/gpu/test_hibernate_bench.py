@@ -217,4 +217,4 @@ def test_an_unknown_part_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("option", ["--kernels", "--cycles", "--time-limit", "--size"])
 def test_numbers_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "hibernate", option, "0"]) == 2
-    assert "is above 0" in capsys.readouterr().err
+    assert "must be greater than 0" in capsys.readouterr().err

@@ -606,7 +606,7 @@ class World(RuleBasedStateMachine):
             kept = self.core.sources.planner.plan(wait)
             victims = {u: g.victims for u, g in self.core.gpus.items()}
             for other in self.core.gpus.values():
-                other.victims = Victims(stirred={s.number: s for s in other.shares.values()})
+                other.victims = Victims(changed={s.number: s for s in other.shares.values()})
             anew = self.core.sources.planner.plan(wait)
             for uuid, other in self.core.gpus.items():
                 other.victims = victims[uuid]
