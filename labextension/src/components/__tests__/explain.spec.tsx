@@ -36,15 +36,15 @@ const said = (found: object): string =>
 
 describe('explanationText', () => {
   it.each([
-    ['came', {}, 'it has waited for longer'],
-    ['retry', {}, 'it is back at its place'],
-    ['made_way', {}, 'this one has made way for it'],
-    ['background', {}, 'it is interactive, this one is in the background'],
-    ['focus', {}, 'it is the notebook that somebody works in'],
+    ['came', {}, 'it has been waiting longer'],
+    ['retry', {}, 'it has returned to its place in the queue'],
+    ['made_way', {}, 'it preempted this notebook'],
+    ['background', {}, 'it is interactive, and this notebook has low priority'],
+    ['focus', {}, "it is open in its user's browser"],
     [
       'length',
       { theirs: 0.2, own: 4 },
-      'it is expected to need 0.2 s, moving included, this one 4 s'
+      'it is expected to need 0.2 s (including moving its memory), this notebook 4 s'
     ],
     [
       'user_share',
@@ -54,19 +54,19 @@ describe('explanationText', () => {
         their_whose: 'team:course',
         their_used: 0.051
       },
-      'the team course has had 5.1 % of the GPU lately, the user ada has had 40 %'
+      'team course has used 5.1 % of the GPU lately, user ada has used 40 %'
     ],
-    ['share', {}, 'it has had less of what it is entitled to'],
-    ['turn', { their_whose: 'user:ben' }, 'it is the turn of the user ben']
+    ['share', {}, 'it has used less of its entitlement'],
+    ['turn', { their_whose: 'user:ben' }, "it is user ben's turn"]
   ])('words %s', (code, params, expected) => {
     expect(said({ before: [before(code, 'train', params)] })).toBe(
-      `deep/train comes first: ${expected}`
+      `deep/train is ahead: ${expected}`
     );
   });
 
   it('names the rule of a policy that it does not know', () => {
     expect(said({ before: [before('moon', 'x')] })).toBe(
-      'x comes first, by the rule "moon"'
+      'x is ahead because of the rule "moon"'
     );
   });
 
@@ -81,12 +81,12 @@ describe('explanationText', () => {
   });
 
   it.each([
-    ['room', [], 'Nobody comes before it.'],
+    ['room', [], 'No notebook is ahead of it.'],
     ['served', [before('came')], ''],
     [
       'interactive',
       [before('background')],
-      'As interactive, it would come before deep/train.'
+      'If it were interactive, it would go ahead of deep/train.'
     ]
   ])('says what it takes to be next: %s', (code, others, expected) => {
     const lines = said({ before: others, next: { code, params: {} } });
@@ -94,13 +94,13 @@ describe('explanationText', () => {
   });
 
   it.each([
+    ['paused', { names: ['x/plots.ipynb'] }, 'Paused while plots is running.'],
     [
       'paused',
-      { names: ['x/plots.ipynb'] },
-      'It pauses for the work of plots.'
+      { names: [] },
+      'Paused until other notebooks have used their entitlement.'
     ],
-    ['paused', { names: [] }, 'It pauses until others have had their share.'],
-    ['share', { share: 0.5 }, 'It has at most 50 % of the time.']
+    ['share', { share: 0.5 }, 'Limited to 50 % of GPU time.']
   ])('says what holds one back that runs: %s', (code, params, expected) => {
     expect(said({ before: [], pace: { code, params } })).toBe(expected);
   });
@@ -153,7 +153,7 @@ describe('an explanation', () => {
     expect(model.explained).toEqual([]);
     await settle(() => begin(why()));
     expect(model.explained).toEqual(['plots']);
-    expect(why().title).toContain('deep/train comes first');
+    expect(why().title).toContain('deep/train is ahead');
     await settle(() => end(why()));
     expect(why().title).toBe('');
   });
