@@ -97,7 +97,7 @@ def test_each_sees_whom_they_wait_for_and_no_name_of_others(
     contention: dict[str, SeatPage],
 ) -> None:
     ada, grace = contention["ada"], contention["grace"]
-    expect(grace.row("Waiting", NOTEBOOKS["grace"])).to_contain_text("another user")
+    expect(grace.card).to_contain_text("another user")
     expect(grace.section("Running")).to_contain_text("another user")
     expect(ada.section("Waiting")).to_contain_text("another user")
     for page, other in ((ada, "grace"), (grace, "ada")):
