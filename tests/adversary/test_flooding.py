@@ -258,5 +258,5 @@ def test_who_says_nothing_is_let_go(node: Node, silent: socket.socket) -> None:
     silent.settimeout(PATIENCE)
     (frame,) = protocol.FrameReader(from_scheduler=True).feed(silent.recv(1 << 16))
     assert frame.type == protocol.REFUSED
-    assert "nobody said who this is" in protocol.decode_refused(frame.body)[1]
+    assert "did not identify itself" in protocol.decode_refused(frame.body)[1]
     assert silent.recv(1) == b""
