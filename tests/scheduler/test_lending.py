@@ -249,8 +249,8 @@ def test_what_is_made_ready_leaves_room_for_who_does_the_same(
                     each.pools.prepare(spare)
                 await until(lambda left=left: taken() >= spare - left * CHUNK)
                 await asyncio.sleep(0.05)
-                # Where no more than one least step is left, each takes it.
-                assert taken() <= spare + CHUNK
+                # Where no more than one least step is left, each takes it; a chunk in the making is not measured yet.
+                assert taken() <= spare + len(labs) * CHUNK
         finally:
             others.close()
 
