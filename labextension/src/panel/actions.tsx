@@ -101,10 +101,6 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
       : [props.canStop, release, ICONS.release],
     [props.canChange, change, background ? ICONS.interactive : ICONS.background]
   ];
-  const more = moreText(trans);
-  const showMore = (event: React.MouseEvent<HTMLElement>): void => {
-    openMenu(commands, event.currentTarget, 'row', { group: id });
-  };
   return (
     <div
       className="jp-GpuShare-actions"
@@ -133,18 +129,42 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
             </button>
           );
         })}
-      <button
-        type="button"
+      <MoreButton
         className="jp-GpuShare-action"
-        aria-haspopup="menu"
-        aria-expanded="false"
-        aria-label={more}
-        title={more}
-        onClick={showMore}
-      >
-        {ICONS.more}
-      </button>
+        group={id}
+        commands={commands}
+        trans={trans}
+      />
     </div>
+  );
+}
+
+interface IMoreButtonProps {
+  className: string;
+  /** Id of the group on which the menu acts. */
+  group: string;
+  commands: CommandRegistry;
+  trans: ITranslation;
+}
+
+/** Opens the menu with all actions on a notebook. */
+export function MoreButton(props: IMoreButtonProps): JSX.Element {
+  const { className, group, commands, trans } = props;
+  const more = moreText(trans);
+  return (
+    <button
+      type="button"
+      className={className}
+      aria-haspopup="menu"
+      aria-expanded="false"
+      aria-label={more}
+      title={more}
+      onClick={({ currentTarget }) =>
+        openMenu(commands, currentTarget, 'row', { group })
+      }
+    >
+      {ICONS.more}
+    </button>
   );
 }
 

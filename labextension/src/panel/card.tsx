@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { ellipsesIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import { openMenu } from '../actions/menu';
 import { isPossible, run } from '../actions/run';
 import type { IEntry } from '../actions/table';
 import { Name } from '../components/name';
@@ -16,8 +14,9 @@ import { thisNotebook, unsharedText } from '../words/availability';
 import { cardMemory, cardReason, cardState } from '../words/card';
 import { nameIn, shorten } from '../words/mentions';
 import { printable } from '../words/names';
-import { actionsText, moreText } from '../words/panel';
+import { actionsText } from '../words/panel';
 import { goToText } from '../words/states';
+import { MoreButton } from './actions';
 import { Badges } from './badges';
 import { choicesOf, RESTART } from './choices';
 import type { IRowContext } from './row';
@@ -41,7 +40,6 @@ export function Card(props: ICardProps): JSX.Element {
   const { trans } = wording;
   const reason = cardReason(group, wording, clock.now);
   const holder = holderOf(group, status);
-  const more = moreText(trans);
   const label = ({ command, args }: IEntry): string =>
     command === CommandIds.goTo && holder
       ? goToText(shorten(nameIn(wording.names, holder), LONGEST_LABEL), trans)
@@ -62,19 +60,12 @@ export function Card(props: ICardProps): JSX.Element {
         >
           <Name text={name} end={5} />
         </h3>
-        <button
-          type="button"
+        <MoreButton
           className="jp-GpuShare-icon"
-          aria-haspopup="menu"
-          aria-expanded="false"
-          aria-label={more}
-          title={more}
-          onClick={({ currentTarget }) =>
-            openMenu(commands, currentTarget, 'row', { group: group.id })
-          }
-        >
-          <ellipsesIcon.react tag="span" />
-        </button>
+          group={group.id}
+          commands={commands}
+          trans={trans}
+        />
       </div>
       <p className="jp-GpuShare-cardState">
         <Shape mark={markOf(group)} />
