@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from . import wire as protocol
@@ -112,12 +111,7 @@ class AsyncControlClient:
     async def __aenter__(self) -> AsyncControlClient:
         return await self.connect()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.support.lab import PATIENCE
@@ -126,12 +125,7 @@ class Machine:
                 if not folder.stat().st_mode & stat.S_IXOTH:
                     self.run("chmod", "o+x", str(folder))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process is not None
         # systemd-nspawn powers the machine off.
         self._process.terminate()

@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -95,12 +94,7 @@ class HubService:
         self.url = json.loads(said)["url"]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
         if self.process.poll() is None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
@@ -32,12 +31,7 @@ class Crowd:
     def __enter__(self) -> Crowd:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def join(self, name: str, share: float = 0.0, *, group: str = "") -> FakeClient:

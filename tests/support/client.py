@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -97,12 +96,7 @@ class FakeClient:
     def __enter__(self) -> FakeClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from types import TracebackType
 
 import websocket
 
@@ -50,12 +49,7 @@ class Kernel:
     def __enter__(self) -> Kernel:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.disconnect()
         self._seat.delete(f"api/sessions/{self._session}")
 
