@@ -37,7 +37,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def columns() -> int | None:
-    """Return the width of the terminal that is standard output; None if it is no terminal."""
+    """Return the width of standard output's terminal; None if it is not a terminal."""
     return console().width if sys.stdout.isatty() else None
 
 

@@ -26,7 +26,7 @@ from .words import QUIET
 
 log = logging.getLogger(__name__)
 
-#: What one node says of itself: `GET api/node` of docs/how-to/admin/hub-page.md.
+#: A node's report: `GET api/node` of docs/how-to/admin/hub-page.md.
 Report = dict[str, Any]
 
 #: Names this process, so that one that finds itself among others knows.

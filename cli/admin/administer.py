@@ -11,7 +11,7 @@ from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ..steer.groups import add_group, ask
 
-#: What is printed once it is done, and once it is undone: of a target, and of the target as a shell needs it.
+#: Messages after a command and after its reversal, with the target's name and the name quoted for a shell.
 DONE = {
     "drain": (
         "Draining {0}: no new leases until you run `gpushare drain {1} --off`.",

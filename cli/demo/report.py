@@ -308,7 +308,7 @@ class Report:
         self._plan = plan
         self._names = list(names)
         self.gpu: dict[str, Any] = {}
-        #: Seconds of each notebook alone, of each beside the others, and of all together.
+        #: Seconds of each notebook alone, of each with the others, and of all together.
         self.alone: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.together = 0.0

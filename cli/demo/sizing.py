@@ -107,7 +107,7 @@ def choose_fraction(total: int, room: int, budget: int, speed: Speed) -> tuple[f
         If the host has too little memory.
     """
     least = room * (1 + LEAST_BEYOND)
-    # Each notebook evicts what does not fit beside the other; for a moment, the host holds that of both.
+    # Each notebook evicts what does not fit next to the other. For a moment, the host holds the data of both.
     by_host = room + HOST_SHARE * budget / 2
     if by_host < least:
         raise DemoError(

@@ -19,7 +19,7 @@ from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.amounts import percent, size
 from .groups import add_group, ask
 
-#: What is printed once a notebook or program is frozen or not; the magics have no such commands.
+#: Messages about freezing a notebook or program; the magics have no such commands.
 FROZEN = {
     True: "Froze {}. It cannot use the GPU until you run `gpushare unfreeze`.",
     False: "{} can use the GPU again.",

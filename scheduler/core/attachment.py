@@ -119,7 +119,7 @@ class Attachment:
             holding = self.shares.holding(client, usage.gpu)
             gpu = holding.share.gpu
             # Until now, its memory counted as other programs' use, or as memory pending reclaim if its connection had
-            # ended. What is hibernated holds its residue; anything else shows in the readings.
+            # ended. A hibernated process holds its residue; anything else shows in the readings.
             context = holding.contexts(usage.context)
             self.ledger.leave_behind(holding)
             held = holding.left if client.gone else usage.resident + usage.pinned + context

@@ -20,7 +20,7 @@ class ContentionNotices:
     turn: Turn
 
     def tell(self, client: Client, waiting: int, beside: int = 0) -> None:
-        """Send the numbers of groups that wait and that run beside a client, if either changes from or to 0."""
+        """Send a client how many groups wait and how many run with it, if either number changes from or to 0."""
         if bool(client.contended) != bool(waiting) or bool(client.beside) != bool(beside):
             client.contended, client.beside = waiting, beside
             self.turn.decisions.append(Contended(client.number, waiting, beside))

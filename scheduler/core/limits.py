@@ -19,7 +19,7 @@ GIB = 1 << 30
 LATELY = 60.0
 
 
-#: What may change by itself so that a refused request can be served: memory of other programs, or host memory.
+#: Limits that may rise by themselves, so that a refused request can be served: other programs' memory, or host memory.
 Relief = Literal["others", "host"]
 
 

@@ -38,7 +38,7 @@ class Devices:
         self.utilization: dict[str, int | None] = {}
         #: The state of NVML, in words.
         self.state = "not found"
-        #: Whether readings take so long that a thread must make them.
+        #: Whether readings are slow enough to need a thread of their own.
         self.slow = False
 
     def start(self) -> list[Device]:

@@ -9,7 +9,7 @@ from .principals import Principal
 
 
 class Who(Enum):
-    """Who may make a request."""
+    """The roles that may make a request."""
 
     #: Also peers that have not identified themselves.
     ANYBODY = "anybody"

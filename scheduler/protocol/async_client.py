@@ -84,7 +84,7 @@ class AsyncControlClient:
         return self
 
     async def _connected_socket(self) -> socket.socket:
-        # asyncio's own connect() takes a socket that was turned away for one that is connected.
+        # asyncio's own connect() mistakes a refused socket for a connected one.
         pauses = pauses_until(time.monotonic() + self._timeout)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -219,6 +219,6 @@ class AsyncControlClient:
 
 
 def _retrieve(answer: asyncio.Future[dict[str, Any]]) -> None:
-    """Look at an answer nobody waits for, so that asyncio does not complain about it."""
+    """Retrieve the result of an answer without a reader, so that asyncio does not log an error."""
     if not answer.cancelled():
         answer.exception()

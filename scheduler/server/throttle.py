@@ -86,7 +86,7 @@ class Lane:
     at: float = 0.0
     #: Whether it has no limits: it is an administrator's, or the scheduler has one user.
     free: bool = False
-    #: What is left of the turn, and in which round.
+    #: Time left in the turn, and the round that it belongs to.
     left: float = 0.0
     round: int = -1
     handle: asyncio.Handle | None = None

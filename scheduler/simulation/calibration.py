@@ -42,7 +42,7 @@ class Calibration:
     quiet_lag: float = 0.125
     #: Bytes that a client asks for beyond its need (server.py).
     headroom: int = 64 << 20
-    #: The client says METER each so many seconds while it works (docs/explanation/scheduling.md).
+    #: Seconds between a working client's METER messages (docs/explanation/scheduling.md).
     meter: float = 0.1
     #: Assumed: what the GPU still has of somebody's work when it is paused, if it was not bounded. Training loops read
     #: their loss once an iteration, so an iteration at most; half of 20 ms.

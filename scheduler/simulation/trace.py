@@ -40,7 +40,7 @@ class Kernel:
     at
         When it comes, seconds.
     priority, weight, request, limit
-        What the scheduler is told of it, as in docs/explanation/scheduling.md.
+        The settings that the scheduler receives for it (docs/explanation/scheduling.md).
     """
 
     name: str

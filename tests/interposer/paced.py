@@ -55,7 +55,7 @@ class Paced:
         self.script.send(protocol.contended(0, self.beside))
 
     def start(self, op: str, **parameters: object) -> int:
-        """Start what may wait, beside the program's main thread."""
+        """Start a call that may wait in another thread."""
         return self.program.start(op, thread="work", **parameters)
 
     def progress(self, what: str) -> int:

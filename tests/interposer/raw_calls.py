@@ -10,7 +10,7 @@ from tests.support.machine import Program
 #: CUmemAllocationProp and CUmemPoolProps: device memory of GPU 0.
 PROPERTIES = struct.pack("<iiiiQQ", 1, 0, 1, 0, 0, 0).hex()
 POOL = struct.pack("<iiiiQQ56x", 1, 0, 1, 0, 0, 0).hex()
-#: What is in a handle of IPC: a mark, the name of the process's socket, and whose memory it is.
+#: The fields of an IPC handle: a mark, the name of the process's socket, and the owner of the memory.
 TOKEN = struct.Struct("<8sQQQQiI")
 
 

@@ -113,7 +113,7 @@ def evict(machine: Machine, name: str, busy: bool) -> None:
 
 
 def await_pinned(machine: Machine, name: str, bytes: int) -> None:
-    """Wait until so many bytes are counted as staying on the GPUs."""
+    """Wait until ``bytes`` are counted as unevictable on the GPUs."""
     machine.until(lambda: sum(gpu["pinned"] for gpu in machine.group(name)["gpus"]) == bytes)
 
 

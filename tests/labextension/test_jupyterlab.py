@@ -112,7 +112,7 @@ def test_the_view_menu_opens_the_timeline_in_the_main_area(crowd: Crowd, page: L
     expect(picture).to_contain_text("evaluate")
     for theme in THEMES:
         page.set_theme(theme)
-        # The panel shows the same beside it, and what one names must not be named by the other.
+        # The panel shows the same notebooks, so the two must not share labels.
         assert page.violations("#jupyter-gpushare-timeline", "#jupyter-gpushare-panel") == []
         assert overflowing(timeline.locator(".jp-GpuSharePanel")) == []
     page.set_theme(THEMES[0])

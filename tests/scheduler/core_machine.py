@@ -240,7 +240,7 @@ class Lab(Machine):
         return found
 
     def pace(self, process: Process) -> ev.Pace:
-        """What a process was told, whoever it is."""
+        """Return the messages to a process."""
         told = self.paced.get(process.number, FREE)
         return ev.Pace(0, told.inflight, told.stall, told.share, told.meter)
 

@@ -35,7 +35,7 @@ class Node:
         return ev.Device(gpu, TOTAL, held, gpu, int(gpu[-1]))
 
     def do(self, event: ev.Event) -> list[ev.Decision]:
-        """Give an event to the core, and have everybody do what it decides."""
+        """Give an event to the core, and carry out its decisions in all clients."""
         decisions = self.core.handle(event, self.now)
         for decision in decisions:
             if isinstance(decision, ev.Log):

@@ -47,7 +47,7 @@ EARLY = (
     "UBSAN_",
     "ASAN_",
 )
-#: Descriptors from here on are in nobody's way.
+#: File descriptors from this number on are not used by the programs.
 HIGH = 500
 #: Bytes of a request.
 LARGEST = 1 << 20
@@ -176,7 +176,7 @@ class Server:
 
 @functools.cache
 def _can_wait() -> bool:
-    """Return whether this system lets a process wait for the end of another one that is not its child."""
+    """Return whether this system lets a process wait for the end of a process that is not its child."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):

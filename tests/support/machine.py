@@ -42,7 +42,7 @@ class Program:
     """A worker process and the commands that it was given."""
 
     def __init__(self, environ: dict[str, str]) -> None:
-        # No pipe: what it wrote before it answered is there, with nobody who has to read it first.
+        # No pipe: all that it wrote before its answer is there, without a thread that reads it.
         self._standard_error = os.memfd_create("standard error")
         self._last_words: list[str] | None = None
         self.process = fork_server.popen(

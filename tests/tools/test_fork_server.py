@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A forked program is like one that was started: with the second start of each, ``fork_server`` forks."""
+"""A forked program behaves like one that was started: ``fork_server`` forks from the second start of each on."""
 
 from __future__ import annotations
 

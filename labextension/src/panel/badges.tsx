@@ -9,7 +9,7 @@ interface IBadgesProps {
   group: IGroup;
   /** Whether its low priority makes a difference now. */
   background: boolean;
-  /** What users have set, as far as the text beside it does not say so. */
+  /** The settings of users that the text next to the badges does not mention. */
   wishes: IWishes;
   wording: IWording;
 }
@@ -57,7 +57,7 @@ function Sleep(
     ordered: trans.__('hibernates when idle'),
     parking: hibernating,
     hibernating,
-    // The text beside it says so.
+    // The text next to it says so.
     hibernated: '',
     waking: '',
     // The tooltip has the reason.

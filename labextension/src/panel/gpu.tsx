@@ -47,7 +47,7 @@ function utilisationText(
     : busyText(utilization, trans);
 }
 
-/** The model of a GPU as people call it: without its maker, and without its memory, which is beside it. */
+/** The usual name of a GPU's model, without the maker and the memory size, which stands next to it. */
 function shortModel(name: string): string {
   return name.replace(/^NVIDIA /, '').replace(/[ -]\d+ ?GB.*$/, '');
 }
@@ -162,7 +162,7 @@ type BarProps = {
   segments: ISegment[];
 } & ({ label: string; trans: ITranslation } | { label?: undefined });
 
-/** A bar of memory; without a label, the text beside it has what it shows. */
+/** A bar of memory. Without a label, the text next to it has its figures. */
 export function Bar(props: BarProps): JSX.Element {
   const { segments } = props;
   const accessible =

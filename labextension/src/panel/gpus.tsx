@@ -21,7 +21,7 @@ interface IGpusProps {
   clock: Clock;
   /** Seconds of the history of their utilisation. */
   seconds: number;
-  /** What stands beside the heading. */
+  /** The text next to the heading. */
   children: React.ReactNode;
 }
 

@@ -69,7 +69,7 @@ export class GpuSection implements IRunningSessions.IManager, IDisposable {
         className: 'jp-GpuShare-running',
         context: group.id,
         icon: () => gpuShareIcon,
-        // There is little room beside the state: the tooltip has the whole name.
+        // There is little room next to the state: the tooltip has the whole name.
         label: () => wordName(name),
         labelTitle: () =>
           [name, detailsOf(group, wording, now, background)].join('\n'),

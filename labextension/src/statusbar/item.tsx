@@ -20,7 +20,7 @@ import type * as Details from '../words/details';
 /** Since when the server has had no GPU, in the browser's storage. */
 const SINCE = 'jupyter-gpushare:no-gpu-since';
 
-/** Milliseconds after which this is no news any more. */
+/** Milliseconds after which users no longer need this message. */
 const DAY = 86_400_000;
 
 /** Whether users have known for a day that the server has no GPU. */

@@ -26,7 +26,7 @@ Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
 LeaseState = Literal["none", "held", "yielding"]
 #: A place in the queue. Its class is in ``entities.py``, which imports this module.
 WaitType = TypeVar("WaitType")
-#: A client and a group, likewise.
+#: The same for a client and for a group.
 ClientType = TypeVar("ClientType")
 GroupType = TypeVar("GroupType")
 

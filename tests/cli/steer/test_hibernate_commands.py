@@ -107,7 +107,7 @@ def test_hibernation_is_set_and_turned_off(program: Program, gpushare: Command) 
     assert "Set hibernate-after to off." in gpushare("set", "hibernate-after", "off").stdout
     assert "hibernation off" in gpushare("status").stdout
     assert program.use()
-    # Users cannot hibernate either, and are told why.
+    # Users cannot hibernate either; the error gives the reason.
     done = gpushare("hibernate")
     assert (done.returncode, done.stdout) == (2, "")
     assert "hibernation is switched off" in done.stderr

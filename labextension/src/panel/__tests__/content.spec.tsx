@@ -102,7 +102,7 @@ describe('PanelContent', () => {
     expect(gpuOf(3)).toBeNull();
   });
 
-  it('shows no 0 % beside a notebook that has just started', () => {
+  it('shows no 0 % next to a notebook that has just started', () => {
     const gpus = busy.gpus.map(gpu => ({ ...gpu, utilization: 0 }));
     const { container, tell } = setUp({ ...busy, gpus });
     expect(textOf(container)).not.toContain('% busy');
