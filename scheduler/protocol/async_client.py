@@ -161,7 +161,7 @@ class AsyncControlClient:
         except asyncio.TimeoutError:
             self._late = answer
             raise SchedulerUnreachable(
-                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
+                f"no response from the scheduler at {self.path} within {self._timeout:g} s"
             ) from None
         return checked(reply)
 
@@ -186,7 +186,7 @@ class AsyncControlClient:
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = protocol.FrameReader(from_scheduler=True)
         lost: ControlError = SchedulerUnreachable(
-            f"the scheduler at {self.path} ended the connection"
+            f"the scheduler at {self.path} closed the connection"
         )
         try:
             while data := await reader.read(1 << 18):
@@ -205,7 +205,7 @@ class AsyncControlClient:
             lost = error
         except protocol.ProtocolError as error:
             lost = SchedulerUnreachable(
-                f"what answers at {self.path} is no scheduler of this version: {error}"
+                f"the program at {self.path} is not a scheduler of this version: {error}"
             )
         finally:
             self._lost = lost

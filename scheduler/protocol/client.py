@@ -127,8 +127,8 @@ def _check_peer(connection: socket.socket, path: Path) -> None:
     uid = peer_uid(connection)
     if uid not in (0, os.getuid(), *trusted_uids()):
         raise SchedulerUnreachable(
-            f"the scheduler at {path} belongs to another user ({named(uid)}); "
-            f"set GPUSHARE_SOCKET to the path of your own, or {TRUSTED}={uid} if it is your node's"
+            f"the scheduler at {path} is owned by another user ({named(uid)}). Set GPUSHARE_SOCKET to your own "
+            f"scheduler's socket, or set {TRUSTED}={uid} if it is your node's scheduler"
         )
 
 
@@ -143,7 +143,7 @@ def trusted_uids(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
     text = (os.environ if environ is None else environ).get(TRUSTED, "")
     if not re.fullmatch(r"(\d{1,10}(,\d{1,10})*,?)?", text, re.ASCII):
         raise SchedulerUnreachable(
-            f"{TRUSTED}={text} is no list of uids with commas between; correct or unset it"
+            f"{TRUSTED}={text} is not a comma-separated list of uids; correct or unset it"
         )
     return tuple(int(uid) for uid in text.split(",") if uid)
 
@@ -170,11 +170,11 @@ def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise NotAdmitted(
-                f"the ticket {path} cannot be used: it has to be a file of your own with mode 0600"
+                f"the ticket {path} cannot be used: it must be a file that you own, with mode 0600"
             )
         lines = opened.read(MAX_TICKET + 2).decode("ascii", "replace").split("\n")
     if not 0 < len(lines[0]) <= MAX_TICKET:
-        raise NotAdmitted(f"the ticket {path} cannot be used: it holds none")
+        raise NotAdmitted(f"the ticket {path} cannot be used: the file has no ticket")
     return lines[0]
 
 
@@ -182,18 +182,18 @@ def unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
     """Explain why a connection to the scheduler failed."""
     if isinstance(error, PermissionError):
         return SchedulerUnreachable(
-            f"the scheduler's socket {path} is not open to you; set GPUSHARE_SOCKET to the path of your own, "
-            "or ask your administrator to be let in"
+            f"you are not allowed to connect to the scheduler's socket {path}. Set GPUSHARE_SOCKET to your own "
+            "scheduler's socket, or ask your administrator for access"
         )
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         if path.exists() and not path.is_socket():
             return SchedulerUnreachable(
-                f"{path} is not a socket; set GPUSHARE_SOCKET to the scheduler's"
+                f"{path} is not a socket; set GPUSHARE_SOCKET to the scheduler's socket"
             )
         if not is_own_place(path):
             return SchedulerUnreachable(
-                f"no scheduler answers at {path}, which is not yours to start: it is the node's; "
-                "ask your administrator whether its service runs"
+                f"no scheduler answers at {path}. This is the node's scheduler, which your administrator runs; "
+                "ask whether the service is running"
             )
         return SchedulerUnreachable(
             f"no scheduler answers at {path}; "
@@ -340,7 +340,7 @@ class ControlClient:
             # A reply that comes late would be taken for the next one.
             self.close()
             raise SchedulerUnreachable(
-                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
+                f"no response from the scheduler at {self.path} within {self._timeout:g} s"
             ) from None
         return checked(self._replies.popleft())
 
@@ -372,12 +372,12 @@ class ControlClient:
         except OSError as error:
             raise unreachable(self.path, error) from None
         if not data:
-            raise SchedulerUnreachable(f"the scheduler at {self.path} ended the connection")
+            raise SchedulerUnreachable(f"the scheduler at {self.path} closed the connection")
         try:
             for frame in self._reader.feed(data):
                 queue = self._events if frame.type == protocol.EVENT else self._replies
                 queue.append(decode_answer(frame))
         except protocol.ProtocolError as error:
             raise SchedulerUnreachable(
-                f"what answers at {self.path} is no scheduler of this version: {error}"
+                f"the program at {self.path} is not a scheduler of this version: {error}"
             ) from None

@@ -135,7 +135,7 @@ def test_whose_scheduler_is_trusted(scheduler: Scheduler, monkeypatch: pytest.Mo
     assert trusted_uids({}) == ()
     assert trusted_uids({"GPUSHARE_SCHEDULER_UID": "65534,1000"}) == (65534, 1000)
     for wrong in ("nobody", "-1", "1 2", "1,,2"):
-        with pytest.raises(SchedulerUnreachable, match="no list of uids"):
+        with pytest.raises(SchedulerUnreachable, match="not a comma-separated list of uids"):
             trusted_uids({"GPUSHARE_SCHEDULER_UID": wrong})
     # As one sees it whose root is somebody else.
     monkeypatch.setattr(control_module, "peer_uid", lambda connection: 65534)
