@@ -88,7 +88,7 @@ def test_a_hook_that_is_there_already_is_called() -> None:
 
 
 def test_classes_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="no size"):
+    with pytest.raises(ValueError, match="invalid size"):
         GpuClass("bad", "Bad", memory="much")
     for classes in ((), (CLASSES[0], CLASSES[0])):
         with pytest.raises(ValueError, match="name one class at least"):

@@ -42,9 +42,18 @@ async def start(python: str, *arguments: str, **options: Any) -> Any:
     environ = options.pop("env")
     process = fork_server.popen(arguments, environ=environ, modules=SCHEDULER, **options)
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
-    )
+    try:
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+        )
+    except BaseException:
+        # The extension stops meanwhile, and nothing else refers to the process.
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        raise
     return Child(process, reader)
 
 

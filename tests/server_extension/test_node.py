@@ -83,7 +83,7 @@ async def test_a_server_waits_for_the_nodes_scheduler_and_does_not_take_its_plac
         assert availability["code"] in ("starting", "scheduler_unreachable")
         return availability["params"].get("error")
 
-    assert "it is the node's" in await eventually(said)
+    assert "This is the node's scheduler" in await eventually(said)
     node.start()
 
     async def shared() -> bool:
