@@ -44,7 +44,7 @@ SECTIONS = {
     },
     "Control a notebook or program": {
         "release": Command("steer.release", "release the GPU so that the next notebook can run"),
-        "offload": Command("steer.release", "release the GPU and evict all memory to the host"),
+        "evict": Command("steer.release", "release the GPU and evict all memory to the host"),
         "hibernate": Command("steer.release", "free all GPU memory, including the CUDA context"),
         "wake": Command("steer.release", "wake a hibernated notebook before its next cell does"),
         "background": Command("steer.adjust", "let interactive notebooks go first"),
@@ -66,7 +66,6 @@ SECTIONS = {
         "scheduler": Command("admin.scheduler", "run the scheduler without JupyterLab"),
         "drain": Command("admin.administer", "stop granting a GPU, and evict all memory from it"),
         "hold": Command("admin.administer", "put a notebook or program on hold"),
-        "evict": Command("admin.administer", "evict the memory of a notebook or program"),
         "maintenance": Command("admin.administer", "show a message to all users"),
         "report": Command("show.report", "summarise GPU use over the last week"),
         "audit": Command("show.report", "show the audit log"),

@@ -8,9 +8,9 @@
  * knows its slot, once the process is seen dead (not when its connection ends: it may come back).
  *
  * - Only its owner may touch or zap a chunk. To pin or unpin a free one ahead of need, a client claims it meanwhile.
- * - `pinned_by` has a bit for each slot that has the chunk page-locked (registered with its driver), or is about to.
- *   What has a bit must not be given back to the system: the pin would go on to mean the old pages. So who has set its
- *   bit and then finds that another client owns the chunk may pin it beside that one.
+ * - `page_locked_by` has a bit for each slot that has the chunk page-locked (registered with its driver), or is about
+ * to. What has a bit must not be given back to the system: the pin would go on to mean the old pages. So who has set
+ * its bit and then finds that another client owns the chunk may pin it beside that one.
  * - `limit`: chunks from this index on are not to be claimed any more (the budget fell). Chunks in use stay in use.
  * - `prepared`: the chunk's pages exist, so that pinning it does not have to find them.
  * - `prepared_only`: clients are to claim no others. Pages count as those of the control group that made them, and one
@@ -34,7 +34,7 @@
 #define GPUSHARE_POOL_SCHEDULER 255
 
 struct gpushare_pool_chunk {
-    uint64_t pinned_by;
+    uint64_t page_locked_by;
     uint32_t owner;
     uint32_t prepared;
 };
@@ -67,29 +67,29 @@ static inline uint32_t gpushare_pool_owner(const struct gpushare_pool_chunk *chu
     return __atomic_load_n(&chunk->owner, __ATOMIC_RELAXED);
 }
 
-static inline void gpushare_pool_set_pinned(struct gpushare_pool_chunk *chunk, uint32_t slot, bool pinned)
+static inline void gpushare_pool_set_page_locked(struct gpushare_pool_chunk *chunk, uint32_t slot, bool page_locked)
 {
     uint64_t bit = UINT64_C(1) << slot;
-    if (pinned)
-        __atomic_or_fetch(&chunk->pinned_by, bit, __ATOMIC_SEQ_CST);
+    if (page_locked)
+        __atomic_or_fetch(&chunk->page_locked_by, bit, __ATOMIC_SEQ_CST);
     else
-        __atomic_and_fetch(&chunk->pinned_by, ~bit, __ATOMIC_RELEASE);
+        __atomic_and_fetch(&chunk->page_locked_by, ~bit, __ATOMIC_RELEASE);
 }
 
-static inline uint64_t gpushare_pool_pinned_by(const struct gpushare_pool_chunk *chunk)
+static inline uint64_t gpushare_pool_page_locked_by(const struct gpushare_pool_chunk *chunk)
 {
-    return __atomic_load_n(&chunk->pinned_by, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&chunk->page_locked_by, __ATOMIC_SEQ_CST);
 }
 
 /* Set our bit for a chunk that another client owns; false, and no bit, where none does any more. */
 static inline bool gpushare_pool_join(struct gpushare_pool_chunk *chunk, uint32_t slot)
 {
-    gpushare_pool_set_pinned(chunk, slot, true);
+    gpushare_pool_set_page_locked(chunk, slot, true);
     /* Who gives pages back claims the chunk first and looks at the bits then: one of the two sees the other. */
     uint32_t owner = __atomic_load_n(&chunk->owner, __ATOMIC_SEQ_CST);
     if (owner != 0 && owner != GPUSHARE_POOL_SCHEDULER)
         return true;
-    gpushare_pool_set_pinned(chunk, slot, false);
+    gpushare_pool_set_page_locked(chunk, slot, false);
     return false;
 }
 

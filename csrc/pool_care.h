@@ -25,7 +25,7 @@ struct gpushare_pool_figures {
     uint32_t in_use;
     uint32_t prepared;
     uint32_t spare;
-    uint32_t pinned;
+    uint32_t page_locked;
 };
 
 /* A pool as its owner knows it. What clients can write to is not asked how large the pool is. */
@@ -46,7 +46,7 @@ static inline void gpushare_pool_survey(const struct gpushare_pool_care *care, s
         figures->in_use += used;
         figures->prepared += prepared || used;
         figures->spare += prepared && !used;
-        figures->pinned += gpushare_pool_pinned_by(chunk) != 0;
+        figures->page_locked += gpushare_pool_page_locked_by(chunk) != 0;
     }
 }
 
@@ -68,8 +68,8 @@ static inline void gpushare_pool_sweep(const struct gpushare_pool_care *care, ui
 {
     for (uint32_t i = 0; i < care->chunk_count; i++) {
         struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
-        if (gpushare_pool_pinned_by(chunk) & UINT64_C(1) << slot)
-            gpushare_pool_set_pinned(chunk, slot, false);
+        if (gpushare_pool_page_locked_by(chunk) & UINT64_C(1) << slot)
+            gpushare_pool_set_page_locked(chunk, slot, false);
         if (gpushare_pool_owner(chunk) == slot + 1) {
             gpushare_pool_set_prepared(chunk, true);
             gpushare_pool_return(chunk);
@@ -99,10 +99,10 @@ static inline int64_t gpushare_pool_claim_spare(const struct gpushare_pool_care 
 {
     for (uint32_t i = care->chunk_count; i-- > 0;) {
         struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
-        if (!gpushare_pool_is_prepared(chunk) || gpushare_pool_pinned_by(chunk) != 0 ||
+        if (!gpushare_pool_is_prepared(chunk) || gpushare_pool_page_locked_by(chunk) != 0 ||
             !gpushare_pool_claim(chunk, GPUSHARE_POOL_SCHEDULER))
             continue;
-        if (gpushare_pool_is_prepared(chunk) && gpushare_pool_pinned_by(chunk) == 0)
+        if (gpushare_pool_is_prepared(chunk) && gpushare_pool_page_locked_by(chunk) == 0)
             return i;
         gpushare_pool_return(chunk);
     }

@@ -97,7 +97,7 @@ enum gpushare_hello_flag {
     GPUSHARE_HELLO_BUSY = 4,     /* and is in a burst */
     /* Its memory may be more than a GPU has: what has no room there is used where it is. Once so, always so. */
     GPUSHARE_HELLO_OVERSUBSCRIBE = 8,
-    /* It is parked, so it may be checkpointed: pinned and context of the usages are what it needs to be awake. */
+    /* It is parked, so it may be checkpointed: unevictable and context of the usages are what it needs to be awake. */
     GPUSHARE_HELLO_HIBERNATED = 16
 };
 
@@ -135,15 +135,15 @@ enum gpushare_move_status {
 
 /* Whether a client may be checkpointed now. */
 enum gpushare_parking {
-    GPUSHARE_PARKING_DONE = 0,    /* no thread is in the driver, and none enters it before AWAKE */
-    GPUSHARE_PARKING_BUSY = 1,    /* a thread is in the driver, or work is in flight */
-    GPUSHARE_PARKING_CAPTURE = 2, /* a stream capture is open */
-    GPUSHARE_PARKING_GPUS = 3,    /* it uses several GPUs */
-    GPUSHARE_PARKING_NCCL = 4,    /* it may have NCCL communicators */
-    GPUSHARE_PARKING_IPC = 5,     /* it shares memory or events with other processes */
-    GPUSHARE_PARKING_MANAGED = 6, /* it has managed memory */
-    GPUSHARE_PARKING_PINNED = 7,  /* it holds more memory that cannot be evicted than is worth it */
-    GPUSHARE_PARKING_PLAIN = 8    /* its memory is not managed by us */
+    GPUSHARE_PARKING_DONE = 0,        /* no thread is in the driver, and none enters it before AWAKE */
+    GPUSHARE_PARKING_BUSY = 1,        /* a thread is in the driver, or work is in flight */
+    GPUSHARE_PARKING_CAPTURE = 2,     /* a stream capture is open */
+    GPUSHARE_PARKING_GPUS = 3,        /* it uses several GPUs */
+    GPUSHARE_PARKING_NCCL = 4,        /* it may have NCCL communicators */
+    GPUSHARE_PARKING_IPC = 5,         /* it shares memory or events with other processes */
+    GPUSHARE_PARKING_MANAGED = 6,     /* it has managed memory */
+    GPUSHARE_PARKING_UNEVICTABLE = 7, /* it holds more memory that cannot be evicted than is worth it */
+    GPUSHARE_PARKING_PLAIN = 8        /* its memory is not managed by us */
 };
 
 /* Why a parked client is to be awake. */
@@ -160,12 +160,12 @@ struct gpushare_header {
 
 /* What one client holds on one GPU. */
 struct gpushare_usage {
-    uint8_t gpu[16];   /* the device's UUID */
-    uint64_t promised; /* evictable bytes admitted by the scheduler: the client's footprint, at most */
-    uint64_t resident; /* of the footprint, bytes on the GPU */
-    uint64_t pinned;   /* unevictable bytes: exported, arrays, pools, the application's own VMM */
-    uint64_t context;  /* 0, or the bytes that the client's contexts were admitted with */
-    uint64_t host;     /* bytes of host memory held for swapped data */
+    uint8_t gpu[16];      /* the device's UUID */
+    uint64_t promised;    /* evictable bytes admitted by the scheduler: the client's footprint, at most */
+    uint64_t resident;    /* of the footprint, bytes on the GPU */
+    uint64_t unevictable; /* unevictable bytes: exported, arrays, pools, the application's own VMM */
+    uint64_t context;     /* 0, or the bytes that the client's contexts were admitted with */
+    uint64_t host;        /* bytes of host memory held for swapped data */
 };
 
 /*
@@ -263,7 +263,7 @@ struct gpushare_burst {
 
 struct gpushare_grow {
     uint64_t serial;
-    struct gpushare_usage least; /* promised, pinned and context as they must become */
+    struct gpushare_usage least; /* promised, unevictable and context as they must become */
     uint64_t most;               /* promised as it would best become: headroom included */
     uint32_t oversubscribe;      /* 1: it may become more than the GPU has; the client is as with HELLO_OVERSUBSCRIBE */
     uint32_t urgent;             /* 1: an open capture, or what runs, may need it before the lease is given back */
@@ -307,7 +307,7 @@ struct gpushare_room {
 };
 
 struct gpushare_prepare {
-    uint64_t bytes; /* of the pool that the client should have pinned, in use or free; 0: unpin what is free */
+    uint64_t bytes; /* of the pool that the client should have page-locked, in use or free; 0: unlock what is free */
 };
 
 struct gpushare_cell {
@@ -358,7 +358,7 @@ struct gpushare_parked {
     uint64_t serial;
     uint32_t status; /* enum gpushare_parking */
     uint32_t pad;
-    struct gpushare_usage needs; /* pinned and context: what it needs on its GPU to be awake */
+    struct gpushare_usage needs; /* unevictable and context: what it needs on its GPU to be awake */
     struct gpushare_seen seen;
 };
 

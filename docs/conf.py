@@ -222,7 +222,7 @@ def reasons() -> Iterator[str]:
     )
     times = dict.fromkeys(("yields_in", "until_in", "for", "kernel_for", "estimate"), 9.0)
     sizes = {"need": 3 << 30, "lack": 1 << 30, "arrived": 1 << 30, "footprint": 3 << 30}
-    sizes |= {"foreign": 4 << 30, "fixed": 2 << 30, "ghosts": 1 << 30}
+    sizes |= {"foreign": 4 << 30, "fixed": 2 << 30, "pending_reclaim": 1 << 30}
     others = {"victims": ["plots.ipynb"], "whose": "user:ada", "gpus": 1, "own": 1, "kernel": None}
     given = {**values, **times, **sizes, **others, "clients": 2, "attempts": 2, "error": None}
     rows = [

@@ -12,8 +12,8 @@ In ``jupyterhub_config.py``::
         GpuClass("course", "Course", "For members of the course", groups={"course"}, memory="4GiB"),
     )
 
-What a class says reaches the kernels as an environment that their users can change: a wish. What nobody can exceed is
-what the node scheduler is configured with, for a user or for a group of the Hub (``team:NAME``).
+A class sets environment variables of the kernels, which their users can change. Limits that users cannot change are
+configured in the node scheduler, for a user or for a group of the Hub (``team:NAME``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 from .._version import __version__
 from ..scheduler.views.redaction import Disguise, View
 from ..scheduler.views.words.events import event_text, process_text, quota_text
-from ..scheduler.views.words.groups import rank, remark, wishes_text
+from ..scheduler.views.words.groups import preferences_text, rank, remark
 from . import words
 from .nodes import Node, Report
 from .viewer import Viewer
@@ -19,7 +19,7 @@ from .viewer import Viewer
 log = logging.getLogger(__name__)
 
 #: Kinds of memory, as the page stacks them.
-KINDS = ("resident", "pinned", "contexts", "foreign", "ghosts", "free")
+KINDS = ("resident", "unevictable", "contexts", "foreign", "pending_reclaim", "free")
 #: Others' notebooks keep their ids that say nothing, on all pages of this process.
 _DISGUISE = Disguise()
 
@@ -143,7 +143,7 @@ def _notebook(
     offset: float,
     viewer: Viewer,
 ) -> dict[str, Any]:
-    wishes, totals = group.get("wishes") or {}, group["totals"]
+    preferences, totals = group.get("preferences") or {}, group["totals"]
     return {
         "id": group["id"],
         "name": group["name"],
@@ -156,10 +156,10 @@ def _notebook(
         "position": group["position"],
         "why": remark(group),
         # An administrator's is said apart.
-        "wishes": wishes_text({**wishes, "held": False}),
-        "held": bool(wishes.get("held")),
+        "preferences": preferences_text({**preferences, "on_hold": False}),
+        "on_hold": bool(preferences.get("on_hold")),
         "gpus": [indices.get(share["uuid"]) for share in group["gpus"]],
-        "memory": _sum(group["gpus"], ("resident", "swapped", "pinned")),
+        "memory": _sum(group["gpus"], ("resident", "swapped", "unevictable")),
         "waits": totals["waits"],
         "waited": totals["waited"],
         "ran": totals["ran"],
@@ -197,7 +197,7 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
                 "waiting": sum(group["state"] == "waiting" for group in own),
                 "memory": _sum(
                     (one for group in own for one in group["gpus"]),
-                    ("resident", "swapped", "pinned"),
+                    ("resident", "swapped", "unevictable"),
                 ),
                 "waits": sum(total["waits"] for total in totals),
                 "waited": sum(total["waited"] for total in totals),

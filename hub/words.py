@@ -14,9 +14,8 @@ BY_THEMSELVES = frozenset({"login", "ticket", "tickets", "revoke"})
 
 #: What somebody did, by the scheduler's operation.
 ACTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "release": lambda given: "ended the turn of {}",
-    "offload": lambda given: "moved {} out",
-    "evict": lambda given: "moved {} out",
+    "release": lambda given: "released the GPU for {}",
+    "evict": lambda given: "evicted the memory of {}",
     "hibernate": lambda given: "hibernated {}",
     "wake": lambda given: "woke {}",
     "hold": lambda given: "put {} on hold" if given.get("on", True) else "took {} off hold",

@@ -29,11 +29,11 @@ from .dependencies import mismatch
 from .feed import SCHEMA, Feed
 from .focus import Focus
 from .handlers import handlers
+from .preferences import Preferences
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .sessions import FRESH, Documents
 from .shares import stated, used
 from .unshared import unshared
-from .wishes import Wishes
 
 CONTENTS = "https://events.jupyter.org/jupyter_server/contents_service/v1"
 
@@ -73,8 +73,8 @@ class GpuShareExtension(ExtensionApp):
     shares: Shares
     #: Held while they change.
     _sharing: asyncio.Lock
-    _wishes: Wishes
-    #: The scheduler that was told the wishes last: its process.
+    _preferences: Preferences
+    #: The scheduler that was told the preferences last: its process.
     _told: int | None = None
     #: Kernels that were there before us.
     _before: frozenset[str] = frozenset()
@@ -114,7 +114,7 @@ class GpuShareExtension(ExtensionApp):
         self.focus = Focus(user_name(os.getuid()), self.send)
         self.shares = dict(self.options.shares) if self.options is not None else {}
         self._sharing = asyncio.Lock()
-        self._wishes = Wishes()
+        self._preferences = Preferences()
         self._tasks = set()
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
@@ -325,7 +325,7 @@ class GpuShareExtension(ExtensionApp):
     def _on_connect(self, client: AsyncControlClient) -> None:
         self.feed.restart()
         self.focus.user = self.user
-        # In this order: the wishes that somebody changes meanwhile come as an event.
+        # In this order: the preferences that somebody changes meanwhile come as an event.
         self._spawn(self._follow(client))
         self._spawn(self._repeat(client))
         self._spawn(self._renew_tickets(client))
@@ -355,10 +355,10 @@ class GpuShareExtension(ExtensionApp):
             self.shares.pop(event["whose"], None)
             self.shares |= stated({"shares": {event["whose"]: event}})
         elif kind == "adjust" and self._remembers(group):
-            self._wishes.note(group, event["wishes"])
+            self._preferences.note(group, event["preferences"])
         elif kind == "leave" and group not in self.serverapp.kernel_manager:
             # Our kernels come back when they are restarted.
-            self._wishes.forget(group)
+            self._preferences.forget(group)
 
     async def _repeat(self, client: AsyncControlClient) -> None:
         """Tell a new scheduler what people asked for, and what they call their kernels.
@@ -373,13 +373,13 @@ class GpuShareExtension(ExtensionApp):
                 await self._repeat_shares(client)
             self.shares = stated(await client.request("shares"))
             await self._state_tickets(client)
-            wishes = self._wishes.untold(status) if pid != self._told else {}
-            self._wishes.learn(self._remembered(status), but=wishes)
+            preferences = self._preferences.untold(status) if pid != self._told else {}
+            self._preferences.learn(self._remembered(status), but=preferences)
             self._told = pid
             for group in status["groups"]:
                 await self.documents.joined(group["id"])
-            for group, wished in wishes.items():
-                await self._try(client, "adjust", {"group": group, **wished, "later": True})
+            for group, preference in preferences.items():
+                await self._try(client, "adjust", {"group": group, **preference, "later": True})
             for kernel_id in self.serverapp.kernel_manager.list_kernel_ids():
                 await self._state_shares(kernel_id)
         except ControlError as error:
@@ -412,7 +412,7 @@ class GpuShareExtension(ExtensionApp):
                 self.serverapp.web_app.settings["last_activity_times"]["jupyter_gpushare"] = now
 
     def _remembered(self, status: dict[str, Any]) -> list[dict[str, Any]]:
-        """The groups whose wishes this server remembers: all of its user's, or where others are about, its own."""
+        """The groups whose preferences this server remembers: all of its user's, or where others are about, its own."""
         groups: list[dict[str, Any]] = status["groups"]
         return [group for group in groups if self._remembers(group["id"])]
 
@@ -479,7 +479,7 @@ class GpuShareExtension(ExtensionApp):
     async def _on_kernel(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
         kernel_id = str(data.get("kernel_id"))
         if data.get("action") == "shutdown" and kernel_id not in self.serverapp.kernel_manager:
-            self._wishes.forget(kernel_id)
+            self._preferences.forget(kernel_id)
         self.feed.changed()
 
     async def _try(self, client: AsyncControlClient, op: str, params: dict[str, Any]) -> None:

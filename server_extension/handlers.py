@@ -18,9 +18,9 @@ from ..scheduler.node.entitlements import Shares
 from ..scheduler.protocol.client import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
 from .feed import Feed, TooManyPages
 from .focus import Focus
+from .preferences import NONE
 from .sessions import Documents
 from .shares import merged
-from .wishes import NONE
 
 #: Seeing who has the GPU, and steering groups; and the settings that concern everybody.
 AUTH_RESOURCE = "gpushare"
@@ -195,14 +195,14 @@ class ReleaseHandler(GpuShareHandler):
         await self.forward("release", ())
 
 
-class OffloadHandler(GpuShareHandler):
-    """Ends a burst, and moves the memory out."""
+class EvictHandler(GpuShareHandler):
+    """Releases the lease of a group, and evicts its memory."""
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
         """Do it, and answer with the group's id."""
-        await self.forward("offload", ())
+        await self.forward("evict", ())
 
 
 class HibernateHandler(GpuShareHandler):
@@ -226,12 +226,12 @@ class WakeHandler(GpuShareHandler):
 
 
 class AdjustHandler(GpuShareHandler):
-    """Takes wishes for a group."""
+    """Takes preferences for a group."""
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        """Do it, and answer with the group's id and its wishes."""
+        """Do it, and answer with the group's id and its preferences."""
         await self.forward("adjust", tuple(NONE))
 
 
@@ -319,7 +319,7 @@ def handlers() -> list[tuple[Any, ...]]:
         (r"/gpushare/api/changes", ChangesHandler),
         (r"/gpushare/api/watchers/([^/]+)", WatcherHandler),
         (r"/gpushare/api/release", ReleaseHandler),
-        (r"/gpushare/api/offload", OffloadHandler),
+        (r"/gpushare/api/evict", EvictHandler),
         (r"/gpushare/api/hibernate", HibernateHandler),
         (r"/gpushare/api/wake", WakeHandler),
         (r"/gpushare/api/adjust", AdjustHandler),

@@ -150,7 +150,10 @@ class Antagonist:
         """Return how many bytes can be had if everybody else's memory is moved out."""
         status = self._control.request("status")["status"]
         gpu = next(gpu for gpu in status["gpus"] if gpu["uuid"] == self.gpu)
-        fixed = sum(gpu[name] for name in ("reserve", "pinned", "contexts", "foreign", "ghosts"))
+        fixed = sum(
+            gpu[name]
+            for name in ("reserve", "unevictable", "contexts", "foreign", "pending_reclaim")
+        )
         total = int(gpu["total"])
         room = total - int(fixed) - min(MARGIN, total // MARGIN_SHARE)
         return max(0, room if self.size is None else min(room, self.size))

@@ -21,7 +21,7 @@ from typing import Any
 
 #: Bytes that are compared at once: they are made a second time beside what is held.
 PART = 256 << 20
-#: Bytes of one pinned copy, and of the host buffer that it uses.
+#: Bytes of one page-locked copy, and of the host buffer that it uses.
 COPY, BUFFER = 128 << 20, 1 << 30
 
 
@@ -216,8 +216,8 @@ class Commands:
             self._worker.join()
         return self.memory.added
 
-    def pinned(self, size: int) -> dict[str, float]:
-        """Bytes per second of copies of so many bytes between pinned host memory and the device."""
+    def page_locked(self, size: int) -> dict[str, float]:
+        """Bytes per second of copies of so many bytes between page-locked host memory and the device."""
         cuda = _cuda()
         host, device = ctypes.c_void_p(), ctypes.c_uint64()
         streams = [ctypes.c_void_p(), ctypes.c_void_p()]

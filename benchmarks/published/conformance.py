@@ -4,7 +4,7 @@
 Each program (``tests/gpu/programs``) runs five times and prints a digest of its state after each step:
 
 - ``plain``: without us;
-- ``offload``: under the interposer; between every two steps all its memory is moved out;
+- ``evict``: under the interposer; between every two steps all its memory is evicted;
 - ``hibernate``: the same, and its context with it: it is checkpointed, and the next step wakes it. What the driver
   cannot checkpoint is left alone, and has to say so;
 - ``elsewhere``: the same, and the next step wakes it on another GPU; left out where there is none
@@ -43,8 +43,8 @@ from ..harness.antagonist import Antagonist
 from ..harness.figures import Figure
 from ..harness.machine import Machine
 
-Mode = Literal["plain", "offload", "hibernate", "elsewhere", "antagonist"]
-MODES: tuple[Mode, ...] = ("plain", "offload", "hibernate", "elsewhere", "antagonist")
+Mode = Literal["plain", "evict", "hibernate", "elsewhere", "antagonist"]
+MODES: tuple[Mode, ...] = ("plain", "evict", "hibernate", "elsewhere", "antagonist")
 #: The least number of evictions beside the antagonist.
 EVICTIONS = 10
 #: Seconds that a program has at least between two of them, and seconds until the antagonist comes again: before and
@@ -52,7 +52,7 @@ EVICTIONS = 10
 QUANTUM, PAUSE, LEISURE, ENOUGH = 0.01, 0.01, 0.3, 40
 STEPS = 12
 #: Why a program may be left alone where it was to hibernate: what the driver cannot do, or must not.
-CANNOT = ("driver", "gpus", "nccl", "ipc", "managed", "pinned")
+CANNOT = ("driver", "gpus", "nccl", "ipc", "managed", "unevictable")
 #: Seconds for one run of one program, and for all.
 PATIENCE, TIME_LIMIT = 120.0, 330.0
 #: Lines of standard error that are kept of a run that failed.
@@ -140,7 +140,7 @@ class Verdict:
                 if times < self.steps and not run.left_alone:
                     return f"{mode}: {times} times, fewer than {self.steps}"
                 continue
-            least = self.steps if mode == "offload" else EVICTIONS
+            least = self.steps if mode == "evict" else EVICTIONS
             if run.moves.evictions < least:
                 return f"{mode}: {run.moves.evictions} evictions, fewer than {least}"
         return ""
@@ -345,7 +345,7 @@ class Suite:
         if world.counted is not None:
             environ = world.machine.client_environ(name)
             environ["GPUSHARE_CONFORMANCE_PROTOCOL"] = str(protocol.VERSION)
-            if mode in ("offload", "hibernate", "elsewhere"):
+            if mode in ("evict", "hibernate", "elsewhere"):
                 environ["GPUSHARE_CONFORMANCE_STEP"] = mode
         helpers = [str(path.parent.parent), *filter(None, [environ.get("PYTHONPATH")])]
         environ["PYTHONPATH"] = os.pathsep.join(helpers)

@@ -3,7 +3,7 @@
 
 - ``memory``: bytes of the GPU that a hibernated kernel uses, beside one that is idle and has been evicted.
 - ``out``: from the order to hibernate a kernel that holds 24 GiB until that is done. Beside it the driver's checkpoint
-  of a process that holds as much, and what is possible: a pinned copy, and a checkpoint of one that holds nothing.
+  of a process that holds as much, and what is possible: a page-locked copy, and a checkpoint of one that holds nothing.
 - ``wake``: from the beginning of that kernel's next cell to the end of its first GPU kernel, on a GPU that is free.
 - ``crowd``: as many kernels as there are asked for, with 0.5 GiB each, under 6 GiB of the GPU (the scheduler keeps the
   rest), of which a tenth run cells at any time; beside it, how many fit without hibernation.
@@ -193,9 +193,9 @@ class Scene:
             self.clock.check()
             time.sleep(0.001)
 
-    def offload(self, name: str) -> None:
+    def evict(self, name: str) -> None:
         """Evict all of a group's memory."""
-        self.here.control("offload", group=f"bench-{name}")
+        self.here.control("evict", group=f"bench-{name}")
         self.until(name, lambda group: all(gpu["resident"] == 0 for gpu in group["gpus"]))
 
     def gpu_of(self, name: str) -> str:
@@ -367,7 +367,7 @@ def _memory(clock: Clock, faults: list[str]) -> Iterator[Figure]:
         kernel = scene.kernel("one")
         kernel.call("start", scene.scaled(LITTLE), scene.scaled(BLOCK), 1)
         kernel.call("cell", 1)
-        scene.offload("one")
+        scene.evict("one")
         idle, idle_own = scene.used() - before, scene.held(kernel)
         scene.hibernate("one")
         left, own = scene.used() - before, scene.held(kernel) or 0
@@ -389,7 +389,7 @@ def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -
         size = scene.scaled(gib * GIB)
         block = scene.scaled(TENSOR)
         empty = scene.bare()
-        copies = empty.call("pinned", size)
+        copies = empty.call("page_locked", size)
         empty.close()
         empty = scene.bare()
         empty.call("start", 2 * MIB, 2 * MIB, 1)
@@ -422,7 +422,7 @@ def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -
             yield _figure(f"{what}the first time", [first], "s")
             yield _figure(f"{what}the driver's {step} alone", [alone[index]], "s")
             yield _figure(
-                f"{what}possible: a pinned copy, and the {step} of an empty process",
+                f"{what}possible: a page-locked copy, and the {step} of an empty process",
                 [size / copy + least[index]],
                 "s",
             )
@@ -455,7 +455,7 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
                 # It may come late, and end another wait. Once an eviction ordered after it is done, it is past.
                 while not kernel.call("first", "touch"):
                     clock.check()
-                scene.offload("one")
+                scene.evict("one")
             elif not kernel.call("first", call):
                 faults.append(f"cycle {done}: a call was interrupted by nobody")
             varied = kernel.call("varied", done)

@@ -134,8 +134,8 @@ def measure(here: Machine, jobs: Sequence[Job], length: float, seconds: float) -
 
     def under(some: Sequence[Job], name: str, **stated: float) -> list[Any]:
         for other in NAMES:
-            wishes = stated if other == name else {}
-            here.control("adjust", group=f"bench-{other}", **{**PLAIN, **wishes})
+            preferences = stated if other == name else {}
+            here.control("adjust", group=f"bench-{other}", **{**PLAIN, **preferences})
         for job in some:
             job.send("kernels", seconds, ahead)
         found = [job.read() for job in some]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How fast device memory moves: out, back, and both at once, beside a pinned copy of the same run.
+"""How fast device memory moves: out, back, and both at once, beside a page-locked copy of the same run.
 
 Sizes are fractions of the GPU: on an NVIDIA H200 (139 GiB) one notebook holds 24 GiB, and two that switch hold 90 GiB
 each. A move's time is what a person waits: draining, copying, unmapping, mapping and the scheduler's messages included.
@@ -51,10 +51,10 @@ def switch() -> Iterator[Figure]:
 
 
 def _limit(here: Machine, size: int) -> dict[str, float]:
-    """Bytes per second of pinned copies, without us."""
+    """Bytes per second of page-locked copies, without us."""
     bare = Holder(here.bare_environ(), torch=False)
     try:
-        found: dict[str, float] = bare.call("pinned", size)
+        found: dict[str, float] = bare.call("page_locked", size)
     finally:
         bare.close()
     return found
@@ -89,30 +89,30 @@ def _totals(here: Machine, name: str) -> tuple[int, int]:
     return int(totals["evicted"]), int(totals["restored"])
 
 
-def _offload(here: Machine, name: str) -> tuple[float, int]:
+def _evict(here: Machine, name: str) -> tuple[float, int]:
     """Move all of a group's memory out; seconds from the request to the end, and bytes."""
     evicted = _totals(here, name)[0]
     start = time.monotonic()
-    here.control("offload", group=f"bench-{name}")
+    here.control("evict", group=f"bench-{name}")
     while _resident(here, name) > 0:
         time.sleep(0.001)
     taken = time.monotonic() - start
     return taken, _totals(here, name)[0] - evicted
 
 
-def _pinned(here: Machine) -> int:
+def _page_locked(here: Machine) -> int:
     """Bytes of the pool that are page-locked ahead of need."""
     status = here.control("status")["status"]
     assert isinstance(status, dict)
-    return int((status["host"].get("pool") or {}).get("pinned", 0))
+    return int((status["host"].get("pool") or {}).get("page_locked", 0))
 
 
 def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iterator[Figure]:
     """Time the first eviction of a client: by itself, and for a newcomer that was seen coming."""
     holder = Holder(here.client_environ("first"), torch=torch)
     holder.call("hold", size, min(TENSOR, size // 4), 1)
-    prepared = min(1.0, _pinned(here) / size)
-    taken, moved = _offload(here, "first")
+    prepared = min(1.0, _page_locked(here) / size)
+    taken, moved = _evict(here, "first")
     yield _first_eviction(f"nobody else there, {prepared:.0%} prepared", moved, taken, limit)
     yield _equal("bytes equal after that", holder)
     holder.close()
@@ -128,9 +128,9 @@ def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> It
     held = sum(_held(here, name) for name in ("second", "newcomer"))
     lack = held + reserved - _gpu(here)["total"]
     until = time.monotonic() + AHEAD
-    while _pinned(here) < lack and time.monotonic() < until:
+    while _page_locked(here) < lack and time.monotonic() < until:
         time.sleep(0.05)
-    prepared = min(1.0, _pinned(here) / lack)
+    prepared = min(1.0, _page_locked(here) / lack)
     start, end = other.call("touch")
     moved = _totals(here, "second")[0]
     yield _first_eviction(
@@ -159,7 +159,7 @@ def _until_gone(here: Machine) -> None:
     while time.monotonic() < until:
         status = here.control("status")["status"]
         assert isinstance(status, dict)
-        if not status["groups"] and status["gpus"][0]["ghosts"] == 0:
+        if not status["groups"] and status["gpus"][0]["pending_reclaim"] == 0:
             return
         time.sleep(0.05)
 
@@ -172,14 +172,14 @@ def _one(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iter
     back: list[float] = []
     first: list[float] = []
     for _ in range(ROUNDS + 1):
-        taken, moved = _offload(here, "one")
+        taken, moved = _evict(here, "one")
         out.append(moved / taken / 1e9)
         restored = _totals(here, "one")[1]
         start, end = holder.call("touch")
         back.append((_totals(here, "one")[1] - restored) / (end - start) / 1e9)
         first.append(end - start)
     for rates in (out, back, first):
-        del rates[0]  # pages were found and pinned
+        del rates[0]  # pages were found and page-locked
     for metric, rates, bare in (
         ("evict, pool warm", out, limit["out"]),
         ("restore, pool warm", back, limit["back"]),
@@ -194,7 +194,7 @@ def _one(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iter
             quartile_distance(rates),
         )
         share = statistics.median(rates) * 1e9 / bare
-        yield Figure("swap", f"{metric}, of a pinned copy", share, "", None, len(rates), 0.0)
+        yield Figure("swap", f"{metric}, of a page-locked copy", share, "", None, len(rates), 0.0)
     yield Figure(
         "swap",
         "cell run to its first kernel's end, all swapped out",

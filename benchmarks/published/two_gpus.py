@@ -458,7 +458,7 @@ class Watch:
         for event in history["events"]:
             self.events[event["kind"]] += 1
         for gpu in self.last["gpus"]:
-            held = gpu["resident"] + gpu["pinned"] + gpu["contexts"]
+            held = gpu["resident"] + gpu["unevictable"] + gpu["contexts"]
             if held > gpu["total"]:
                 self.over.append(f"{gpu['uuid']} has {held} bytes of {gpu['total']}")
         for group in self.last["groups"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare drain``, ``hold``, ``evict`` and ``maintenance``: commands that steer a shared machine."""
+"""``gpushare drain``, ``hold`` and ``maintenance``: commands that steer a shared machine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ DONE = {
         "{0} is on hold. Only an administrator can resume it: `gpushare hold {1} --off`.",
         "{0} can use the GPU again.",
     ),
-    "evict": (
-        "The memory of {0} is being evicted to the host. It is restored on the next use.",
-        "",
-    ),
     "maintenance": ("All users now see: {0}", "Maintenance message cleared."),
 }
 DESCRIPTIONS = {
@@ -32,8 +28,6 @@ DESCRIPTIONS = {
     "memory that can be evicted. CUDA contexts stay until their kernels end.",
     "hold": "Put a notebook or program on hold: like `gpushare freeze`, but only an administrator can undo it. Its "
     "memory can be evicted to the host; no data is lost.",
-    "evict": "Make a notebook or program release the GPU, and evict all of its memory to the host. The memory is "
-    "restored when it runs again.",
     "maintenance": "Show a message to all users, in the panel and in `gpushare status`, until you clear it.",
 }
 #: What ``--off`` does.
@@ -54,23 +48,21 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument("text", metavar="TEXT", nargs="?", help="the message")
         else:
             add_group(parser, optional=False)
-        if command in UNDO:
-            parser.add_argument("--off", action="store_true", help=UNDO[command])
+        parser.add_argument("--off", action="store_true", help=UNDO[command])
 
 
 def run(args: argparse.Namespace) -> int:
     """Send the request, and print what has changed."""
-    off = getattr(args, "off", False)
-    if args.command == "maintenance" and off == (args.text is not None):
+    if args.command == "maintenance" and args.off == (args.text is not None):
         return complain(
             "give a message or --off: gpushare maintenance TEXT, or gpushare maintenance --off"
         )
     try:
         with ControlClient() as client:
-            target = _send(client, args, on=not off)
+            target = _send(client, args, on=not args.off)
     except ControlError as error:
         return complain(str(error))
-    print(DONE[args.command][off].format(target, shlex.quote(target.removeprefix("GPU "))))
+    print(DONE[args.command][args.off].format(target, shlex.quote(target.removeprefix("GPU "))))
     return 0
 
 
@@ -82,6 +74,5 @@ def _send(client: ControlClient, args: argparse.Namespace, *, on: bool) -> str:
     if args.command == "maintenance":
         client.request("maintenance", text=args.text or "")
         return str(args.text)
-    switch = {"on": on} if args.command == "hold" else {}
-    _, group = ask(client, args.command, args.group, **switch)
+    _, group = ask(client, "hold", args.group, on=on)
     return str(group["name"])

@@ -51,7 +51,7 @@ LEGEND = """\
 """
 COLOURS = {"run": "32", "wait": "33", "out": "35", "in": "35", "right": "1;32", "refuse": "31"}
 NAME_COLOURS = ("36", "34")
-LANES = {"running": "█", "moving": "▒", "waiting": "░", "idle": "·"}
+LANES = {"running": "█", "restoring": "▒", "waiting": "░", "idle": "·"}
 
 
 def _paint(text: str, colour: str | None) -> str:
@@ -152,7 +152,7 @@ class Timeline:
             (group, begin, end)
             for group in self._names
             for begin, end, state in self._spans(group)
-            if state in ("running", "moving")
+            if state in ("running", "restoring")
         ]
         used = sum(
             any(user != group and begin < until and end > since for user, begin, end in busy)
@@ -283,9 +283,9 @@ def _follows(state: str, event: dict[str, Any]) -> str:
         case "wait":
             return "waiting"
         case "grant":
-            return "moving"
+            return "restoring"
         case "restore":
-            return "running" if state == "moving" else state
+            return "running" if state == "restoring" else state
         case "burst":
             return "running" if event["phase"] == "begin" else "idle"
         case "release":

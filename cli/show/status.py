@@ -23,8 +23,8 @@ WATCH_FAST = 0.1
 #: Colours of the states; other states have none.
 COLOURS = {
     "running": "green",
-    "yielding": "cyan",
-    "moving": "cyan",
+    "finishing": "cyan",
+    "restoring": "cyan",
     "waking": "cyan",
     "waiting": "yellow",
     "idle": "dim",
@@ -106,7 +106,7 @@ def _words(status: dict[str, Any]) -> dict[str, Any]:
 def _words_of(group: dict[str, Any]) -> dict[str, str]:
     """Return the sentences about a notebook or program; an older scheduler sends only codes."""
     code = (group.get("reason") or {}).get("code", "")
-    return group.get("words") or {"state": group["state"], "wishes": "", "why": code}
+    return group.get("words") or {"state": group["state"], "preferences": "", "why": code}
 
 
 def _gpus(status: dict[str, Any], width: int | None) -> Text:
@@ -119,7 +119,7 @@ def _gpus(status: dict[str, Any], width: int | None) -> Text:
             gpu["name"],
             *(
                 size(gpu[key])
-                for key in ("total", "resident", "pinned", "contexts", "foreign", "free")
+                for key in ("total", "resident", "unevictable", "contexts", "foreign", "free")
             ),
         )
         for gpu in status["gpus"]
@@ -163,7 +163,7 @@ def _groups(status: dict[str, Any], width: int | None) -> Text:
                     size(sum(gpu[key] for gpu in group["gpus"]))
                     for key in ("footprint", "resident", "swapped")
                 ),
-                words["wishes"],
+                words["preferences"],
                 words["why"],
             )
         )
@@ -210,7 +210,7 @@ def _footer(status: dict[str, Any]) -> str:
     if pool is not None and pool["prepared"]:
         words.append(
             f"pool {size(pool['in_use'])} in use, {size(pool['prepared'])} ready, "
-            f"{size(pool['pinned'])} page-locked"
+            f"{size(pool['page_locked'])} page-locked"
         )
     if status["driver"]["simulated"]:
         words.append("simulated driver")

@@ -79,9 +79,9 @@ COMMANDS: dict[str, tuple[dict[str, Any], str]] = {
 def add_parser(subparsers: Any) -> None:
     """Add the subcommands."""
     parsers = {}
-    for command, (wish, description) in COMMANDS.items():
+    for command, (preference, description) in COMMANDS.items():
         parser = subparsers.add_parser(command, description=description)
-        parser.set_defaults(wish=wish)
+        parser.set_defaults(preference=preference)
         add_group(parser)
         parsers[command] = parser
     parsers["keep"].add_argument(
@@ -115,23 +115,23 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the request, and print what has changed."""
-    wish = args.wish or args.asked
+    preference = args.preference or args.asked
     try:
         with ControlClient() as client:
-            _, group = ask(client, "adjust", args.group, **wish)
+            _, group = ask(client, "adjust", args.group, **preference)
     except ControlError as error:
         return complain(str(error))
-    print(_done(wish).format(group["name"], *map(_amount, wish.items())))
+    print(_done(preference).format(group["name"], *map(_amount, preference.items())))
     return 0
 
 
-def _done(wish: dict[str, Any]) -> str:
+def _done(preference: dict[str, Any]) -> str:
     """Return the sentence about what has changed, with places for the name and the amount."""
-    if "frozen" in wish:
-        return FROZEN[wish["frozen"]]
-    if wish.keys() == {"memory", "limit"}:
+    if "frozen" in preference:
+        return FROZEN[preference["frozen"]]
+    if preference.keys() == {"memory", "limit"}:
         return DONE["limit off"]
-    ((what, value),) = wish.items()
+    ((what, value),) = preference.items()
     if what == "priority":
         return DONE[value]
     if what == "keep":
@@ -139,8 +139,8 @@ def _done(wish: dict[str, Any]) -> str:
     return DONE[what if value else f"{what} off"]
 
 
-def _amount(wish: tuple[str, Any]) -> str:
-    what, value = wish
+def _amount(preference: tuple[str, Any]) -> str:
+    what, value = preference
     if what in ("request", "limit"):
         return percent(value)
     return size(value) if what == "memory" else f"{value:g}" if what == "weight" else str(value)

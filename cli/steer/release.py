@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare release``, ``offload``, ``hibernate`` and ``wake``: leave the GPU, and return to it."""
+"""``gpushare release``, ``evict``, ``hibernate`` and ``wake``: leave the GPU, and return to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITHOUT_LEASE = ("waiting", "idle", "hibernated")
 DESCRIPTIONS = {
     "release": "Give up the lease so that the next notebook can run. Memory stays on the GPU until another notebook "
     "needs the space.",
-    "offload": "Give up the lease so that the next notebook can run, and evict all memory to the host. It is restored "
+    "evict": "Give up the lease so that the next notebook can run, and evict all memory to the host. It is restored "
     "when the notebook or program runs again.",
     "hibernate": "Free all GPU memory as soon as the notebook or program is idle, including the CUDA context. The next "
     "cell wakes it.",
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     released = f"Released the GPU held by {name}."
     if args.command == "wake":
         print(f"Waking {name}." if state == "hibernated" else f"{name} is not hibernated.")
-    elif args.command == "offload":
+    elif args.command == "evict":
         evicted = f"The memory of {name} is being evicted to the host."
         print(evicted if state in WITHOUT_LEASE else f"{released} {evicted}")
     else:

@@ -237,10 +237,10 @@ static void op_cell(struct thread *thread, const struct operation *operation)
         phase("fuzz");
 }
 
-/* ask OP: 0 release, 1 offload (evict all), 2 cancel (as an interrupt does) */
+/* ask OP: 0 release, 1 evict (all), 2 cancel (as an interrupt does) */
 static void op_ask(struct thread *thread, const struct operation *operation)
 {
-    static const char *const names[] = {"release", "offload", "cancel"};
+    static const char *const names[] = {"release", "evict", "cancel"};
     char request[192], reply[512];
     (void)thread;
     if (control == NULL)

@@ -38,7 +38,7 @@ static bool is_device(uint64_t address)
     return device;
 }
 
-/* Device memory, or host memory that is pinned. */
+/* Device memory, or host memory that is page-locked. */
 static bool is_known(uint64_t address)
 {
     pthread_rwlock_rdlock(&sim_ranges_lock);

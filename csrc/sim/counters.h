@@ -14,7 +14,7 @@ struct sim_counters {
     uint64_t copied_in, copied_out;
     uint64_t kernels;
     uint64_t injected;      /* failures on purpose */
-    uint64_t pinned;        /* bytes of host memory, ever */
+    uint64_t page_locked;   /* bytes of host memory, ever */
     uint64_t pin_ns;        /* what that took */
     uint64_t remote;        /* managed bytes that kernels reached over the bus */
     uint64_t written_back;  /* managed bytes pushed out, not those that a prefetch moved */

@@ -83,7 +83,7 @@ void sim_memory_release_context(struct sim_context *context)
 /* Pinning takes the caller's time; several threads may pin at once. */
 void sim_memory_pin(uint64_t bytes)
 {
-    __atomic_add_fetch(&sim_counters_now.pinned, bytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&sim_counters_now.page_locked, bytes, __ATOMIC_RELAXED);
     if (sim_config.pin_bandwidth == 0)
         return;
     uint64_t duration = sim_duration(bytes, sim_config.pin_bandwidth);

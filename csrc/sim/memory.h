@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory of the driver's own kinds: allocated, freed, and pinned. */
+/* Memory of the driver's own kinds: allocated, freed, and page-locked. */
 #ifndef SIM_MEMORY_H
 #define SIM_MEMORY_H
 

@@ -101,7 +101,7 @@ function ActDialog(props: IAskProps & { notebook: INotebook }): JSX.Element {
   const choices = [
     { words: TEXT.act.release, op: 'release', body: { group } },
     { words: TEXT.act.evict, op: 'evict', body: { group } },
-    notebook.held
+    notebook.on_hold
       ? { words: TEXT.act.unhold, op: 'hold', body: { group, on: false } }
       : { words: TEXT.act.hold, op: 'hold', body: { group, on: true } }
   ];

@@ -10,10 +10,10 @@ export interface IViewer {
 /** Kinds of memory, in the order in which they are stacked. */
 export type Kind =
   | 'resident'
-  | 'pinned'
+  | 'unevictable'
   | 'contexts'
   | 'foreign'
-  | 'ghosts'
+  | 'pending_reclaim'
   | 'free'
   | 'swapped';
 
@@ -31,7 +31,7 @@ export interface IGpu {
 /** What a user has, on GPUs and in host memory. */
 export interface IMemory {
   resident: number;
-  pinned: number;
+  unevictable: number;
   swapped: number;
 }
 
@@ -46,9 +46,9 @@ export interface INotebook {
   /** The service's clock when it began. */
   since: number | null;
   why: string;
-  wishes: string;
+  preferences: string;
   /** An administrator put it on hold. */
-  held: boolean;
+  on_hold: boolean;
   gpus: (number | null)[];
   memory: IMemory;
   ran: number;

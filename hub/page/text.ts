@@ -64,10 +64,10 @@ export const TEXT = {
     `${swapped ? size(swapped) : 'nothing'} in host memory, of ${size(budget)} at most`,
   kinds: {
     resident: 'notebooks',
-    pinned: 'cannot move',
+    unevictable: 'cannot move',
     contexts: 'CUDA contexts',
     foreign: 'other programs',
-    ghosts: 'being freed',
+    pending_reclaim: 'being freed',
     free: 'free',
     swapped: 'in host memory'
   } satisfies Record<Kind, string>,

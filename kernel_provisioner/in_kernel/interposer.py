@@ -85,9 +85,9 @@ class Interposer:
         """A cell has begun before this process was a client."""
         self.control("cell", group=self.group(), phase="begin", msg_id=msg_id, at=time.monotonic())
 
-    def adjust(self, **wishes: Any) -> Dict[str, Any]:
+    def adjust(self, **preferences: Any) -> Dict[str, Any]:
         """Ask something for this kernel, also before it has used the GPU."""
-        return self.control("adjust", group=self.group(), later=True, **wishes)
+        return self.control("adjust", group=self.group(), later=True, **preferences)
 
 
 def find_interposer() -> Optional[Interposer]:

@@ -83,23 +83,23 @@ class Magic:
             return Answer({"oversubscribe": on}, OVERSUBSCRIPTION[on])
         if verb == "exclusive":
             return Answer(self._cells.keep_others_out(), self._but())
-        if verb in ("release", "offload", "hibernate", "wake"):
+        if verb in ("release", "evict", "hibernate", "wake"):
             done = interposer.control(verb, group=given or own)
             return Answer(done, DONE[verb].format(given or "This kernel"))
         if verb == "keep":
             return self._adjusted(f"keep {given}", keep=given == "on")
         if verb in PARSERS:
-            wishes = PARSERS[verb](given)
+            preferences = PARSERS[verb](given)
             if given == "off":
-                return self._adjusted(f"{verb} off", **wishes)
-            ((what, asked),) = wishes.items()
+                return self._adjusted(f"{verb} off", **preferences)
+            ((what, asked),) = preferences.items()
             words = {"memory": size, "weight": "{:g}".format}.get(what, percent)
-            return self._adjusted(what, words(asked), **wishes)
+            return self._adjusted(what, words(asked), **preferences)
         return self._adjusted(verb, priority=verb)
 
-    def _adjusted(self, what: str, amount: str = "", **wishes: Any) -> Answer:
+    def _adjusted(self, what: str, amount: str = "", **preferences: Any) -> Answer:
         assert self._interposer is not None
-        done = self._interposer.adjust(**wishes)
+        done = self._interposer.adjust(**preferences)
         said = [DONE[what].format("This kernel", amount), self._but()]
         return Answer(done, " ".join(filter(None, said)))
 

@@ -48,9 +48,13 @@ class Help(Answer):
 
 
 def words_of(group: Dict[str, Any]) -> Dict[str, str]:
-    """A group's state, wishes and why it waits in the scheduler's words; an older scheduler has codes alone."""
+    """A group's state, preferences and why it waits in the scheduler's words; an older scheduler has codes alone."""
     code = (group.get("reason") or {}).get("code")
-    return group.get("words") or {"state": str(group.get("state")), "wishes": "", "why": code or ""}
+    return group.get("words") or {
+        "state": str(group.get("state")),
+        "preferences": "",
+        "why": code or "",
+    }
 
 
 def explanation_text(explanation: Dict[str, Any]) -> str:
@@ -152,7 +156,7 @@ class Status(Table):
         "memory",
         "on the GPU",
         "in host memory",
-        "wishes",
+        "preferences",
         "why",
     )
     RIGHT = (4, 5, 6)
@@ -194,10 +198,10 @@ class Status(Table):
                     str(group.get("name") or group.get("id")),
                     words["state"],
                     str(group.get("class") or ""),
-                    size(sum(gpu.get("footprint", 0) + gpu.get("pinned", 0) for gpu in gpus)),
-                    size(sum(gpu.get("resident", 0) + gpu.get("pinned", 0) for gpu in gpus)),
+                    size(sum(gpu.get("footprint", 0) + gpu.get("unevictable", 0) for gpu in gpus)),
+                    size(sum(gpu.get("resident", 0) + gpu.get("unevictable", 0) for gpu in gpus)),
                     size(sum(gpu.get("swapped", 0) for gpu in gpus)),
-                    words["wishes"],
+                    words["preferences"],
                     words["why"],
                 )
             )

@@ -11,7 +11,7 @@ from .faults import Failure
 VERBS: Dict[str, Tuple[str, str]] = {
     "status": ("", "show which notebooks use the GPU, which are waiting, and why"),
     "release": ("[GROUP]", "release the GPU now; a running cell queues again when it needs it"),
-    "offload": ("[GROUP]", "release the GPU and move its data to host memory until it is needed"),
+    "evict": ("[GROUP]", "release the GPU and evict its data to host memory until it is needed"),
     "hibernate": (
         "[GROUP]",
         "take an idle notebook off the GPU completely; its next cell wakes it",
@@ -39,7 +39,7 @@ VERBS: Dict[str, Tuple[str, str]] = {
 #: Sentences that confirm a subcommand, with the name of the notebook.
 DONE = {
     "release": "{} has released the GPU.",
-    "offload": "{} has released the GPU, and its data is moving to host memory.",
+    "evict": "{} has released the GPU, and its data is being evicted to host memory.",
     "hibernate": "{} will be hibernated as soon as it is idle. Its next cell wakes it.",
     "wake": "{} will wake as soon as the GPU has room for it.",
     "background": "{} now has low priority: interactive notebooks go first, and its data is evicted first.",

@@ -59,7 +59,7 @@ export interface ILookOptions {
 }
 
 export type IAction =
-  | { op: 'release' | 'offload' | 'hibernate' | 'wake'; group: string }
+  | { op: 'release' | 'evict' | 'hibernate' | 'wake'; group: string }
   | {
       op: 'adjust';
       group: string;
@@ -103,7 +103,7 @@ export namespace CommandIds {
   /** End the burst, so that others can run. */
   export const release = 'gpushare:release';
   /** End the burst and move the memory to the host; asks first. */
-  export const offload = 'gpushare:offload';
+  export const evict = 'gpushare:evict';
   /** Take a notebook that is idle off the GPU altogether. */
   export const hibernate = 'gpushare:hibernate';
   /** Wake it before its next cell does. */

@@ -75,9 +75,9 @@ class Classes:
 
     def of(self, group: Group) -> Class:
         """Return the class of a group."""
-        wish = group.wishes.priority
-        if wish != "auto":
-            return wish
+        priority = group.preferences.priority
+        if priority != "auto":
+            return priority
         spell = self._spells.get(group.id)
         if spell is None:
             return "interactive"
@@ -92,7 +92,7 @@ class Classes:
 
     def changes_at(self, group: Group, now: float) -> float | None:
         """Return when a busy interactive group would change to background if it goes on; None: it would not."""
-        if not group.busy or group.wishes.priority != "auto" or self.of(group) == "background":
+        if not group.busy or group.preferences.priority != "auto" or self.of(group) == "background":
             return None
         spell = self._spells.get(group.id)
         return now + self.interactive_burst - (0.0 if spell is None else spell.had)

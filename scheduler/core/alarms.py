@@ -39,7 +39,7 @@ class Alarms:
                 group = self.model.groups[name]
                 self.activity.count_time(group)
                 self.turn.touch(group)
-            case "stock", _:
+            case "pool", _:
                 self.host_reserve.asked = True
             case "client", int(number):
                 self.leases.miss(self.model.clients[number])

@@ -40,7 +40,7 @@ class Announcements:
         if turn.reserve_stale or self.host_reserve.asked:
             said, again = self.host_reserve.decide(turn.now, turn.reserve_stale)
             turn.decisions += said
-            self.timers.set(("stock", ""), again)
+            self.timers.set(("pool", ""), again)
             turn.reserve_stale.clear()
         # 4. Contention: whether other groups wait for their GPUs or run there.
         self.contention.notify_holders()

@@ -46,7 +46,7 @@ class GroupRegistry:
             event.teams,
             since=self.turn.now,
             idle_since=self.turn.now,
-            wishes=self.preferences.recall(event.group),
+            preferences=self.preferences.recall(event.group),
             focused=self.model.focus.get(event.user) == event.group,
         )
         self.model.groups[group.id] = group
@@ -69,7 +69,7 @@ class GroupRegistry:
         self.times.forget(group)
         self.classes.forget(group.id)
         self.thrash.forget(group.id)
-        self.preferences.remember(group.id, group.wishes)
+        self.preferences.remember(group.id, group.preferences)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.log("leave", group)
 
@@ -122,7 +122,7 @@ class Attachment:
             # ended. A hibernated process holds its residue; anything else shows in the readings.
             context = holding.contexts(usage.context)
             self.ledger.leave_behind(holding)
-            held = holding.left if client.gone else usage.resident + usage.pinned + context
+            held = holding.left if client.gone else usage.resident + usage.unevictable + context
             alive = min(held, gpu.pending_reclaim) if event.reattach else 0
             gpu.pending_reclaim -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
@@ -146,15 +146,15 @@ class Attachment:
         Only the driver can tell, so the checkpoint is ordered again. This has no effect if it was done.
         """
         client.stage, client.gone = "checkpointing", True
-        first = max(usages, key=lambda u: u.pinned + u.context, default=None)
+        first = max(usages, key=lambda u: u.unevictable + u.context, default=None)
         if first is not None:
             client.home = first.gpu
-            client.needs = Usage(first.gpu, 0, 0, first.pinned, first.context)
+            client.needs = Usage(first.gpu, 0, 0, first.unevictable, first.context)
         group = client.group
         if group.hibernation is None:
             group.hibernation = Hibernation("hibernating", self.turn.now, self.turn.now)
         if client.needs is not None:
-            group.hibernation.frees += client.needs.pinned + client.needs.context
+            group.hibernation.frees += client.needs.unevictable + client.needs.context
         self.turn.decisions.append(Hibernate(client.number, client.home))
         self.hibernation.settle(group)
 
@@ -193,7 +193,7 @@ class Departure:
             mapped = holding.resident
             if client.lease is not None:
                 mapped = holding.room
-            gpu.pending_reclaim += mapped + holding.pinned + holding.context + holding.left
+            gpu.pending_reclaim += mapped + holding.unevictable + holding.context + holding.left
             gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
             self.shares.close(holding)
             if gpu.context_sizes.departures is not None:

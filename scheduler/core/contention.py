@@ -48,7 +48,7 @@ class ContentionNotices:
 
     def _may_have_changed(self, group: Group) -> bool:
         """Whether the numbers of one holder may have changed though those of its GPU did not."""
-        if self.turn.to_notify.pop(group.id, None) is not None or group.wishes.exclusive:
+        if self.turn.to_notify.pop(group.id, None) is not None or group.preferences.exclusive:
             return True
         for share in group.shares.values():
             if share.gpu.queue:
@@ -107,7 +107,7 @@ def subscribers_of(gpu: Gpu) -> Subscribers[Client, Group]:
 
 def subscribe(subscribers: Subscribers[Client, Group], group: Group) -> None:
     """Add a group that now holds a lease."""
-    if len(group.shares) > 1 or group.wishes.exclusive:
+    if len(group.shares) > 1 or group.preferences.exclusive:
         subscribers.apart[group.id] = group
     else:
         subscribers.alike.update(group.clients)

@@ -51,10 +51,11 @@ Nothing is taken before all that the head needs is available (give or take the d
 meanwhile. If the victims have more, a little more than needed is taken: figures change while they are read, and a
 second round would take as long as the first.
 
-Wishes
-------
-Users may ask for special treatment of a group (``Wishes``). A wish shifts the rules above and never suspends them: its
-cost to other groups is bounded, and memory that must leave because the GPU is over-committed leaves all the same.
+Preferences
+-----------
+Users may ask for special treatment of a group (``Preferences``). A preference shifts the rules above and never
+suspends them: its cost to other groups is bounded, and memory that must leave because the GPU is over-committed leaves
+all the same.
 
 - *Background* and *interactive* set the group's class, whatever it does (``activity.py``).
 - *Keep*: while the group does not run, a wait that is younger than ``keep_patience`` cannot take its memory. If all of
@@ -67,8 +68,8 @@ cost to other groups is bounded, and memory that must leave because the GPU is o
 - *Request*, *limit*, *weight*: see ``usage.py``. A group that has reached its limit is granted nothing until the window
   has moved on; its waits are passed over like those of a frozen group.
 - *Exclusive*: until its open cell ends, the group counts as running. ``exclusive_limit`` is its quantum and its
-  residency, and it is not notified that other groups wait, so that it keeps its lease between bursts. The wish ends
-  when the limit is reached.
+  residency, and it is not notified that other groups wait, so that it keeps its lease between bursts. The preference
+  ends when the limit is reached.
 
 Clients that do not answer
 --------------------------
@@ -215,7 +216,7 @@ from .messages import (
     WakeNow,
     Woken,
 )
-from .model import Client, Gpu, Group, Model, Wait, Wishes
+from .model import Client, Gpu, Group, Model, Preferences, Wait
 from .notices import NoticeBoard
 from .pacing import Pacer
 from .paging import Detector
@@ -489,9 +490,9 @@ class Core:
         """The waits, in order."""
         return self.model.queue
 
-    def wishes_of(self, group: str) -> Wishes:
-        """Return the wishes for the group with this id, even if it has no client at present."""
-        return self.commands.wishes_of(group)
+    def preferences_of(self, group: str) -> Preferences:
+        """Return the preferences for the group with this id, even if it has no client at present."""
+        return self.commands.preferences_of(group)
 
     def _apply(self, event: Event) -> None:
         """Pass an event to its handler, with the client that sent it."""

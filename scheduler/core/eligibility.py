@@ -10,7 +10,7 @@ from .turn import Turn
 
 #: More unevictable bytes than this, besides contexts, keep a process from hibernating
 #: (csrc/interposer/hibernate/hibernate.c).
-MOST_PINNED = 256 << 20
+MOST_UNEVICTABLE = 256 << 20
 NOTHING = "nothing"
 #: The codes of reasons that pass by themselves.
 PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
@@ -32,13 +32,13 @@ class Eligibility:
         """Whether groups hibernate for others that lack room."""
         return self.able and self.model.rules.hibernate_after is not None
 
-    def makes_way(self, group: Group, pinned: int = 0) -> bool:
+    def makes_way(self, group: Group, unevictable: int = 0) -> bool:
         """Whether a group would hibernate for others if it had this many more unevictable bytes besides contexts."""
         if group.silent or group.hibernation is not None:
             return group.hibernation is not None
         if group.unfit is not None:
             return group.unfit.code in PASSING or group.unfit.until <= self.turn.now
-        return unfit_code(group, pinned) in ("", NOTHING)
+        return unfit_code(group, unevictable) in ("", NOTHING)
 
     def idle_since(self, group: Group) -> float | None:
         """Return since when a group has been idle; None: it has work, or may have any moment."""
@@ -110,18 +110,18 @@ def freed_by(gpu: Gpu, shares: list[Share]) -> int:
             gpu.context_sizes.leaves(h.context) for share in shares for h in share.holdings.values()
         )
     more = gpu.uncovered(gpu.left + stays) - gpu.uncovered(gpu.left)
-    return sum(share.pinned + share.context for share in shares) - more
+    return sum(share.unevictable + share.context for share in shares) - more
 
 
 def used_gpus(client: Client) -> list[str]:
     """Return the GPUs on which a client has anything."""
-    return [u for u, h in client.holdings.items() if h.promised + h.pinned + h.context]
+    return [u for u, h in client.holdings.items() if h.promised + h.unevictable + h.context]
 
 
-def unfit_code(group: Group, pinned: int = 0) -> str:
+def unfit_code(group: Group, unevictable: int = 0) -> str:
     """Return why a group cannot hibernate, as far as is known without asking it; empty: it may.
 
-    ``pinned``: unevictable bytes besides contexts that it would have in addition.
+    ``unevictable``: unevictable bytes besides contexts that it would have in addition.
     """
     clients = with_context(group)
     for client in clients:
@@ -129,11 +129,11 @@ def unfit_code(group: Group, pinned: int = 0) -> str:
             return "managed" if client.backend == "managed" else "plain"
         if len(used_gpus(client)) > 1:
             return "gpus"
-        if pinned + sum(h.pinned for h in client.holdings.values()) > MOST_PINNED:
-            return "pinned"
+        if unevictable + sum(h.unevictable for h in client.holdings.values()) > MOST_UNEVICTABLE:
+            return "unevictable"
     # Each rank is on one GPU. Processes that wait for each other there cannot be locked one by one.
     if len({gpu for client in clients for gpu in used_gpus(client)}) > 1:
         return "nccl"
-    if not any(s.pinned + s.context for s in group.shares.values()):
+    if not any(s.unevictable + s.context for s in group.shares.values()):
         return NOTHING
     return ""

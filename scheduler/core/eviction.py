@@ -61,13 +61,13 @@ class VictimChooser:
 
     def _is_at_rest(self, share: Share) -> bool:
         """Whether any wait may take its memory now, until something happens to its group."""
-        group, wishes = share.group, share.group.wishes
-        if wishes.keep and not wishes.stopped:
+        group, preferences = share.group, share.group.preferences
+        if preferences.keep and not preferences.stopped:
             return False
         if group.lease is not None:
             if group.yielding or group.runs:
                 return False
-        elif group.wait is not None and not wishes.stopped:
+        elif group.wait is not None and not preferences.stopped:
             return False
         if share.evicting or share.lost or share.gpu.filling is share:
             return False
@@ -77,7 +77,7 @@ class VictimChooser:
         return (
             (group.ended_at is not None and not group.cells)
             or group.turn == 0
-            or wishes.stopped
+            or preferences.stopped
             or (group.lease is None and not group.intact)
         )
 

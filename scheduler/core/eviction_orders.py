@@ -43,8 +43,8 @@ class EvictionOrders:
                 )
                 self.answers.await_answer(holding.client)
 
-    def offload(self, group: Group) -> None:
+    def evict_all(self, group: Group) -> None:
         """Order the eviction of all memory of a group."""
-        group.offload = False
+        group.evict_on_release = False
         for share in group.shares.values():
             self.evict(share, share.movable)

@@ -53,7 +53,7 @@ class GrowthAdmission:
         """Promise more bytes."""
         least = event.least
         promised = holding.promised + max(0, more)
-        pinned = max(holding.pinned, least.pinned)
+        unevictable = max(holding.unevictable, least.unevictable)
         stated = max(holding.stated, least.context)
         context = holding.contexts(stated)
         if stated != holding.stated:
@@ -66,7 +66,7 @@ class GrowthAdmission:
             give = self._charged(holding, promised - holding.promised)
             share.ceiling = share.goal + give
             holding.room += give
-        self.ledger.account(holding, promised, holding.resident, pinned, context)
+        self.ledger.account(holding, promised, holding.resident, unevictable, context)
         self.rooms.tell_room(holding.client)
         self.turn.decisions.append(Grown(holding.client.number, event.serial, status, promised))
         if more > 0 or fixed > 0:
@@ -99,9 +99,9 @@ class GrowthAdmission:
         more, fixed = growth(holding, event)
         if event.oversubscribe and not client.oversubscribes:
             self._oversubscribe(client)
-        pinned = max(0, event.least.pinned - holding.pinned)
+        unevictable = max(0, event.least.unevictable - holding.unevictable)
         stays = staying(holding, event)
-        refusal = self.limits.refusal(share, more, fixed, event.oversubscribe, pinned, stays)
+        refusal = self.limits.refusal(share, more, fixed, event.oversubscribe, unevictable, stays)
         if refusal is not None:
             status, relief, text = refusal
             obstacle = self._obstacle(gpu, relief)
@@ -140,8 +140,8 @@ class GrowthAdmission:
             if held and self.turn.now < since + self.model.rules.holders_patience:
                 gpu.delayed_growth.append(Delayed(event, "holders", since))
                 return
-        wish = event.most - holding.promised - more
-        extra = self.limits.headroom(share, more, wish, event.oversubscribe)
+        wanted = event.most - holding.promised - more
+        extra = self.limits.headroom(share, more, wanted, event.oversubscribe)
         if group.lease is None or group.yielding:
             there = not more and not (event.urgent and lacks_room)
             self.promise(holding, event, more + extra, fixed, "resident" if there else "swapped")

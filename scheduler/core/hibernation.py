@@ -86,7 +86,7 @@ class HibernationManager:
         """Whether a group that is about to hibernate still may: it is idle, or the head of a queue needs its room."""
         if self.is_pressed(group):
             return not group.silent and not self.eligibility.waits_for_growth(group)
-        return self.eligibility.idle_since(group) is not None and not group.wishes.keep
+        return self.eligibility.idle_since(group) is not None and not group.preferences.keep
 
     def rest(self, group: Group, when: float | None = None) -> None:
         """Set the timer to check whether a group has been idle for long enough."""
@@ -113,7 +113,7 @@ class HibernationManager:
         since = self.eligibility.idle_since(group)
         if since is None:
             self._ask_for_end(group)
-        if group.wishes.keep or self.model.rules.hibernate_after is None:
+        if group.preferences.keep or self.model.rules.hibernate_after is None:
             group.hibernate_asked_at = None  # the user has changed their mind since
         if group.hibernate_asked_at is not None:
             if since is None:
@@ -125,7 +125,7 @@ class HibernationManager:
         if after is None:
             return
         later = self.turn.now + max(after, self.look_again)
-        due = later if since is None or group.wishes.keep else since + after
+        due = later if since is None or group.preferences.keep else since + after
         if group.unfit is not None:
             due = max(due, group.unfit.until)
         if due > self.turn.now:
@@ -156,7 +156,7 @@ class HibernationManager:
             else:
                 self.turn.look_at(self.turn.now + 1.0)
             return False
-        frees = sum(s.pinned + s.context for s in group.shares.values())
+        frees = sum(s.unevictable + s.context for s in group.shares.values())
         group.unfit = None
         group.hibernation = Hibernation("evicting", self.turn.now, self.turn.now, frees, head=head)
         self.model.hibernating[group.id] = self.model.evacuating[group.id] = group
@@ -323,7 +323,7 @@ class HibernationManager:
             needs = client.needs
             if needs is not None and needs.gpu in self.model.gpus:
                 # A context takes more than it was admitted with, and a restore that lacks room may fail for good.
-                held = min(event.held, self.model.gpus[needs.gpu].capacity) - needs.pinned
+                held = min(event.held, self.model.gpus[needs.gpu].capacity) - needs.unevictable
                 holding = client.holdings[needs.gpu]
                 # It may state more than it takes. If no figure shows how much, the statement counts.
                 known = 0 if holding.measured or held > 0 else needs.context
@@ -353,7 +353,7 @@ class HibernationManager:
             if needs is not None and needs.gpu in self.model.gpus:
                 gpu = self.model.gpus[needs.gpu]
                 # If it was not checkpointed before, it held more than its residue.
-                held = min(event.held, gpu.capacity) - needs.pinned
+                held = min(event.held, gpu.capacity) - needs.unevictable
                 needs.context = max(needs.context, held)
                 self.turn.reread(gpu)
             return
@@ -400,7 +400,7 @@ class HibernationManager:
             if not home and (better := self.relocation.elsewhere(client)) is not None:
                 self.relocation.move(client, needs.gpu, better)
             holding = client.holdings[needs.gpu]
-            least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
+            least = Usage(needs.gpu, holding.promised, 0, needs.unevictable, needs.context)
             self.queue.enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
         self.settle(group)
 
@@ -415,7 +415,7 @@ class HibernationManager:
         needs = client.needs
         if needs is None:
             return Wakeup(client.number)
-        size = needs.pinned + needs.context
+        size = needs.unevictable + needs.context
         if client.home not in ("", needs.gpu):
             return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
         return Wakeup(client.number, gpu=needs.gpu, needs=size)
@@ -429,7 +429,7 @@ class HibernationManager:
             return
         client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
-            client.needs.pinned = event.needs.pinned
+            client.needs.unevictable = event.needs.unevictable
             holding = client.holdings.get(client.needs.gpu)
             if holding is None or event.needs.context != holding.stated:
                 client.needs.context = max(client.needs.context, event.needs.context)
@@ -539,7 +539,7 @@ class HibernationManager:
                     client.stage = "checkpointing"
                     for holding in client.holdings.values():
                         # It may exit at any moment. Until that is known, it must not hide other programs' use.
-                        fixed = holding.pinned + holding.context
+                        fixed = holding.unevictable + holding.context
                         self.ledger.unsettle(holding, fixed - holding.unsettled)
                     self.turn.decisions.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}

@@ -57,7 +57,7 @@ class HibernationCommands:
         found = self.model.hibernatable
         if found is not None and not found.able:
             raise ValueError(f"nothing can hibernate here: {found.text}")
-        if group.wishes.keep:
+        if group.preferences.keep:
             raise ValueError(
                 f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
             )

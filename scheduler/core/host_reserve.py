@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .messages import Prepare, Stock
+from .messages import Prepare, PreparePool
 from .model import Client, Gpu, Model
 
 MIB = 1 << 20
@@ -53,9 +53,9 @@ class HostReserve:
 
     def decide(
         self, now: float, gpus: Mapping[str, Gpu]
-    ) -> tuple[list[Prepare | Stock], float | None]:
+    ) -> tuple[list[Prepare | PreparePool], float | None]:
         """Return the decisions for GPUs whose lack may have changed, and when to decide again without an event."""
-        said: list[Prepare | Stock] = []
+        said: list[Prepare | PreparePool] = []
         self.asked = False
         for gpu in gpus.values():
             lacking = self._lacks(gpu)
@@ -68,7 +68,7 @@ class HostReserve:
         concerned: Iterable[Client] = self._concerned.values()
         if target != self.target:
             self.target = target
-            said.append(Stock(target))
+            said.append(PreparePool(target))
             concerned = clients.values()
         elif len(self._concerned) > 1:
             concerned = [c for c in clients.values() if c.number in self._concerned]

@@ -221,8 +221,8 @@ class Leases:
         self.turn.record("release", group, cause=cause, ran=group.burst.ran_before)
         for other in group.clients.values():
             self.contention.tell(other, 0)
-        if group.offload:
-            self.orders.offload(group)
+        if group.evict_on_release:
+            self.orders.evict_all(group)
 
     def end_holding(self, group: Group, gpu: Gpu) -> None:
         """Note that a group no longer holds a lease on a GPU."""
@@ -255,11 +255,11 @@ class Leases:
         return pause
 
     def end_exclusive(self, group: Group) -> None:
-        """End the wish to keep the lease for a whole cell."""
-        if group.wishes.exclusive:
-            group.wishes = replace(group.wishes, exclusive=False)
+        """End the preference to keep the lease for a whole cell."""
+        if group.preferences.exclusive:
+            group.preferences = replace(group.preferences, exclusive=False)
             self.turn.notify_again(group)
-            self.turn.log("adjust", group, wishes=asdict(group.wishes))
+            self.turn.log("adjust", group, preferences=asdict(group.preferences))
 
     def hear(self, client: Client) -> None:
         """Note that a client has answered, even if only one of several orders."""

@@ -47,7 +47,7 @@ class Ledger:
         client.gone = True
         for holding in client.holdings.values():
             gpu = holding.share.gpu
-            fixed = holding.pinned + holding.context
+            fixed = holding.unevictable + holding.context
             if fixed and gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.count += 1
                 gpu.context_sizes.departures.bytes += fixed
@@ -93,8 +93,10 @@ class Ledger:
         needs = client.needs
         if needs is not None and needs.gpu in client.holdings:
             holding = client.holdings[needs.gpu]
-            self.unsettle(holding, needs.pinned + needs.context)
-            self.account(holding, holding.promised, holding.resident, needs.pinned, needs.context)
+            self.unsettle(holding, needs.unevictable + needs.context)
+            self.account(
+                holding, holding.promised, holding.resident, needs.unevictable, needs.context
+            )
 
     def order_out(self, holding: Holding, more: int) -> None:
         """Change the bytes of a holding that are being evicted."""
@@ -116,30 +118,30 @@ class Ledger:
     def state(self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0) -> None:
         """Apply a client's statement of what it holds; ``expected`` bytes were ordered to leave."""
         # The report of a move may have crossed a promise on its way.
-        promised, pinned, stated = usage.promised, usage.pinned, usage.context
+        promised, unevictable, stated = usage.promised, usage.unevictable, usage.context
         if moved:
             promised = max(promised, holding.promised)
         crossed = moved and holding.unsettled > 0
         if crossed:
-            pinned, stated = max(pinned, holding.pinned), max(stated, holding.stated)
+            unevictable, stated = max(unevictable, holding.unevictable), max(stated, holding.stated)
         needs = holding.client.needs
         if holding.client.gone and needs is not None and needs.gpu == usage.gpu:
-            needs.pinned = pinned
+            needs.unevictable = unevictable
             if stated != holding.stated:
                 # Its context may have taken more than the client can tell.
                 needs.context = max(needs.context, stated)
         context = holding.contexts(stated)
         if holding.client.gone:
-            pinned = context = 0
-        before = holding.resident + holding.pinned + holding.context
+            unevictable = context = 0
+        before = holding.resident + holding.unevictable + holding.context
         # It was freed some time ago, so the last reading may already have been without it.
-        freed = before - usage.resident - pinned - context
+        freed = before - usage.resident - unevictable - context
         holding.share.gpu.shrunk += max(0, freed - expected)
         holding.host = usage.host
         if not crossed:
             self.unsettle(holding, -holding.unsettled)
         self.state_contexts(holding, stated)
-        self.account(holding, promised, usage.resident, pinned, context)
+        self.account(holding, promised, usage.resident, unevictable, context)
         trial = holding.share.gpu.context_sizes.trial
         if trial is not None and trial.client == holding.client.number and not crossed:
             trial.begun = True
@@ -155,16 +157,20 @@ class Ledger:
         """Charge a client for the measured size of its contexts; return the difference."""
         size = min(max(1, size), holding.share.gpu.total)
         more = size - holding.context
-        self.account(holding, holding.promised, holding.resident, holding.pinned, size)
+        self.account(holding, holding.promised, holding.resident, holding.unevictable, size)
         return more
 
     def account(
-        self, holding: Holding, promised: int, resident: int, pinned: int, context: int
+        self, holding: Holding, promised: int, resident: int, unevictable: int, context: int
     ) -> None:
         """Set what a client holds. Only this changes these sums."""
         share = holding.share
         gpu, used = share.gpu, share.used
-        if (promised, pinned, context) != (holding.promised, holding.pinned, holding.context):
+        if (promised, unevictable, context) != (
+            holding.promised,
+            holding.unevictable,
+            holding.context,
+        ):
             self.turn.reserve_stale[gpu.uuid] = gpu
         more = promised - holding.promised
         share.promised += more
@@ -180,10 +186,10 @@ class Ledger:
         gpu.resident += more
         holding.resident = resident
         stir(share.group)
-        more = pinned - holding.pinned
-        share.pinned += more
-        gpu.pinned += more
-        holding.pinned = pinned
+        more = unevictable - holding.unevictable
+        share.unevictable += more
+        gpu.unevictable += more
+        holding.unevictable = unevictable
         more = context - holding.context
         share.context += more
         gpu.context += more
@@ -235,7 +241,15 @@ class Ledger:
                 _validate_share(share)
             promised += gpu.promised
             where = f"of GPU {gpu.uuid}"
-            for name in ("promised", "resident", "pinned", "context", "left", "arriving", "lost"):
+            for name in (
+                "promised",
+                "resident",
+                "unevictable",
+                "context",
+                "left",
+                "arriving",
+                "lost",
+            ):
                 total = sum(getattr(share, name) for share in gpu.shares.values())
                 _agree(f"{name} {where}", getattr(gpu, name), total)
             leaving = sum(share.evicting for share in gpu.shares.values())
@@ -258,7 +272,7 @@ def arriving(share: Share) -> int:
 def _validate_share(share: Share) -> None:
     holdings = share.holdings.values()
     where = f"of {share.group.id} on GPU {share.gpu.uuid}"
-    for name in ("promised", "resident", "pinned", "context", "left", "evicting", "lost"):
+    for name in ("promised", "resident", "unevictable", "context", "left", "evicting", "lost"):
         _agree(f"{name} {where}", getattr(share, name), sum(getattr(h, name) for h in holdings))
     _agree(f"arriving {where}", share.arriving, arriving(share))
 

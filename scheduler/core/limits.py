@@ -41,12 +41,12 @@ class Limits:
         more: int,
         fixed: int,
         over: bool = False,
-        pinned: int = 0,
+        unevictable: int = 0,
         stays: int = 0,
     ) -> tuple[Growth, Relief | None, str] | None:
         """Return why a request could never be served: status, what may change that by itself (None: nothing), sentence.
 
-        With ``over``, evictable memory may exceed the GPU. ``pinned`` is the part of ``fixed`` that is not for
+        With ``over``, evictable memory may exceed the GPU. ``unevictable`` is the part of ``fixed`` that is not for
         contexts, and ``stays`` remains on the GPU while the client hibernates.
         """
         gpu, group = share.gpu, share.group
@@ -54,12 +54,12 @@ class Limits:
         if more + fixed <= 0:
             return None
         yields = share.oversubscribes and (over or more <= 0)
-        held = (share.floor if yields else share.promised) + share.pinned + share.context
-        others = gpu.pinned - share.pinned + gpu.context - share.context
+        held = (share.floor if yields else share.promised) + share.unevictable + share.context
+        others = gpu.unevictable - share.unevictable + gpu.context - share.context
         others += gpu.uncovered(gpu.left - share.left)
         limit = gpu.total - gpu.reserve - others - gpu.foreign
         returning = gpu.returning.values()
-        theirs = sum(u.pinned + u.context for u in returning)
+        theirs = sum(u.unevictable + u.context for u in returning)
         if gpu.hibernated or (held + asked > limit and self.eligibility.may_press()):
             limit += others - self._fixed_beside(share)
         limit -= theirs
@@ -71,12 +71,15 @@ class Limits:
             if outside(gpu):
                 text += f" (other programs hold {_amount(outside(gpu))})"
             return "device", _others(held + asked <= limit + gpu.foreign + theirs), text
-        if fixed > 0 and (unserved := self.crowded_out(share, fixed, pinned, stays)) is not None:
+        if (
+            fixed > 0
+            and (unserved := self.crowded_out(share, fixed, unevictable, stays)) is not None
+        ):
             foreign, text = unserved
             return "device", _others(foreign), text
         asked = more + fixed
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
-        total = sum(s.promised + s.pinned for s in group.shares.values())
+        total = sum(s.promised + s.unevictable for s in group.shares.values())
         if cap and total + asked > cap:
             text = (
                 f"{_amount(asked)} more would make {_amount(total + asked)}, "
@@ -90,7 +93,7 @@ class Limits:
                 f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
             )
             return "cap", None, text
-        most = group.wishes.memory
+        most = group.preferences.memory
         if most and more > 0 and share.promised + more > most:
             text = (
                 f"{_amount(more)} more would make {_amount(share.promised + more)}, but this kernel was "
@@ -135,7 +138,7 @@ class Limits:
         fixed = stays = 0
         movable: list[tuple[int, int]] = []
         for other in gpu.shares.values():
-            held = other.pinned + other.context
+            held = other.unevictable + other.context
             gone = other.asleep
             if other is share:
                 fixed += gone  # which it will need in addition to the request
@@ -149,7 +152,7 @@ class Limits:
         )
 
     def crowded_out(
-        self, share: Share, fixed: int, pinned: int, stays: int
+        self, share: Share, fixed: int, unevictable: int, stays: int
     ) -> tuple[bool, str] | None:
         """Find a group that could never run again if another group took this many more unevictable bytes.
 
@@ -160,7 +163,7 @@ class Limits:
         others = [other for other in gpu.shares.values() if other is not share and other.promised]
         if not others:
             return None
-        more_left, more_kept = (stays, 0) if self._can_give_way(share, pinned) else (0, fixed)
+        more_left, more_kept = (stays, 0) if self._can_give_way(share, unevictable) else (0, fixed)
         more = more_left + more_kept
         if more <= 0:
             return None
@@ -168,12 +171,12 @@ class Limits:
         least = {
             other.group.id: (staying_contexts(other), 0)
             if self._can_give_way(other)
-            else (other.left, other.pinned + other.context)
+            else (other.left, other.unevictable + other.context)
             for other in gpu.shares.values()
         }
         left, kept = map(sum, zip(*least.values(), strict=True))
         for other in others:
-            needs = other.floor + other.pinned + other.context + other.asleep
+            needs = other.floor + other.unevictable + other.context + other.asleep
             own_left, own_kept = least[other.group.id]
             room = gpu.total - gpu.reserve - (kept - own_kept) - needs
             before = room - gpu.uncovered(left - own_left)
@@ -188,9 +191,9 @@ class Limits:
                 return not alone, text
         return None
 
-    def _can_give_way(self, share: Share, pinned: int = 0) -> bool:
+    def _can_give_way(self, share: Share, unevictable: int = 0) -> bool:
         """Whether a group would hibernate for others if it had this many more unevictable bytes besides contexts."""
-        return self.eligibility.may_press() and self.eligibility.makes_way(share.group, pinned)
+        return self.eligibility.may_press() and self.eligibility.makes_way(share.group, unevictable)
 
     def _exceeded(self, share: Share) -> tuple[str, int] | None:
         """Return the user or team whose quota of GPUs a group would exceed alone with one more, and the quota."""
@@ -232,9 +235,9 @@ class Limits:
         best, until = self._host_best
         return 0 if until is None or self.turn.now >= until else best
 
-    def headroom(self, share: Share, more: int, wish: int, over: bool) -> int:
+    def headroom(self, share: Share, more: int, wanted: int, over: bool) -> int:
         """Return how many of the bytes that a client requests beyond its need can be promised."""
-        low, high = 0, max(0, wish)
+        low, high = 0, max(0, wanted)
         if more <= 0 or high == 0:
             return 0
         if self.refusal(share, more + high, 0, over) is None:

@@ -171,7 +171,9 @@ class Placement:
 
     def leaves(self, group: Group, now: float) -> None:
         """Forget the order of a kernel whose last process is about to leave. Its next process gets a new one."""
-        had = max((share.promised + share.pinned for share in group.shares.values()), default=0)
+        had = max(
+            (share.promised + share.unevictable for share in group.shares.values()), default=0
+        )
         self._had.pop(group.id, None)
         if had:
             self._had[group.id] = had
@@ -184,7 +186,7 @@ class Placement:
     def need(self, group: str) -> int:
         """Return the bytes on one GPU that a kernel is expected to use; 0: not known."""
         had = self._had.get(group, 0)
-        most = self._core.wishes_of(group).memory
+        most = self._core.preferences_of(group).memory
         return min(had, most) if most else had
 
     def outlooks(self, group: str, user: str, gpus: Iterable[str]) -> list[Outlook]:

@@ -13,7 +13,9 @@ from typing import Literal, Protocol
 
 from .messages import Class, Entitlement, Grow
 
-State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
+State = Literal[
+    "idle", "waiting", "restoring", "running", "idle_lease", "finishing", "hibernated", "waking"
+]
 #: The sort key of a policy: smaller comes first. Each number is a sum of parts, named by the rule that they come from.
 Parts = tuple[Mapping[str, float], ...]
 Rank = tuple[float, ...]
@@ -43,7 +45,7 @@ FREE = Speed()
 # --- What a policy reads --------------------------------------------------------------------------
 
 
-class WishesView(Protocol):
+class PreferencesView(Protocol):
     """What users and administrators asked for a group."""
 
     @property
@@ -95,7 +97,7 @@ class GroupView(Protocol):
         ...
 
     @property
-    def wishes(self) -> WishesView:
+    def preferences(self) -> PreferencesView:
         """What users and administrators asked for it."""
         ...
 

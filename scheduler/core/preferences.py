@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Users' wishes for groups: which values are valid, and how long they are remembered."""
+"""Users' preferences for groups: which values are valid, and how long they are remembered."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec import structs
 
 from .checks import LARGEST
 from .messages import Adjust, Entitle
-from .model import Wishes
+from .model import Preferences
 
-#: The number of groups whose wishes are remembered. Groups that were absent for longest are forgotten first.
+#: The number of groups whose preferences are remembered. Groups that were absent for longest are forgotten first.
 MOST_REMEMBERED = 1000
 #: More GPUs than a machine has.
 MOST_GPUS = 1024
@@ -22,35 +22,35 @@ HEAVIEST = 1000
 
 
 class Memory:
-    """Wishes by the id of their group. A Jupyter kernel that is restarted has the same wishes again."""
+    """Preferences by the id of their group. A Jupyter kernel that is restarted has the same preferences again."""
 
     def __init__(self) -> None:
-        self._wishes: OrderedDict[str, Wishes] = OrderedDict()
+        self._preferences: OrderedDict[str, Preferences] = OrderedDict()
 
-    def recall(self, group: str) -> Wishes:
-        """Return the wishes for a group."""
-        return replace(self._wishes.get(group, Wishes()))
+    def recall(self, group: str) -> Preferences:
+        """Return the preferences for a group."""
+        return replace(self._preferences.get(group, Preferences()))
 
-    def remember(self, group: str, wishes: Wishes) -> None:
-        """Remember the wishes for a group, except those for one cell."""
-        lasting = replace(wishes, exclusive=False)
-        self._wishes.pop(group, None)
-        if lasting != Wishes():
-            self._wishes[group] = lasting
-        while len(self._wishes) > MOST_REMEMBERED:
-            # Many wishes of users must not undo what an administrator did.
-            oldest = next((name for name, w in self._wishes.items() if not w.held), None)
-            self._wishes.pop(next(iter(self._wishes)) if oldest is None else oldest)
-
-
-def lasting(wishes: Wishes) -> dict[str, Any]:
-    """Return a user's wishes for a group that differ from the defaults, except those for one cell."""
-    unasked = asdict(Wishes(exclusive=wishes.exclusive, held=wishes.held))
-    return {name: value for name, value in asdict(wishes).items() if value != unasked[name]}
+    def remember(self, group: str, preferences: Preferences) -> None:
+        """Remember the preferences for a group, except those for one cell."""
+        lasting = replace(preferences, exclusive=False)
+        self._preferences.pop(group, None)
+        if lasting != Preferences():
+            self._preferences[group] = lasting
+        while len(self._preferences) > MOST_REMEMBERED:
+            # Many preferences of users must not undo what an administrator did.
+            oldest = next((name for name, w in self._preferences.items() if not w.on_hold), None)
+            self._preferences.pop(next(iter(self._preferences)) if oldest is None else oldest)
 
 
-def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
-    """Return the changed wishes.
+def lasting(preferences: Preferences) -> dict[str, Any]:
+    """Return a user's preferences for a group that differ from the defaults, except those for one cell."""
+    unasked = asdict(Preferences(exclusive=preferences.exclusive, on_hold=preferences.on_hold))
+    return {name: value for name, value in asdict(preferences).items() if value != unasked[name]}
+
+
+def adjusted(preferences: Preferences, event: Adjust) -> Preferences:
+    """Return the changed preferences.
 
     Raises
     ------
@@ -59,10 +59,10 @@ def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
     """
     changes = {
         f.name: value
-        for f in fields(Wishes)
-        if f.name != "held" and (value := getattr(event, f.name)) is not None
+        for f in fields(Preferences)
+        if f.name != "on_hold" and (value := getattr(event, f.name)) is not None
     }
-    if wishes.held and changes.get("frozen") is False:
+    if preferences.on_hold and changes.get("frozen") is False:
         raise ValueError(
             "an administrator took the GPU from it: only an administrator can let it go on"
         )
@@ -88,7 +88,7 @@ def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
                 )
         elif not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false, not {value!r}")
-    return replace(wishes, **changes)
+    return replace(preferences, **changes)
 
 
 def check(event: Entitle) -> None:
@@ -112,7 +112,7 @@ def check(event: Entitle) -> None:
         )
     if not _is_bytes(host):
         raise ValueError(f"host must be a whole number of bytes, 0 for no cap, not {host!r}")
-    adjusted(Wishes(), Adjust("", **stated))
+    adjusted(Preferences(), Adjust("", **stated))
 
 
 def _is_number(value: object) -> bool:

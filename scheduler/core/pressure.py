@@ -90,7 +90,7 @@ class Pressure:
             if group is wait.group or not self.eligibility.can_leave(share):
                 continue
             since = self.eligibility.idle_since(group)
-            if group.wishes.keep and not group.wishes.stopped:
+            if group.preferences.keep and not group.preferences.stopped:
                 ready = wait.since + self.model.rules.keep_patience
                 if group.runs and not group.yielding:
                     ready = max(ready, self.residency.quantum_end(group, wait))
@@ -118,7 +118,7 @@ class Pressure:
         for share in list(gpu.shares.values()):
             group = share.group
             since = self.eligibility.idle_since(group)
-            if since is None or group.wishes.keep or not self.eligibility.can_leave(share):
+            if since is None or group.preferences.keep or not self.eligibility.can_leave(share):
                 continue
             ready = since + self.model.rules.hibernate_pressure
             if ready <= self.turn.now:

@@ -54,7 +54,7 @@ class Readings:
         """Learn the residue of hibernated clients from a new reading: the median of the last ones counts."""
         if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.pending_reclaim:
             return
-        held = gpu.resident + gpu.pinned + gpu.context
+        held = gpu.resident + gpu.unevictable + gpu.context
         sizes = gpu.context_sizes
         since, sizes.departures = sizes.departures, Departures(gpu.used, held)
         learned = since is not None and self._see_departures(gpu, since, held)
@@ -142,7 +142,7 @@ class Readings:
         gpu = holding.share.gpu
         fresh = self.turn.now - gpu.read_at <= self.model.rules.fresh
         alone = fresh and gpu.asked_at is None and _is_quiet(gpu)
-        held = gpu.resident + gpu.pinned
+        held = gpu.resident + gpu.unevictable
         # The reading shows the present state only if nothing has changed since. Otherwise, the next one shows nothing.
         same = gpu.context_sizes.quietly_held == held + gpu.context
         found = Trial(holding.client.number, gpu.used, held if same else -1, gpu.context)
@@ -157,7 +157,7 @@ class Readings:
         client = self.model.clients.get(trial.client)
         holding = None if client is None else client.holdings.get(gpu.uuid)
         took = used - trial.used
-        same = _is_quiet(gpu) and gpu.resident + gpu.pinned == trial.held
+        same = _is_quiet(gpu) and gpu.resident + gpu.unevictable == trial.held
         if holding is None or holding.client.gone or not same or holding.measured:
             return
         before = trial.context - (gpu.context - holding.context)
@@ -200,7 +200,7 @@ class Readings:
 
         self._end_trial(gpu, event.used)
         self._learn_residue(gpu)
-        most = gpu.resident + gpu.pinned + gpu.context + gpu.left
+        most = gpu.resident + gpu.unevictable + gpu.context + gpu.left
         least = most - gpu.coming - gpu.unsettled
         most += gpu.arriving
         for group in gpu.holders.values() if self.model.pages else ():
@@ -226,7 +226,7 @@ class Readings:
         gpu.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
         gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.pending_reclaim)
-        held = gpu.resident + gpu.pinned + gpu.context
+        held = gpu.resident + gpu.unevictable + gpu.context
         gpu.context_sizes.quietly_held = held if _is_quiet(gpu) else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
@@ -307,4 +307,4 @@ def _is_quiet(gpu: Gpu) -> bool:
 
 def _held_by_returning(gpu: Gpu) -> int:
     """Return the bytes that clients of the previous scheduler hold, as far as it knew."""
-    return sum(u.resident + u.pinned + u.context for u in gpu.returning.values())
+    return sum(u.resident + u.unevictable + u.context for u in gpu.returning.values())

@@ -65,7 +65,7 @@ class Explainer:
         """Return the reason of a wait."""
         core, now, group = self._core, self._now, wait.group
         if wait.frozen:
-            return _reason("on_hold" if group.wishes.held else "frozen")
+            return _reason("on_hold" if group.preferences.on_hold else "frozen")
         if wait.passed_over:
             asleep = group.hibernation is not None and not group.silent
             return waking(core, group, now) if group.waking or asleep else stuck(group, now)
@@ -261,7 +261,9 @@ def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict
     if victims:
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     own = group.shares.get(gpu.uuid)
-    fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
+    fixed = (
+        gpu.unevictable + gpu.context - (own.unevictable + own.context if own is not None else 0)
+    )
     fixed += unstated(gpu) + gpu.left - (own.left if own is not None else 0)
     silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
     kept = sum(s.unreachable for s in silent)
@@ -271,7 +273,7 @@ def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict
     if gpu.pending_reclaim >= lack or gpu.pending_reclaim > max(outside(gpu), fixed):
         if gpu.returning:
             return _returning(core, gpu, lack)
-        return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.pending_reclaim)
+        return _reason("dying", lack=lack, gpu=gpu.uuid, pending_reclaim=gpu.pending_reclaim)
     if fixed >= outside(gpu):
         # It may be charged too much, for contexts whose state is unknown.
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))

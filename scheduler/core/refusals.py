@@ -15,7 +15,7 @@ WHY = {
     "nccl": "its process may have NCCL communicators, which the driver cannot checkpoint",
     "ipc": "its process shares GPU memory with other processes, which the driver cannot checkpoint",
     "managed": "its process has managed memory, which the driver cannot checkpoint",
-    "pinned": "its process holds much memory that cannot be moved out first",
+    "unevictable": "its process holds much memory that cannot be moved out first",
     "plain": "its memory is not moved out by us first",
     "failed": "the driver failed at it",
     "stuck": "its hibernation does not end",

@@ -35,7 +35,7 @@ class Relocation:
             return None
         home = self.model.gpus[needs.gpu]
         promised = client.holdings[home.uuid].promised
-        wanted = promised + needs.pinned + needs.context
+        wanted = promised + needs.unevictable + needs.context
         own = home.freed_without(client.holdings[home.uuid].left)
         lacks = home.drained or wanted - own > home.free
         # A group with a quota of GPUs cannot use another GPU besides its own.

@@ -41,9 +41,9 @@ class Residency:
         if self.model.rules.quantum != "auto":
             length = self.model.rules.quantum
         else:
-            wish = self.policy.quantum(group, wait)
-            if wish is not None:
-                return min(max(wish, 0.0), self.model.rules.longest_turn)
+            wanted = self.policy.quantum(group, wait)
+            if wanted is not None:
+                return min(max(wanted, 0.0), self.model.rules.longest_turn)
             length = self.costs.cost_quantum(group)
         if wait is not None and self._precedes(wait, group):
             length = min(length, self.model.rules.background_quantum)
@@ -54,7 +54,7 @@ class Residency:
         if wait is None:
             wait = self._first_from(group)
         end = group.turn_at + self.quantum_of(group, wait)
-        if group.state == "moving":
+        if group.state == "restoring":
             # Its clock starts when its memory has been restored, but an endless restore must not block others.
             end += max(1.0, self.model.rules.residency_factor * group.footprint_cost)
         return end
@@ -76,7 +76,7 @@ class Residency:
 
     def movable_at(self, group: Group, wait: Wait | None = None) -> float:
         """Return when the memory of a group that does not run may be taken."""
-        if group.turn == 0 or group.wishes.stopped:
+        if group.turn == 0 or group.preferences.stopped:
             return 0.0
         if group.lease is None and not group.intact:
             # Part of it was evicted already. The rest is of no use, since the group cannot run before the others
@@ -113,8 +113,8 @@ class Residency:
 
     def is_kept(self, group: Group, wait: Wait) -> bool:
         """Whether the user wants the memory of a group that does not run to stay."""
-        wishes = group.wishes
-        if not wishes.keep or wishes.stopped or group.spent or group is wait.group:
+        preferences = group.preferences
+        if not preferences.keep or preferences.stopped or group.spent or group is wait.group:
             return False
         if group.lease is not None or group.wait is None:
             return True

@@ -58,10 +58,10 @@ class Admission:
             return
         holding = client.holdings[grow.least.gpu]
         more, fixed = growth(holding, grow)
-        pinned = max(0, grow.least.pinned - holding.pinned)
+        unevictable = max(0, grow.least.unevictable - holding.unevictable)
         stays = staying(holding, grow)
         # Other growth was admitted since it asked.
-        unserved = self.limits.crowded_out(holding.share, fixed, pinned, stays)
+        unserved = self.limits.crowded_out(holding.share, fixed, unevictable, stays)
         if unserved is not None:
             self.growth.refuse_growth(holding, grow, "device", unserved[1])
             return

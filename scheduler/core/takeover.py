@@ -46,7 +46,7 @@ class ReturningClients:
                     continue
                 gpu.returning[number] = usage
                 # Readings counted this as other programs' use.
-                held = min(gpu.foreign, usage.resident + usage.pinned + usage.context)
+                held = min(gpu.foreign, usage.resident + usage.unevictable + usage.context)
                 gpu.foreign -= held
                 gpu.pending_reclaim += held
                 gpu.exited_at = self.turn.now
@@ -62,7 +62,9 @@ class ReturningClients:
             gpu = self.model.gpus.get(usage.gpu)
             if gpu is not None and gpu.returning.pop(number, None) is not None:
                 if late:
-                    held = min(gpu.pending_reclaim, usage.resident + usage.pinned + usage.context)
+                    held = min(
+                        gpu.pending_reclaim, usage.resident + usage.unevictable + usage.context
+                    )
                     gpu.pending_reclaim -= held
                     gpu.foreign += held
                 # If it has exited, what it still holds is free within moments.
@@ -140,7 +142,7 @@ class Takeover:
         if group.yielding:
             self.turn.decisions.append(Revoke(client.number, event.lease))
             self.answers.await_answer(client)
-        elif group.wishes.stopped:
+        elif group.preferences.stopped:
             self.leases.revoke(group)
         elif group.wait is not None:
             self.queue.dequeue(group.wait)

@@ -81,7 +81,7 @@ class Turn:
             gpu.victims.changed[share.number] = share
 
     def notify_again(self, group: Group) -> None:
-        """Have a group notified of contention again, because its clients, GPUs or wishes have changed."""
+        """Have a group notified of contention again, because its clients, GPUs or preferences have changed."""
         self.to_notify[group.id] = group
         for share in group.shares.values():
             share.gpu.subscribers = None

@@ -170,20 +170,22 @@ class GpuTime:
 
     def of(self, group: Group) -> tuple[Claim, ...]:
         """Return what applies to a group: the claims of its team if it has one, its user, and itself, in this order."""
-        wishes = group.wishes
+        preferences = group.preferences
         made_of = (
             group.user,
             group.teams,
-            wishes.request,
-            wishes.limit,
-            wishes.weight,
-            wishes.memory,
+            preferences.request,
+            preferences.limit,
+            preferences.weight,
+            preferences.memory,
         )
         known = self._chains.get(group.id)
         if known is not None and known[0] == made_of:
             return known[1]
         user = f"user:{group.user}"
-        own = Entitlement(wishes.request, wishes.limit, wishes.weight, wishes.memory)
+        own = Entitlement(
+            preferences.request, preferences.limit, preferences.weight, preferences.memory
+        )
         stated = self._claims.get(user) or self._claims.get(EACH, NOTHING)
         chain = [Claim(user, stated), Claim(f"group:{group.id}", own)]
         team = self._team_of(group)

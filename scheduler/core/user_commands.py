@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Handles commands of users and reports of their notebooks: cells, wishes, shares, focus, settings."""
+"""Handles commands of users and reports of their notebooks: cells, preferences, shares, focus, settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from . import preferences as wishes
+from . import preferences as preferences
 from .activity import Activity, Classes
 from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
@@ -29,7 +29,7 @@ from .messages import (
     Release,
     Rename,
 )
-from .model import Model, Wishes
+from .model import Model, Preferences
 from .notices import NoticeBoard
 from .policy_guard import Guard
 from .preferences import Memory
@@ -60,10 +60,10 @@ class UserCommands:
     leases: Leases
     hibernation: HibernationManager
 
-    def wishes_of(self, group: str) -> Wishes:
-        """Return the wishes for the group with this id, even if it has no client at present."""
+    def preferences_of(self, group: str) -> Preferences:
+        """Return the preferences for the group with this id, even if it has no client at present."""
         found = self.model.groups.get(group)
-        return self.preferences.recall(group) if found is None else found.wishes
+        return self.preferences.recall(group) if found is None else found.preferences
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that can be changed. They are the same in every replay of the same events."""
@@ -137,14 +137,14 @@ class UserCommands:
         if group is None:
             return
         self.turn.touch(group)
-        group.offload = group.offload or event.offload
+        group.evict_on_release = group.evict_on_release or event.evict
         if group.exclusive:
             self.leases.end_exclusive(group)
         if group.lease is not None:
             group.ended_at = self.turn.now - self.model.rules.debounce
             self.leases.revoke(group)
-        elif group.offload:
-            self.orders.offload(group)
+        elif group.evict_on_release:
+            self.orders.evict_all(group)
 
     def on_rename(self, event: Rename) -> None:
         """Change the name of a group."""
@@ -153,32 +153,32 @@ class UserCommands:
             group.name = event.name
 
     def on_adjust(self, event: Adjust) -> None:
-        """Change a user's wishes for a group."""
+        """Change a user's preferences for a group."""
         group = self.model.groups.get(event.group)
         if group is None and not event.later:
             raise ValueError(f"no group on the GPU has the id {event.group!r}")
-        before = self.wishes_of(event.group)
-        after = wishes.adjusted(before, event)
+        before = self.preferences_of(event.group)
+        after = preferences.adjusted(before, event)
         if group is None:
-            # A wish for one cell is not for a process that has none yet.
+            # A preference for one cell is not for a process that has none yet.
             after = replace(after, exclusive=False)
-        self._wish(event.group, before, after)
+        self._apply(event.group, before, after)
 
     def on_hold(self, event: Hold) -> None:
         """An administrator puts a group on hold, or ends that."""
-        before = self.wishes_of(event.group)
-        self._wish(event.group, before, replace(before, held=event.on))
+        before = self.preferences_of(event.group)
+        self._apply(event.group, before, replace(before, on_hold=event.on))
 
-    def _wish(self, name: str, before: Wishes, after: Wishes) -> None:
-        """Apply changed wishes to a group."""
+    def _apply(self, name: str, before: Preferences, after: Preferences) -> None:
+        """Apply changed preferences to a group."""
         if after == before:
             return
         self.preferences.remember(name, after)
-        self.turn.decisions.append(Log("adjust", name, {"wishes": asdict(after)}))
+        self.turn.decisions.append(Log("adjust", name, {"preferences": asdict(after)}))
         group = self.model.groups.get(name)
         if group is None:
             return
-        group.wishes = after
+        group.preferences = after
         self.turn.notify_again(group)
         if after.exclusive and not before.exclusive:
             group.exclusive_at = self.turn.now
@@ -194,7 +194,7 @@ class UserCommands:
 
     def on_entitle(self, event: Entitle) -> None:
         """Set an entitlement."""
-        wishes.check(event)
+        preferences.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
         for group in self.model.groups.values():
             # Otherwise the first reader would do this, and a status must not change anything.

@@ -39,7 +39,7 @@ class Figures:
     #: Bytes whose pages exist, in use or not.
     prepared: int
     #: Bytes that are page-locked by a driver.
-    pinned: int
+    page_locked: int
 
 
 class Process:
@@ -209,7 +209,7 @@ class Pool:
             limit=min(self._pool.limit, self._care.chunk_count) * CHUNK,
             in_use=found.in_use * CHUNK,
             prepared=found.prepared * CHUNK,
-            pinned=found.pinned * CHUNK,
+            page_locked=found.page_locked * CHUNK,
         )
 
     def allocated(self) -> int:

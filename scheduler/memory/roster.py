@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A scheduler's list of its clients, in a file for the next scheduler.
 
-Until the clients attach again, the next scheduler does not count them as other programs, and the wishes for their
+Until the clients attach again, the next scheduler does not count them as other programs, and the preferences for their
 groups hold from the start: JupyterLab's servers would send these again, but only once they have connected.
 """
 
@@ -29,7 +29,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class Roster:
     """Keeps the list. If the scheduler is killed, the file has the last full list and the clients that came later.
 
-    The first line of the file has all clients and wishes, and each further line a client that came later.
+    The first line of the file has all clients and preferences, and each further line a client that came later.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class Roster:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        #: The wishes for groups, by their id, as the previous scheduler left them.
-        self.wishes: dict[str, dict[str, Any]] = {}
+        #: The preferences for groups, by their id, as the previous scheduler left them.
+        self.preferences: dict[str, dict[str, Any]] = {}
         self._written = ""
         self._failed = False
 
@@ -55,8 +55,8 @@ class Roster:
                 return []
             clients = [_client(found) for found in [*said["clients"], *_whole(added)]]
             # A scheduler of an earlier version did not write it.
-            wishes = said.get("wishes", {})
-            self.wishes = {group: dict(asked) for group, asked in wishes.items()}
+            preferences = said.get("preferences", {})
+            self.preferences = {group: dict(asked) for group, asked in preferences.items()}
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -81,15 +81,15 @@ class Roster:
         self._written = ""
 
     def write(
-        self, clients: Iterable[Awaited], wishes: Mapping[str, Mapping[str, Any]] | None = None
+        self, clients: Iterable[Awaited], preferences: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Write the list and the wishes for the clients' groups if either has changed."""
+        """Write the list and the preferences for the clients' groups if either has changed."""
         if self._path is None:
             return
         said = {
             "boot": _boot(),
             "clients": [_entry(one) for one in clients],
-            "wishes": {group: dict(asked) for group, asked in (wishes or {}).items()},
+            "preferences": {group: dict(asked) for group, asked in (preferences or {}).items()},
         }
         text = json.dumps(said)
         if text == self._written:
@@ -123,7 +123,7 @@ def corrected(client: Awaited, gpu: str, held: int | None) -> Awaited:
         return client
     usage = next((u for u in client.usages if u.gpu == gpu), Usage(gpu))
     others = tuple(u for u in client.usages if u.gpu != gpu)
-    resident = max(0, held - usage.pinned - usage.context)
+    resident = max(0, held - usage.unevictable - usage.context)
     promised = max(usage.promised, resident)
     return replace(client, usages=(*others, replace(usage, resident=resident, promised=promised)))
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from ..core.messages import Adjust, Entitlement
-from ..core.model import Wishes
+from ..core.model import Preferences
 from ..core.preferences import adjusted
 
 #: The entitlement of users for whom none is set.
@@ -63,7 +63,7 @@ def parse_share(name: str, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"gpus must be a whole number of GPUs, 1 or more, not {value!r}")
         return value
-    adjusted(Wishes(), Adjust("", **{name: value}))  # type: ignore[arg-type]
+    adjusted(Preferences(), Adjust("", **{name: value}))  # type: ignore[arg-type]
     return value
 
 

@@ -31,7 +31,6 @@ STEERING = frozenset(
         "hold",
         "login",
         "maintenance",
-        "offload",
         "record",
         "release",
         "revoke",

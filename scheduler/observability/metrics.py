@@ -46,7 +46,7 @@ METRICS: dict[str, Definition] = {
     "gpushare_gpu_memory_bytes": Definition(
         "gauge",
         ("gpu", "kind"),
-        "memory of a GPU by kind: resident, pinned (unevictable), contexts, foreign (other programs), ghosts "
+        "memory of a GPU by kind: resident, unevictable, contexts, foreign (other programs), pending_reclaim "
         "(processes that have exited), free. Their sum is the total. reserve is the part of free that is never "
         "promised",
     ),
@@ -83,7 +83,7 @@ METRICS: dict[str, Definition] = {
     "gpushare_user_memory_bytes": Definition(
         "gauge",
         ("user", "kind"),
-        "a user's memory on all GPUs: resident, swapped (in host memory), pinned (unevictable)",
+        "a user's memory on all GPUs: resident, swapped (in host memory), unevictable",
     ),
     "gpushare_user_gpu_seconds_total": Definition(
         "counter",

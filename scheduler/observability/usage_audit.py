@@ -87,7 +87,7 @@ def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Clai
                     spare = most - holding.resident
             still = not (holding.evicting or holding.unsettled) and client.stage == "awake"
             exact = most == holding.resident + spare and still
-            most += holding.pinned
+            most += holding.unevictable
             group = client.group
             claim = Claim(
                 number, group.id, group.user, most, exact, holding.stated, holding.context, spare

@@ -98,7 +98,7 @@ class Burst(FirstComeFirstServed):
 
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
         """Return this order and, for a group that does not wait, when it will have been away for twice as long."""
-        kept = group.wishes.keep and not group.wishes.stopped
+        kept = group.preferences.keep and not group.preferences.stopped
         interactive = group.activity_class == "interactive"
         resident = 0
         for share in group.shares.values():

@@ -40,7 +40,7 @@ class FirstComeFirstServed:
 
     def victim_rank(self, group: GroupView) -> Rank:
         """Order by idle time; waiting groups by their place, last first. Kept memory comes last."""
-        kept = group.wishes.keep and not group.wishes.stopped
+        kept = group.preferences.keep and not group.preferences.stopped
         interactive = group.activity_class == "interactive"
         wait = group.wait
         if wait is not None and not wait.frozen:

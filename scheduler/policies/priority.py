@@ -29,7 +29,7 @@ class HighestPriority(FirstComeFirstServed):
         interactive = group.activity_class == "interactive"
         return (
             self.class_favour if interactive else 0.0,
-            self.weight_favour * math.log2(group.wishes.weight),
+            self.weight_favour * math.log2(group.preferences.weight),
         )
 
     def queue_parts(self, wait: WaitView) -> Parts:

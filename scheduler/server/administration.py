@@ -42,7 +42,16 @@ LAG = 60.0
 LAST = 100
 
 #: The kinds of a GPU's memory in the metrics.
-_MEMORY = ("total", "reserve", "resident", "pinned", "contexts", "foreign", "ghosts", "free")
+_MEMORY = (
+    "total",
+    "reserve",
+    "resident",
+    "unevictable",
+    "contexts",
+    "foreign",
+    "pending_reclaim",
+    "free",
+)
 
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
@@ -103,7 +112,6 @@ class Administration:
             "drain": self._op_drain,
             "maintenance": self._op_maintenance,
             "hold": self._op_hold,
-            "evict": self._op_evict,
             "users": self._op_users,
             "audit": self._op_audit,
             "report": self._op_report,
@@ -118,7 +126,7 @@ class Administration:
             return
         try:
             known = json.loads(self._steering.read_text(encoding="utf-8"))
-            drained, held, text = known["drained"], known["held"], known["maintenance"]
+            drained, held, text = known["drained"], known["on_hold"], known["maintenance"]
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -154,7 +162,7 @@ class Administration:
         core = self._server.core
         known = {
             "drained": [gpu.uuid for gpu in core.gpus.values() if gpu.drained],
-            "held": sorted(self._held),
+            "on_hold": sorted(self._held),
             "maintenance": core.model.maintenance,
         }
         fresh = self._steering.with_name(self._steering.name + ".new")
@@ -300,11 +308,6 @@ class Administration:
         self._keep()
         return {"group": group, "on": on}
 
-    def _op_evict(self, connection: Connection, asked: bodies.Group) -> Answer:
-        group = self._find(asked.group)
-        self._server.handle(ev.Release(group, offload=True))
-        return {"group": group}
-
     def _op_users(self, connection: Connection, asked: bodies.Body) -> Answer:
         core, now = self._server.core, time.monotonic()
         users: dict[str, dict[str, Any]] = {}
@@ -317,7 +320,7 @@ class Administration:
                     "name": group.user,
                     "team": claims[0].whose if len(claims) > 2 else None,
                     "groups": 0, "leases": 0, "waiting": 0,
-                    "resident": 0, "swapped": 0, "pinned": 0,
+                    "resident": 0, "swapped": 0, "unevictable": 0,
                     "waits": 0, "waited": 0.0, "ran": 0.0,
                     "used": {u: core.times.share(f"user:{group.user}", u, now) for u in core.gpus},
                 },
@@ -330,7 +333,7 @@ class Administration:
                 "waits": said["totals"]["waits"],
                 **{
                     kind: sum(gpu[kind] for gpu in said["gpus"])
-                    for kind in ("resident", "swapped", "pinned")
+                    for kind in ("resident", "swapped", "unevictable")
                 },
                 **totals,
             }
@@ -389,7 +392,7 @@ class Administration:
         memory: Counter[tuple[str, str]] = Counter()
         for group in status["groups"]:
             for share in group["gpus"]:
-                for kind in ("resident", "swapped", "pinned"):
+                for kind in ("resident", "swapped", "unevictable"):
                     memory[group["user"], kind] += share[kind]
         yield Sample("gpushare_users", (), len({user for user, _ in memory}))
         for whose, size in sorted(memory.items()):

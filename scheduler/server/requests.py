@@ -109,7 +109,7 @@ class Requests:
             "subscribe": self._op_subscribe,
             "set": self._op_set,
             "release": self._op_release,
-            "offload": self._op_offload,
+            "evict": self._op_evict,
             "hibernate": self._op_hibernate,
             "wake": self._op_wake,
             "adjust": self._op_adjust,
@@ -320,9 +320,9 @@ class Requests:
         self._server.handle(ev.Release(group))
         return {"group": group}
 
-    def _op_offload(self, connection: Connection, asked: bodies.Group) -> dict[str, Any]:
+    def _op_evict(self, connection: Connection, asked: bodies.Group) -> dict[str, Any]:
         group = self._find(connection, asked.group)
-        self._server.handle(ev.Release(group, offload=True))
+        self._server.handle(ev.Release(group, evict=True))
         return {"group": group}
 
     def _op_hibernate(self, connection: Connection, asked: bodies.Group) -> dict[str, Any]:
@@ -339,18 +339,18 @@ class Requests:
         return {"group": group}
 
     def _op_adjust(self, connection: Connection, asked: bodies.Adjust) -> dict[str, Any]:
-        wishes = asked.given("group", "later")
-        if not wishes:
+        preferences = asked.given("group", "later")
+        if not preferences:
             names = [name for name in asked.__struct_fields__ if name not in ("group", "later")]
             raise RequestError(f"there is nothing to adjust: give one of {', '.join(names)}")
         # An unknown id may be a prefix of another user's group.
         find = self._claim if asked.later else self._find
         group = find(connection, asked.group)
         try:
-            self._server.handle(ev.Adjust(group, **wishes, later=asked.later))
+            self._server.handle(ev.Adjust(group, **preferences, later=asked.later))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        return {"group": group, "wishes": asdict(self._server.core.wishes_of(group))}
+        return {"group": group, "preferences": asdict(self._server.core.preferences_of(group))}
 
     def _op_entitle(self, connection: Connection, asked: bodies.Entitle) -> dict[str, Any]:
         entitlement = ev.Entitlement(**asked.given("whose", "members"))

@@ -338,7 +338,7 @@ class Server:
                         self._succession.note_clients()
                     self._fresh.append((now, decision))
                     changed[decision.group] = None
-                case ev.Stock():
+                case ev.PreparePool():
                     self.pools.prepare(decision.bytes)
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)

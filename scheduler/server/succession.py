@@ -68,7 +68,7 @@ class Succession:
             clients = [corrected(client, gpu, (held or {}).get(client.pid)) for client in clients]
         if clients:
             for group in dict.fromkeys(client.group for client in clients):
-                self._wish_again(group, self._roster.wishes.get(group, {}))
+                self._restore_preferences(group, self._roster.preferences.get(group, {}))
             self._handle(ev.Await(tuple(clients)))
             self._look_for_clients()
 
@@ -87,7 +87,7 @@ class Succession:
         self.note_clients()
 
     def note_clients(self) -> None:
-        """Write the list of clients soon. Several may come or leave at once, or get other wishes."""
+        """Write the list of clients soon. Several may come or leave at once, or get other preferences."""
         if self._roster is not None and self._roster_timer is None:
             self._roster_timer = self._loop.call_later(ROSTER_DELAY, self.write)
 
@@ -102,15 +102,17 @@ class Succession:
         for number, connection in self._clients.items():
             client = self._core.clients[number]
             usages = tuple(
-                ev.Usage(uuid, h.promised, h.resident, h.pinned, h.context, h.host)
+                ev.Usage(uuid, h.promised, h.resident, h.unevictable, h.context, h.host)
                 for uuid, h in client.holdings.items()
             )
             listed.append(_awaited(connection, client.group.id, usages))
-        asked = {one.group: lasting(self._core.wishes_of(one.group)) for one in listed}
-        self._roster.write(listed, {group: wishes for group, wishes in asked.items() if wishes})
+        asked = {one.group: lasting(self._core.preferences_of(one.group)) for one in listed}
+        self._roster.write(
+            listed, {group: preferences for group, preferences in asked.items() if preferences}
+        )
 
-    def _wish_again(self, group: str, asked: dict[str, Any]) -> None:
-        """Apply the wishes for a group that the previous scheduler left."""
+    def _restore_preferences(self, group: str, asked: dict[str, Any]) -> None:
+        """Apply the preferences for a group that the previous scheduler left."""
         if not asked:
             return
         try:

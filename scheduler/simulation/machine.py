@@ -480,10 +480,10 @@ class Machine:
         for gpu in dirty:
             gpu.dirty = False
             gpu.version += 1
-            wish = 0.0
+            wanted = 0.0
             for process in gpu.running:
-                wish += process.speed
-            scale = 1.0 / wish if wish > 1.0 else 1.0
+                wanted += process.speed
+            scale = 1.0 / wanted if wanted > 1.0 else 1.0
             soonest = -1.0
             for process in gpu.running:
                 speed, demand = process.speed, process.demand

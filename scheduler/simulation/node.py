@@ -400,12 +400,12 @@ class Node(Machine):
 
     def _speed(self, process: Process) -> float:
         assert isinstance(process, Client)
-        wish = min(process.demand, process.share)
+        wanted = min(process.demand, process.share)
         if process.inflight is None:
-            return wish
+            return wanted
         if process.inflight == 0.0:
-            return min(wish, self.costs.submission / process.stall) if process.stall else 0.0
-        return wish * self.costs.bounded
+            return min(wanted, self.costs.submission / process.stall) if process.stall else 0.0
+        return wanted * self.costs.bounded
 
     def _meter(self, client: Client) -> None:
         client.metered = False

@@ -81,7 +81,7 @@ def _who(core: Core, group: Group) -> dict[str, Any]:
 
 def _why_class(core: Core, group: Group) -> dict[str, Any]:
     """Return why a group counts as what it does."""
-    if group.wishes.priority != "auto":
+    if group.preferences.priority != "auto":
         return _said("asked")
     after = core.rules.interactive_burst
     if group.activity_class == "background":
@@ -150,7 +150,7 @@ def compare(own: Parts, theirs: Parts) -> tuple[str, float, float] | None:
 def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> dict[str, Any]:
     """Return what it would take for one that waits to be next."""
     if wait.frozen:
-        return _said("administrator" if wait.group.wishes.held else "unfreeze")
+        return _said("administrator" if wait.group.preferences.on_hold else "unfreeze")
     if wait.barred is not None:
         if wait.barred.code == "gpu_draining" or wait.barred.own > wait.barred.most:
             return _said("administrator")

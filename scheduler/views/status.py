@@ -159,7 +159,7 @@ def _group(
         "position": position,
         "reason": reason,
         "hibernation": _hibernation(core, group, now),
-        "wishes": asdict(group.wishes),
+        "preferences": asdict(group.preferences),
         "gpus": [_share(share, figures) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "cell": _cell(group, ledger, now),
@@ -250,14 +250,18 @@ class Figures:
                 held = [self._held[holding] for holding in share.holdings.values()]
                 self.shares[share.number] = {
                     kind: sum(one[kind] for one in held)
-                    for kind in ("resident", "swapped", "pinned", "context")
+                    for kind in ("resident", "swapped", "unevictable", "context")
                 }
 
     def _fit(self, gpu: Gpu) -> None:
         """Find the parts of a GPU. What clients state beyond what there is, the driver has paged out, or is not so."""
         holdings = [h for share in gpu.shares.values() for h in share.holdings.values()]
         for h in holdings:
-            self._held[h] = {"resident": h.resident, "pinned": h.pinned, "context": h.context}
+            self._held[h] = {
+                "resident": h.resident,
+                "unevictable": h.unevictable,
+                "context": h.context,
+            }
         beyond = (
             foreign_use.unstated(gpu)
             if gpu.context or foreign_use.unmeasured(gpu) or gpu.left
@@ -266,7 +270,7 @@ class Figures:
         beyond += gpu.left
         excess = (
             gpu.resident
-            + gpu.pinned
+            + gpu.unevictable
             + gpu.context
             + beyond
             + foreign_use.outside(gpu)
@@ -276,20 +280,20 @@ class Figures:
         managed = [holding for holding in holdings if _is_paged(holding.client)]
         for kind, among in (("resident", managed), ("resident", holdings)):
             excess -= self._cut(among, kind, excess)
-        ghosts = gpu.pending_reclaim - max(0, min(excess, gpu.pending_reclaim))
-        excess -= gpu.pending_reclaim - ghosts
+        pending_reclaim = gpu.pending_reclaim - max(0, min(excess, gpu.pending_reclaim))
+        excess -= gpu.pending_reclaim - pending_reclaim
         unstated = beyond + foreign_use.outside(gpu)
         fewer = unstated - max(0, min(excess, unstated))
         excess -= unstated - fewer
         beyond = min(beyond, fewer)
-        for kind in ("context", "pinned"):
+        for kind in ("context", "unevictable"):
             excess -= self._cut(holdings, kind, excess)
         self.parts[gpu.uuid] = {
             "resident": sum(self._held[holding]["resident"] for holding in holdings),
-            "pinned": sum(self._held[holding]["pinned"] for holding in holdings),
+            "unevictable": sum(self._held[holding]["unevictable"] for holding in holdings),
             "contexts": sum(self._held[holding]["context"] for holding in holdings) + beyond,
             "foreign": fewer - beyond,
-            "ghosts": ghosts,
+            "pending_reclaim": pending_reclaim,
         }
 
     def _cut(self, holdings: list[Holding], kind: str, size: int) -> int:

@@ -53,7 +53,7 @@ class Attacker:
             for kernel in self.kernels
             for op, more in (
                 ("release", {}),
-                ("offload", {}),
+                ("evict", {}),
                 ("cancel", {}),
                 ("ticket", {}),
                 ("adjust", {"frozen": True}),

@@ -70,8 +70,8 @@ def test_a_hostile_user_harms_nobody(
     groups = {group["id"]: group for group in node.status()["groups"]}
     for user, kernel in kernels.items():
         assert groups[kernel.id]["user"] == user
-        assert not groups[kernel.id]["wishes"]["frozen"]
-        assert not groups[kernel.id]["wishes"]["held"]
+        assert not groups[kernel.id]["preferences"]["frozen"]
+        assert not groups[kernel.id]["preferences"]["on_hold"]
 
 
 def test_a_hostile_users_connections_end_with_its_processes(

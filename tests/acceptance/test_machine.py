@@ -281,7 +281,7 @@ def test_two_users_of_pam_share_while_a_third_one_attacks(
     for user, kernel in kernels.items():
         assert groups[kernel.id]["user"] == user
         assert groups[kernel.id]["name"] == NOTEBOOKS[user]
-        assert not groups[kernel.id]["wishes"]["frozen"]
+        assert not groups[kernel.id]["preferences"]["frozen"]
     assert not [p for p in status(service)["processes"] if p["code"] == "outside"]
 
 

@@ -147,7 +147,7 @@ def test_commands_of_one_version_work_with_a_scheduler_of_another(
         assert "Traceback" not in gpushare(*words)
     assert "notebook-a" in gpushare("status")
     a.call("cell", phase="end")
-    gpushare("offload", "notebook-a")
+    gpushare("evict", "notebook-a")
     machine.until(lambda: is_swapped(machine, "notebook-a"))
     assert a.holds(at_a, 16 * UNIT, 1)
     # The in-kernel part, with the library of its own version.

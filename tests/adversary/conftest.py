@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A node's scheduler, somebody who wishes it ill (ada), and somebody who only wants to work (ben)."""
+"""A node's scheduler, somebody who preferences it ill (ada), and somebody who only wants to work (ben)."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_who_ignores_the_revocation_goes_on_alone(node: Node, small: FakeClient)
     "usage",
     [
         {"resident": 1 << 45, "promised": 1 << 45},
-        {"pinned": 1 << 62},
+        {"unevictable": 1 << 62},
         {"context": 3 * TOTAL},
         {"resident": 2 * UNIT, "promised": UNIT},
     ],
@@ -235,7 +235,7 @@ def test_a_wrecked_pool_is_ones_own(node: Node, small: FakeClient) -> None:
             table.pool.data_offset = 1 << 63
             for index in range(64):
                 chunk = table.chunk(index)
-                chunk.owner, chunk.prepared, chunk.pinned_by = 0xFFFFFFFF, 7, (1 << 64) - 1
+                chunk.owner, chunk.prepared, chunk.unevictable_by = 0xFFFFFFFF, 7, (1 << 64) - 1
             table.pool.chunk_count = 0xFFFFFFFF
             time.sleep(1.2)
             works(small)

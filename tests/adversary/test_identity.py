@@ -34,7 +34,7 @@ root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebo
 #: What somebody who means ben ill would ask for, of a group of ben's.
 REQUESTS = [
     ("release", {}),
-    ("offload", {}),
+    ("evict", {}),
     ("adjust", {"frozen": True}),
     ("adjust", {"memory": 1, "later": True}),
     ("cancel", {}),

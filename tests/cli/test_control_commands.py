@@ -132,7 +132,7 @@ def test_settings_are_changed_and_printed(scheduler: Scheduler, gpushare: Comman
     assert "policy burst, quantum auto" in gpushare("status").stdout
 
 
-def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
+def test_release_and_evict(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
         a.run()
@@ -143,7 +143,7 @@ def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
         until(lambda: state(scheduler, "kernel-1").get("state") == "idle")
         assert gpushare("release", "kernel").stdout == "a.ipynb does not hold the GPU.\n"
         assert gpushare("wake").stdout == "a.ipynb is not hibernated.\n"
-        done = gpushare("offload", "a.ipynb")
+        done = gpushare("evict", "a.ipynb")
         assert done.stdout == "The memory of a.ipynb is being evicted to the host.\n"
         assert a.evict().bytes == GIB
         with scheduler.client("kernel-2", name="b.ipynb") as b:
@@ -153,7 +153,7 @@ def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
             assert "a.ipynb (kernel-1)" in line
             assert "b.ipynb (kernel-2)" in line
             b.run()
-            assert gpushare("offload", "kernel-2").stdout == (
+            assert gpushare("evict", "kernel-2").stdout == (
                 "Released the GPU held by b.ipynb. The memory of b.ipynb is being evicted to the host.\n"
             )
 
@@ -212,7 +212,7 @@ def test_a_frozen_notebook_waits_with_a_reason(scheduler: Scheduler, gpushare: C
 def test_an_estimate_is_shown_with_its_interval() -> None:
     group = {
         **{"id": "kernel-1", "name": "a.ipynb", "state": "waiting", "position": 1, "since": 1.0},
-        **{"gpus": [], "yields_in": None, "wishes": None},
+        **{"gpus": [], "yields_in": None, "preferences": None},
         "reason": {"code": "behind", "params": {"ahead_name": "b.ipynb"}},
         "estimate": {"seconds": 4.0, "low": 2.5, "high": 9.0},
     }
@@ -404,7 +404,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ["history"],
         ["set", "--quantum", "1"],
         ["release"],
-        ["offload", "x"],
+        ["evict", "x"],
         ["freeze"],
         ["explain"],
         ["shares"],

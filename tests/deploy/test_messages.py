@@ -75,10 +75,10 @@ def test_on_the_wire_it_is_what_the_kubelet_speaks() -> None:
         b"\x0a\x17\x0a\x06\x0a\x01K\x12\x01V\x12\x08\x0a\x01c\x12\x01h\x18\x01\x2a\x03\x0a\x01n"
     )
     asked = api.PreferredAllocationRequest.FromString(b"\x0a\x08\x0a\x01a\x12\x01m\x18\x02")
-    (wish,) = asked.container_requests
-    assert [*wish.available_deviceIDs] == ["a"]
-    assert [*wish.must_include_deviceIDs] == ["m"]
-    assert wish.allocation_size == 2
+    (request,) = asked.container_requests
+    assert [*request.available_deviceIDs] == ["a"]
+    assert [*request.must_include_deviceIDs] == ["m"]
+    assert request.allocation_size == 2
     preferred = api.PreferredAllocationResponse.FromString(b"\x0a\x03\x0a\x01a")
     assert [*preferred.container_responses[0].deviceIDs] == ["a"]
     allocate = api.AllocateRequest.FromString(b"\x0a\x03\x0a\x01a")

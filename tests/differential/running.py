@@ -373,7 +373,7 @@ class Disturber:
     def _run(self) -> None:
         with contextlib.suppress(OSError), ControlClient(self.socket) as client:
             while not self.stopped.wait(self.rng.choice(self.pauses)):
-                what = "offload" if self.rng.random() < 0.7 else "release"
+                what = "evict" if self.rng.random() < 0.7 else "release"
                 with contextlib.suppress(ControlError):
                     client.request(what, group=self.rng.choice(self.groups))
                     self.asked += 1

@@ -462,7 +462,7 @@ class Trouble:
             if drawn < 0.2
             else "release"
             if drawn < 0.5
-            else "offload"
+            else "evict"
         )
         with contextlib.suppress(ControlError):
             self._do(kind, group)

@@ -79,7 +79,7 @@ def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         if verdict.absent:
             yield f"{verdict.program:20} not here: {verdict.runs['plain'].text}"
             continue
-        ways = [mode for mode in ("offload", "antagonist") if mode in verdict.runs]
+        ways = [mode for mode in ("evict", "antagonist") if mode in verdict.runs]
         pairs = [verdict.runs[mode].moves for mode in ways]
         evictions = " / ".join(str(moves.evictions) for moves in pairs)
         moved = " / ".join(f"{(m.evicted + m.restored) / GIB:.1f}" for m in pairs)

@@ -61,7 +61,7 @@ def _round(here: Machine, holder: Holder, state: State, most: int) -> None:
     holder.call("work")
     for _ in range(CYCLES_A_ROUND):
         before, _ = _moved(here)
-        here.control("offload", group="bench-soak")
+        here.control("evict", group="bench-soak")
         # It comes back by itself: the kernels go on.
         while (evicted := _moved(here)[0]) == before:
             time.sleep(0.0005)

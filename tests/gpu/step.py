@@ -4,7 +4,7 @@
 A program is a number of steps. After each it prints one JSON line with the SHA-256 of all that matters (parameters,
 outputs, the state of random generators), and then, by ``GPUSHARE_CONFORMANCE_STEP``:
 
-- ``offload``: has its own lease group's memory moved out, and waits until none is on the GPU;
+- ``evict``: has the memory of its own lease group evicted, and waits until none is on the GPU;
 - ``hibernate``: has its own lease group hibernated, and waits until it was; the next step wakes it. If it is left alone
   for good, it says so (``left_alone``), and is not asked again;
 - ``elsewhere``: the same, while the GPU that it is on is drained, so that it wakes on another one.
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-#: Seconds for an offload, and for a reply.
+#: Seconds for an eviction, and for a reply.
 PATIENCE = 60.0
 _REPLY = 1 << 20
 #: Why a group is not hibernated now, but may be in a moment.
@@ -97,15 +97,15 @@ def run(steps: int, step: Callable[[int], object], state: Callable[[], Iterable[
 def boundary() -> None:
     """Do what is asked for between steps."""
     match os.environ.get("GPUSHARE_CONFORMANCE_STEP"):
-        case "offload":
-            offload()
+        case "evict":
+            evict()
         case ("hibernate" | "elsewhere") as way:
             if why := hibernate() if way == "hibernate" else leave():
                 say(left_alone=why)
                 os.environ["GPUSHARE_CONFORMANCE_STEP"] = ""
 
 
-def offload() -> None:
+def evict() -> None:
     """Have all memory of this process's lease group moved out, and wait until it is.
 
     Raises
@@ -116,7 +116,7 @@ def offload() -> None:
     before = _group()
     if before["resident"] == 0:
         return
-    _control("offload", group=before["id"])
+    _control("evict", group=before["id"])
     deadline = time.monotonic() + PATIENCE
     # Memory may come back at once where another thread submits: then it has been out all the same.
     while (now := _group())["resident"] and now["evicted"] - before["evicted"] < before["resident"]:

@@ -35,7 +35,7 @@ def test_the_drivers_api_gives_the_same_bits_though_evicted_all_the_time(
 ) -> None:
     (verdict,) = Suite(environ, steps=STEPS, jobs=1).run([PROGRAMS / "driver_api.py"])
     assert not verdict.problem, verdict.as_json()
-    assert verdict.runs["offload"].moves.evictions >= STEPS
+    assert verdict.runs["evict"].moves.evictions >= STEPS
     assert verdict.runs["hibernate"].moves.hibernations >= STEPS
     assert verdict.runs["antagonist"].moves.restored > 0
     assert "elsewhere" not in verdict.runs, "there is one GPU"
@@ -84,7 +84,7 @@ step.run(args.steps, work, lambda: [b"other", under_us if at[0] >= 3 else b"same
 """,
     )
     (verdict,) = Suite(environ, steps=5, jobs=1).run([path])
-    assert verdict.problem == "offload: differs from step 3 on, in 1 of 2 parts (1)"
+    assert verdict.problem == "evict: differs from step 3 on, in 1 of 2 parts (1)"
 
 
 def test_a_program_that_is_never_evicted_does_not_pass(
@@ -95,7 +95,7 @@ def test_a_program_that_is_never_evicted_does_not_pass(
         "import step\nargs = step.arguments()\nstep.run(args.steps, print, lambda: [b''])\n",
     )
     (verdict,) = Suite(environ, steps=5, jobs=1).run([path])
-    assert verdict.problem == "offload: 0 evictions, fewer than 5"
+    assert verdict.problem == "evict: 0 evictions, fewer than 5"
 
 
 def test_what_is_left_alone_passes_only_if_the_driver_cannot_do_it(
@@ -150,8 +150,8 @@ step.run(args.steps, work, lambda: [b""])
     monkeypatch.setattr(conformance, "PATIENCE", 3.0)
     monkeypatch.setattr(conformance, "LAST_WORDS", 1.0)
     (verdict,) = conformance.Suite(environ, steps=2, jobs=1).run([path])
-    assert verdict.problem == "offload: failed"
-    text = verdict.runs["offload"].text
+    assert verdict.problem == "evict: failed"
+    text = verdict.runs["evict"].text
     assert "in work" in text
     assert text.endswith("not finished after 3 s")
 

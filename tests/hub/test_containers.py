@@ -54,7 +54,7 @@ def test_users_in_containers_take_turns(seats: tuple[Node, dict[str, Seat]]) -> 
             (client,) = group["clients"]
             assert os.path.exists(f"/proc/{client['pid']}")
             assert "ipykernel" in Path(f"/proc/{client['pid']}/cmdline").read_text()
-        ada.post("gpushare/api/offload", {"group": first.id})
+        ada.post("gpushare/api/evict", {"group": first.id})
         assert second.end(plotting) == "as if alone\n"
         (ada.notebooks / "stop").touch()
         first.end(training)

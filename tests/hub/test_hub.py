@@ -112,14 +112,14 @@ def test_nobody_steers_what_is_another_users(contention: dict[str, SeatPage], no
     group = ada.kernel_of(NOTEBOOKS["ada"])
     (hidden,) = (each["id"] for each in grace.seat.status()["groups"] if each["state"] == "running")
     for name in (group, hidden, NOTEBOOKS["ada"]):
-        for path, more in (("release", {}), ("offload", {}), ("adjust", {"frozen": True})):
+        for path, more in (("release", {}), ("evict", {}), ("adjust", {"frozen": True})):
             status, text = grace.post(f"gpushare/api/{path}", {"group": name, **more})
             assert 400 <= status < 500, (path, name, text)
     status, text = grace.post("gpushare/api/settings", {"quantum": 1})
     assert 400 <= status < 500, text
     (running,) = (each for each in node.status()["groups"] if each["state"] == "running")
     assert running["id"] == group
-    assert not running["wishes"]["frozen"]
+    assert not running["preferences"]["frozen"]
     assert node.status()["settings"]["quantum"] == 3600
     expect(ada.row("Running", NOTEBOOKS["ada"])).to_be_visible()
 

@@ -266,7 +266,7 @@ def test_who_acted_is_written_down(
     found = until(lambda: (one := seen(service, ada))["maintenance"] and one)
     assert found["maintenance"] == "down at noon"
     assert found["gpus"][0]["draining"]
-    assert [one["held"] for one in found["notebooks"] if not one["mine"]] == [True]
+    assert [one["on_hold"] for one in found["notebooks"] if not one["mine"]] == [True]
     done("hold", {"group": "ben-kernel", "on": False})
     done("drain", {"gpu": gpu, "on": False})
     done("maintenance", {"text": ""})

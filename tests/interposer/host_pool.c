@@ -342,7 +342,7 @@ static int in_child(void)
     if (maps_a_pool())
         return 3;
     gs_host_after_fork();
-    bool empty = gs_host_bytes() == 0 && gs_host_pinned_late() == 0;
+    bool empty = gs_host_bytes() == 0 && gs_host_page_locked_late() == 0;
     driver.count = 0;
     struct gs_host_piece *piece = gs_host_take(1 << 20);
     if (!empty || piece == NULL)
@@ -416,7 +416,7 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         pthread_mutex_lock(&driver.lock);
         unsigned locked = driver.count;
         pthread_mutex_unlock(&driver.lock);
-        printf("%llu %llu %u\n", (unsigned long long)gs_host_bytes(), (unsigned long long)gs_host_pinned_late(),
+        printf("%llu %llu %u\n", (unsigned long long)gs_host_bytes(), (unsigned long long)gs_host_page_locked_late(),
                locked);
     } else if (strcmp(word, "fork") == 0) {
         require(maps_a_pool(), "forks without a pool");

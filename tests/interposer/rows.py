@@ -20,8 +20,8 @@ MakeMachine = Callable[..., Machine]
 STEPS = """
 import json, threading
 
-def step(pinned=None, busy=False):
-    say(json.dumps({"pinned": pinned, "busy": busy}))
+def step(unevictable=None, busy=False):
+    say(json.dumps({"unevictable": unevictable, "busy": busy}))
     hear()
 
 def values(seed, size):
@@ -105,16 +105,16 @@ def evict(machine: Machine, name: str, busy: bool) -> None:
 
     machine.control("release", group=name)
     if busy:
-        machine.control("offload", group=name)
+        machine.control("evict", group=name)
         return
     machine.until(lambda: machine.group(name)["state"] == "idle")
-    machine.control("offload", group=name)
+    machine.control("evict", group=name)
     machine.until(gone)
 
 
-def await_pinned(machine: Machine, name: str, bytes: int) -> None:
+def await_unevictable(machine: Machine, name: str, bytes: int) -> None:
     """Wait until ``bytes`` are counted as unevictable on the GPUs."""
-    machine.until(lambda: sum(gpu["pinned"] for gpu in machine.group(name)["gpus"]) == bytes)
+    machine.until(lambda: sum(gpu["unevictable"] for gpu in machine.group(name)["gpus"]) == bytes)
 
 
 def drive(
@@ -126,8 +126,8 @@ def drive(
         said: dict[str, Any] = json.loads(line)
         before()
         evict(machine, name, said["busy"])
-        if (pinned := said["pinned"]) is not None:
-            await_pinned(machine, name, pinned)
+        if (unevictable := said["unevictable"]) is not None:
+            await_unevictable(machine, name, unevictable)
         steps += 1
         runner.tell()
     return steps

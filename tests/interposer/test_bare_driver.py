@@ -557,7 +557,7 @@ def test_what_is_allocated_while_the_gpu_is_wanted_back_is_in_reach_of_what_runs
     try:
         while runner.heard() == "runs":
             # The memory of b stays until there is no room for what a allocates.
-            for name, state in (("b", "idle"), ("a", "yielding")):
+            for name, state in (("b", "idle"), ("a", "finishing")):
                 machine.control("release", group=name)
                 machine.until(lambda name=name, state=state: machine.group(name)["state"] == state)
             runner.tell()

@@ -16,7 +16,7 @@ from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.rows import (
     MakeMachine,
     Runner,
-    await_pinned,
+    await_unevictable,
     drive,
     evict,
     run_alone,
@@ -83,7 +83,7 @@ ROWS = {
     + """
 step()
 replay = ok(driver.cuGraphInstantiate(graph, 0))
-step(pinned=0)
+step(unevictable=0)
 run(replay, stream)
 step()
 assert (read(b, 256, np.int32) == 7).all() and (read(c, 128, np.int32) == 8).all()
@@ -142,11 +142,11 @@ node = ok(driver.cuGraphAddMemcpyNode(graph, [], 0, copying(out[0], a, MIB), con
 replay = ok(driver.cuGraphInstantiate(graph, 0))
 for i, to in enumerate(out):
     if i:
-        step(pinned=0)
+        step(unevictable=0)
         new = copying(to, int(a) + i * MIB, MIB)
         ok(driver.cuGraphExecMemcpyNodeSetParams(replay, node, new, context))
     if i % 2:
-        step(pinned=0)
+        step(unevictable=0)
     run(replay, stream)
 step()
 for i, to in enumerate(out):
@@ -181,7 +181,7 @@ for mode in ("GLOBAL", "THREAD_LOCAL", "RELAXED"):
     replay = ok(driver.cuGraphInstantiate(graph, 0))
     ok(driver.cuMemsetD8(b, 0, 4 * MIB))
     ok(driver.cuMemsetD8(c, 0, 2 * MIB))
-    step(pinned=0)
+    step(unevictable=0)
     run(replay, stream)
     step()
     seen = read(b, 4 * MIB, np.uint8)
@@ -207,13 +207,13 @@ for i in range(4):
     assert error(driver.cuMemCreate(4 * MIB, P, 0)) == 800, "not permitted"
     assert error(driver.cuMemCreate(4 * MIB, P, 0)) == 800, "the second time too"
     assert free() == before - i * 4 * MIB
-    step(pinned=0)
+    step(unevictable=0)
     P.requestedHandleTypes = FD
     handle = ok(driver.cuMemCreate(4 * MIB, P, 0))
     ok(driver.cuMemMap(int(base) + i * 4 * MIB, 4 * MIB, 0, handle, 0))
     ok(driver.cuMemSetAccess(int(base) + i * 4 * MIB, 4 * MIB, [access(0)], 1))
     write(int(base) + i * 4 * MIB, values(i, 4 * MIB))
-    step(pinned=0)
+    step(unevictable=0)
 assert all(holds(int(base) + i * 4 * MIB, 4 * MIB, i) for i in range(4))
 """,
 }
@@ -263,7 +263,7 @@ hear()
         footprint = machine.group("a")["gpus"][0]["footprint"]
         runner.tell()
         assert runner.heard() == "ready"
-        await_pinned(machine, "a", 0)
+        await_unevictable(machine, "a", 0)
         assert machine.group("a")["gpus"][0]["footprint"] == footprint
         runner.tell()
         assert runner.heard() is None
@@ -297,7 +297,7 @@ class Contest:
         self.waiting = self.other.start("fill", pointer=self.pointer, bytes=160 * UNIT, value=5)
 
     def until_revoked(self) -> None:
-        self.machine.until(lambda: self.machine.group("a")["state"] == "yielding")
+        self.machine.until(lambda: self.machine.group("a")["state"] == "finishing")
 
     def other_gets_its_turn(self) -> None:
         assert self.other.result(self.waiting)["result"] == 0

@@ -66,7 +66,7 @@ def test_contexts_of_those_that_hold_leases_are_measured_by_the_next_scheduler(
         return [group["gpus"][0]["context"] for group in groups]
 
     machine.until(lambda: len(contexts()) == 4 and max(contexts()) < 2 * MIB)
-    assert all(machine.group(f"p{n}")["state"] == "held" for n in range(4))
+    assert all(machine.group(f"p{n}")["state"] == "idle_lease" for n in range(4))
     for n, (program, pointer) in enumerate(zip(programs, pointers, strict=True)):
         assert program.holds(pointer, MIB, n)
 
@@ -156,7 +156,7 @@ def test_a_context_that_was_made_behind_our_back_is_drained(machine: Machine) ->
     stream = a.call("stream")["stream"]
     assert a.call("hold", stream=stream)["result"] == 0
     filling = b.start("fill", pointer=in_b, bytes=40 * MIB, value=3)
-    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    machine.until(lambda: machine.group("a")["state"] == "finishing")
     assert b.waits(filling)
     a.call("let_go")
     assert b.result(filling)["result"] == 0

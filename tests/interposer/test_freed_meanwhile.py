@@ -22,7 +22,7 @@ from tests.interposer.frees import (
 from tests.support.machine import Machine, Scripted
 
 
-def test_memory_that_is_being_pinned(machine: Machine) -> None:
+def test_memory_that_is_being_unevictable(machine: Machine) -> None:
     free_while_pinning(machine, machine.program("a"))
 
 

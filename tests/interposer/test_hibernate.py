@@ -444,7 +444,7 @@ def test_memory_of_other_processes_is_not_parked(bed: Bed) -> None:
 def test_much_memory_that_cannot_be_evicted_is_not_parked(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(GPUSHARE_SIM_MEMORY=str(1 << 30))
     side = 8192
-    for status in ("done", "pinned"):
+    for status in ("done", "unevictable"):
         descriptor = b"".join(
             value.to_bytes(size, "little")
             for value, size in ((side, 8), (side, 8), (0x20, 4), (1, 4))

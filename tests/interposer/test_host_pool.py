@@ -59,16 +59,18 @@ class Pool:
         HEADER.pack_into(self.memory, 0, magic, version, offset, count, limit, prepared_only, 0)
 
     def entry(self, i: int) -> tuple[int, int, int]:
-        pinned_by, owner, prepared = ENTRY.unpack_from(self.memory, HEADER.size + i * ENTRY.size)
-        return pinned_by, owner, prepared
+        page_locked_by, owner, prepared = ENTRY.unpack_from(
+            self.memory, HEADER.size + i * ENTRY.size
+        )
+        return page_locked_by, owner, prepared
 
-    def put(self, i: int, *, pinned_by: int = 0, owner: int = 0, prepared: int = 0) -> None:
-        ENTRY.pack_into(self.memory, HEADER.size + i * ENTRY.size, pinned_by, owner, prepared)
+    def put(self, i: int, *, page_locked_by: int = 0, owner: int = 0, prepared: int = 0) -> None:
+        ENTRY.pack_into(self.memory, HEADER.size + i * ENTRY.size, page_locked_by, owner, prepared)
 
     def owned_by(self, owner: int) -> list[int]:
         return [i for i in range(self.chunks) if self.entry(i)[1] == owner]
 
-    def pinned_by(self, slot: int) -> list[int]:
+    def page_locked_by(self, slot: int) -> list[int]:
         return [i for i in range(self.chunks) if self.entry(i)[0] >> slot & 1]
 
     def prepared(self) -> list[int]:
@@ -77,10 +79,10 @@ class Pool:
     def sweep(self, slot: int) -> None:
         """Clean up after a client that is dead."""
         for i in range(self.chunks):
-            pinned_by, owner, prepared = self.entry(i)
+            page_locked_by, owner, prepared = self.entry(i)
             self.put(
                 i,
-                pinned_by=pinned_by & ~(1 << slot),
+                page_locked_by=page_locked_by & ~(1 << slot),
                 owner=0 if owner == slot + 1 else owner,
                 prepared=prepared,
             )
@@ -143,7 +145,7 @@ class Client:
         return int(self.call("figures").split()[0]) // CHUNK
 
     @property
-    def pinned_late(self) -> int:
+    def page_locked_late(self) -> int:
         return int(self.call("figures").split()[1]) // CHUNK
 
     @property
@@ -315,14 +317,14 @@ def test_memory_page_locked_ahead_is_there_for_a_move(
     client = make_client(pool)
     client.offer(pool, slot=5)
     client.call("prepare", 4 * CHUNK)
-    until(lambda: len(pool.pinned_by(5)) == 4)
+    until(lambda: len(pool.page_locked_by(5)) == 4)
     assert pool.owned_by(6) == []
     client.taken(4 * CHUNK)
-    assert client.pinned_late == 0
-    assert pool.owned_by(6) == pool.pinned_by(5)
+    assert client.page_locked_late == 0
+    assert pool.owned_by(6) == pool.page_locked_by(5)
     client.taken(CHUNK)
-    assert client.pinned_late == 1
-    assert len(pool.pinned_by(5)) == client.registered == 5
+    assert client.page_locked_late == 1
+    assert len(pool.page_locked_by(5)) == client.registered == 5
 
 
 def test_page_locking_ahead_goes_on_while_the_application_computes(
@@ -333,7 +335,7 @@ def test_page_locking_ahead_goes_on_while_the_application_computes(
     client.offer(pool)
     client.call("gate", 1)
     client.call("prepare", 3 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 3)
+    until(lambda: len(pool.page_locked_by(0)) == 3)
 
 
 def test_what_others_use_is_page_locked_ahead_and_theirs(
@@ -347,18 +349,18 @@ def test_what_others_use_is_page_locked_ahead_and_theirs(
     holder.call("gate", 1)
     holder.call("prepare", 10 * CHUNK)
     until(lambda: holder.registered == 10)
-    assert len(pool.pinned_by(3)) == 10
+    assert len(pool.page_locked_by(3)) == 10
     assert away.holds(piece, value=7)
     assert pool.owned_by(2) == list(range(12))
     # The one comes back, and the other leaves to where that was.
     away.call("give", piece)
     left = holder.taken(10 * CHUNK, value=8)
-    assert holder.pinned_late == 0
+    assert holder.page_locked_late == 0
     assert holder.holds(left, value=8)
-    assert pool.owned_by(4) == pool.pinned_by(3)
+    assert pool.owned_by(4) == pool.page_locked_by(3)
     holder.call("give", left)
     holder.call("prepare", 0)
-    until(lambda: pool.pinned_by(3) == [])
+    until(lambda: pool.page_locked_by(3) == [])
     assert holder.registered == 0
 
 
@@ -374,7 +376,7 @@ def test_what_nobody_uses_any_more_is_not_joined(
     client.call("prepare", 4 * CHUNK)
     time.sleep(0.6)
     # It sets a chunk's bit before it looks whose that is.
-    until(lambda: pool.pinned_by(0) == [])
+    until(lambda: pool.page_locked_by(0) == [])
     assert client.registered == 0
 
 
@@ -385,16 +387,16 @@ def test_what_is_not_wanted_any_more_is_unlocked(
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 6 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 6)
+    until(lambda: len(pool.page_locked_by(0)) == 6)
     kept = client.taken(2 * CHUNK)
     client.call("prepare", 3 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 3)
+    until(lambda: len(pool.page_locked_by(0)) == 3)
     client.call("prepare", 0)
-    until(lambda: pool.pinned_by(0) == pool.owned_by(1))
+    until(lambda: pool.page_locked_by(0) == pool.owned_by(1))
     assert client.registered == 2
     assert client.holds(kept)
     client.call("give", kept)
-    until(lambda: pool.pinned_by(0) == [])
+    until(lambda: pool.page_locked_by(0) == [])
     assert client.registered == 0
 
 
@@ -405,9 +407,9 @@ def test_free_chunks_beyond_the_limit_are_unlocked_and_not_claimed(
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 6 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 6)
+    until(lambda: len(pool.page_locked_by(0)) == 6)
     pool.header(limit=2)
-    until(lambda: pool.pinned_by(0) == [0, 1])
+    until(lambda: pool.page_locked_by(0) == [0, 1])
     piece = client.taken(2 * CHUNK)
     assert client.take(MIB) is None
     assert pool.owned_by(1) == [0, 1]
@@ -432,7 +434,7 @@ def test_chunks_with_pages_are_preferred_and_nobody_elses_first(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(6)
-    pool.put(2, prepared=1, pinned_by=1 << 9)
+    pool.put(2, prepared=1, page_locked_by=1 << 9)
     pool.put(4, prepared=1)
     pool.put(1, owner=SCHEDULER)
     client = make_client(pool)
@@ -490,7 +492,7 @@ def test_a_driver_that_does_not_page_lock(make_pool: MakePool, make_client: Make
     pieces = [client.taken(3 * CHUNK, value=i) for i in range(2)]
     client.call("prepare", 8 * CHUNK)
     assert all(client.holds(piece, i) for i, piece in enumerate(pieces))
-    assert pool.pinned_by(0) == []
+    assert pool.page_locked_by(0) == []
     said = client.errors().splitlines()
     assert len(said) == 1
     assert "slower" in said[0]
@@ -532,8 +534,8 @@ def test_a_moves_chunks_are_populated_by_several_threads(
     piece = client.taken(7 * CHUNK + MIB)
     assert client.call("company", 0) == "1"
     assert client.holds(piece)
-    assert client.pinned_late == client.registered == client.owned == 8
-    assert pool.prepared() == pool.pinned_by(0) == list(range(8))
+    assert client.page_locked_late == client.registered == client.owned == 8
+    assert pool.prepared() == pool.page_locked_by(0) == list(range(8))
     until(lambda: client.threads == before)
 
 
@@ -570,7 +572,7 @@ def test_a_kernel_that_does_not_populate(make_pool: MakePool, make_client: MakeC
     client.call("fail_populating", 1, errno.EINVAL)
     piece = client.taken(4 * CHUNK)
     client.call("prepare", 6 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 6)
+    until(lambda: len(pool.page_locked_by(0)) == 6)
     assert client.holds(piece)
 
 
@@ -635,15 +637,15 @@ def test_page_locks_end_with_their_context(make_pool: MakePool, make_client: Mak
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 4 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 4)
+    until(lambda: len(pool.page_locked_by(0)) == 4)
     piece = client.taken(2 * CHUNK)
     client.call("end_context")
-    assert pool.pinned_by(0) == []
+    assert pool.page_locked_by(0) == []
     assert client.registered == 0
     assert client.holds(piece)
     client.call("give", piece)
     client.taken(2 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 4)
+    until(lambda: len(pool.page_locked_by(0)) == 4)
 
 
 def test_another_schedulers_pool(make_pool: MakePool, make_client: MakeClient) -> None:
@@ -659,7 +661,7 @@ def test_another_schedulers_pool(make_pool: MakePool, make_client: MakeClient) -
     assert client.holds(new, 2)
     client.call("give", old)
     until(lambda: not client.maps(first))
-    assert first.owned_by(2) == first.pinned_by(1) == []
+    assert first.owned_by(2) == first.page_locked_by(1) == []
     assert client.maps(second)
     assert client.holds(new, 2)
 
@@ -721,7 +723,7 @@ def test_a_forked_child_has_nothing_of_it(make_pool: MakePool, make_client: Make
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 2 * CHUNK)
-    until(lambda: len(pool.pinned_by(0)) == 2)
+    until(lambda: len(pool.page_locked_by(0)) == 2)
     piece = client.taken(20 * MIB)
     owned = pool.owned_by(1)
     assert client.call("fork") == "0"
@@ -761,7 +763,7 @@ def test_many_at_once_in_one_pool(
     assert pool.owned_by(2) == pool.owned_by(3) == []
     # What they page-locked of the dead one's stays so until it is free.
     pool.sweep(0)
-    until(lambda: pool.pinned_by(1) == pool.pinned_by(2) == [])
+    until(lambda: pool.page_locked_by(1) == pool.page_locked_by(2) == [])
     pool.header(limit=24)
     assert survivors[0].holds(survivors[0].taken(24 * CHUNK))
     assert "ThreadSanitizer" not in "".join(client.errors() for client in survivors)

@@ -3,8 +3,8 @@
 Every kind of memory, as ``docs/contributing/memory-kinds.md`` lists them: each row is a program that runs twice.
 
 Once alone on the simulated driver, once sharing it, with everything taken off the GPU at each ``step()``. A program
-asserts what it reads and what it is answered, so that it must be the same both times. ``step(pinned=n)`` also says how
-many bytes are to stay on the GPU and be counted as such.
+asserts what it reads and what it is answered, so that it must be the same both times. ``step(unevictable=n)``
+also states how many bytes must stay on the GPU and be counted as such.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.interposer.rows import (
     PEERS,
     MakeMachine,
     Runner,
-    await_pinned,
+    await_unevictable,
     drive,
     evict,
     run_alone,
@@ -93,7 +93,7 @@ write(a, values(1, 3 * MIB))
 write(b, values(2, 2 * MIB))
 assert reserved(default, "USED_MEM_CURRENT") == 3 * MIB
 assert reserved(mine, "USED_MEM_CURRENT") == 2 * MIB
-step(pinned=0)
+step(unevictable=0)
 assert holds(a, 3 * MIB, 1) and holds(b, 2 * MIB, 2)
 assert int(attribute("MEMPOOL_HANDLE", b)) == int(mine)
 assert int(attribute("MEMPOOL_HANDLE", a)) == int(default)
@@ -102,14 +102,14 @@ assert reserved(mine, "RELEASE_THRESHOLD") == 8 * MIB
 ok(driver.cuMemFreeAsync(b, stream))
 ok(driver.cuMemFree(a))
 ok(driver.cuStreamSynchronize(stream))
-step(pinned=0)
+step(unevictable=0)
 assert reserved(mine, "USED_MEM_CURRENT") == 0 and reserved(mine, "USED_MEM_HIGH") == 2 * MIB
 assert reserved(mine) >= reserved(mine, "USED_MEM_CURRENT")
 ok(driver.cuMemPoolTrimTo(mine, 0))
 c = ok(driver.cuMemAllocFromPoolAsync(2 * MIB, mine, stream))
 ok(driver.cuMemsetD8Async(c, 5, 2 * MIB, stream))
 ok(driver.cuStreamSynchronize(stream))
-step(pinned=0)
+step(unevictable=0)
 assert (read(c, 2 * MIB, np.uint8) == 5).all()
 ok(driver.cuMemFreeAsync(c, stream))
 ok(driver.cuMemPoolDestroy(mine))
@@ -122,19 +122,19 @@ threshold(shared, 64 * MIB)
 a = ok(driver.cuMemAllocFromPoolAsync(4 * MIB, shared, stream))
 ok(driver.cuStreamSynchronize(stream))
 write(a, values(1, 4 * MIB))
-step(pinned=4 * MIB)
+step(unevictable=4 * MIB)
 assert holds(a, 4 * MIB) and ok(driver.cuMemPoolExportToShareableHandle(shared, FD, 0)) > 2
 ok(driver.cuMemFreeAsync(a, stream))
 ok(driver.cuStreamSynchronize(stream))
 ok(driver.cuMemPoolTrimTo(shared, 0))
-step(pinned=0)
+step(unevictable=0)
 ok(driver.cuMemPoolDestroy(shared))
 """,
     "the application's own mappings": """
 use()
 other = filled(5 * MIB, 9)
 address, handle = mapped(8 * MIB)
-step(pinned=0)
+step(unevictable=0)
 # From the records, while it is evicted.
 assert int(ok(driver.cuMemGetAccess(at(0), address))) == 3
 again = ok(driver.cuMemRetainAllocationHandle(int(address) + 4 * MIB))
@@ -154,18 +154,18 @@ ok(driver.cuMemSetAccess(second, 8 * MIB, [access(0, READ)], 1))
 assert holds(address, 8 * MIB) and holds(second, 8 * MIB), "one memory, two addresses"
 write(int(address) + MIB, values(2, MIB))
 assert holds(int(second) + MIB, MIB, 2)
-step(pinned=0)
+step(unevictable=0)
 assert holds(int(second) + MIB, MIB, 2) and int(ok(driver.cuMemGetAccess(at(0), second))) == 1
 ok(driver.cuMemUnmap(address, 8 * MIB))
 ok(driver.cuMemAddressFree(address, 8 * MIB))
-step(pinned=0)
+step(unevictable=0)
 ok(driver.cuMemUnmap(second, 8 * MIB))
-step(pinned=0)  # now without any mapping
+step(unevictable=0)  # now without any mapping
 third = reserve(8 * MIB)
 ok(driver.cuMemMap(third, 8 * MIB, 0, handle, 0))
 ok(driver.cuMemRelease(handle))
 ok(driver.cuMemSetAccess(third, 8 * MIB, [access(0)], 1))
-step(pinned=0)
+step(unevictable=0)
 assert holds(third, MIB, 1) and holds(int(third) + MIB, MIB, 2) and holds(other, 5 * MIB, 9)
 before = free()
 ok(driver.cuMemUnmap(third, 8 * MIB))
@@ -176,14 +176,14 @@ assert free() >= before + 8 * MIB, "the last mapping held it"
 use()
 address, handle = mapped(16 * MIB)
 ok(driver.cuMemUnmap(address, 16 * MIB))
-step(pinned=0)
+step(unevictable=0)
 part = reserve(6 * MIB)
 ok(driver.cuMemMap(part, 6 * MIB, 0, handle, 0))
 ok(driver.cuMemSetAccess(part, 6 * MIB, [access(0)], 1))
-step(pinned=0)
+step(unevictable=0)
 assert (read(part, 6 * MIB, np.uint8) == values(1, 16 * MIB)[:6 * MIB]).all()
 write(int(part) + 3 * MIB, values(2, MIB))
-step(pinned=0)
+step(unevictable=0)
 ok(driver.cuMemMap(address, 16 * MIB, 0, handle, 0))
 ok(driver.cuMemSetAccess(address, 16 * MIB, [access(0)], 1))
 expected = values(1, 16 * MIB)
@@ -206,17 +206,17 @@ def shrink(i):
     ok(driver.cuMemRelease(handles.pop(i)))
 grow(0, 1, 2)
 write(base, values(1, 3 * part))
-step(pinned=0)
+step(unevictable=0)
 grow(3, 4)
 write(int(base) + 3 * part, values(2, 2 * part))
 assert holds(base, 3 * part)
-step(pinned=0)
+step(unevictable=0)
 shrink(1)
 assert error(driver.cuMemUnmap(int(base), 2 * part)) != 0, "there is a gap"
-step(pinned=0)
+step(unevictable=0)
 grow(1)
 write(int(base) + part, values(3, part))
-step(pinned=0)
+step(unevictable=0)
 whole = read(base, 5 * part, np.uint8)
 expected = np.concatenate([values(1, 3 * part), values(2, 2 * part)])
 expected[part:2 * part] = values(3, part)
@@ -232,29 +232,29 @@ other = filled(5 * MIB, 9)
 P = properties()
 P.requestedHandleTypes = FD
 address, handle = mapped(6 * MIB, of=P)
-step(pinned=0)
+step(unevictable=0)
 fd = ok(driver.cuMemExportToShareableHandle(handle, FD, 0))
-step(pinned=6 * MIB)
+step(unevictable=6 * MIB)
 twin = ok(driver.cuMemImportFromShareableHandle(fd, FD))
 there = reserve(6 * MIB)
 ok(driver.cuMemMap(there, 6 * MIB, 0, twin, 0))
 ok(driver.cuMemSetAccess(there, 6 * MIB, [access(0)], 1))
 assert holds(there, 6 * MIB)
 write(there, values(2, 6 * MIB))
-step(pinned=6 * MIB)
+step(unevictable=6 * MIB)
 assert holds(address, 6 * MIB, 2) and holds(other, 5 * MIB, 9)
 ok(driver.cuMemUnmap(there, 6 * MIB))
 ok(driver.cuMemRelease(twin))
 ok(driver.cuMemUnmap(address, 6 * MIB))
 ok(driver.cuMemRelease(handle))
-step(pinned=0)
+step(unevictable=0)
 """,
     "memory for other devices": """
 import mmap
 use()
 other = filled(5 * MIB, 9)
 a, b, c = filled(2 * MIB, 1), filled(3 * MIB, 4), mapped(2 * MIB, 6)[0]
-step(pinned=0)
+step(unevictable=0)
 DMA_BUF = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 seen = []
 for pointer in a, c:
@@ -264,18 +264,18 @@ for pointer in a, c:
     assert take(ctypes.byref(fd), int(pointer), 2 * MIB, int(DMA_BUF), 0) == 0
     seen.append(np.frombuffer(mmap.mmap(fd.value, 2 * MIB), np.uint8))
 assert (seen[0] == values(1, 2 * MIB)).all() and (seen[1] == values(6, 2 * MIB)).all()
-step(pinned=4 * MIB)
+step(unevictable=4 * MIB)
 write(a, values(2, 2 * MIB))
 write(c, values(7, 2 * MIB))
 ok(driver.cuCtxSynchronize())
 assert (seen[0] == values(2, 2 * MIB)).all() and (seen[1] == values(7, 2 * MIB)).all()
 SYNC_MEMOPS = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 ok(driver.cuPointerSetAttribute(1, SYNC_MEMOPS, b))
-step(pinned=8 * MIB)
+step(unevictable=8 * MIB)
 assert holds(b, 3 * MIB, 4) and holds(other, 5 * MIB, 9)
 ok(driver.cuMemFree(a))
 ok(driver.cuMemFree(b))
-step(pinned=2 * MIB)
+step(unevictable=2 * MIB)
 """,
     "handles of host memory": """
 use()
@@ -284,7 +284,7 @@ P = properties()
 P.location.type = T.CU_MEM_LOCATION_TYPE_HOST
 address, handle = mapped(4 * MIB, 1, P)
 before = free()
-step(pinned=0)
+step(unevictable=0)
 assert holds(address, 4 * MIB) and holds(other, 5 * MIB, 9) and free() == before
 assert ok(driver.cuMemGetAllocationPropertiesFromHandle(handle)).location.type == T.CU_MEM_LOCATION_TYPE_HOST
 ok(driver.cuMemUnmap(address, 4 * MIB))
@@ -323,16 +323,16 @@ def copy(to, back=False):
     c.WidthInBytes, c.Height = 4096, 1024
     ok(driver.cuMemcpy2D(c))
 copy(data)
-step(pinned=4 * MIB)
+step(unevictable=4 * MIB)
 out = np.empty_like(data)
 copy(out, back=True)
 assert (out == data).all() and holds(other, 5 * MIB, 9)
 sim = ctypes.CDLL(os.environ.get("GPUSHARE_DRIVER", "libcuda.so.1"))
 sim.gpushare_sim_fail(b"cuArrayCreate_v2:1")
 assert error(driver.cuArrayCreate(d)) == 2
-step(pinned=4 * MIB)
+step(unevictable=4 * MIB)
 ok(driver.cuArrayDestroy(array))
-step(pinned=0)
+step(unevictable=0)
 """,
     "texture objects over linear memory": """
 device = use()
@@ -349,7 +349,7 @@ r.res.linear.devPtr, r.res.linear.sizeInBytes, r.res.linear.numChannels = pointe
 r.res.linear.format = driver.CUarray_format.CU_AD_FORMAT_FLOAT
 texture = ok(driver.cuTexObjectCreate(r, driver.CUDA_TEXTURE_DESC(), None))
 for _ in range(2):
-    step(pinned=0)
+    step(unevictable=0)
     assert start(kernel, stream, texture, out, threads=256) == 0
     ok(driver.cuStreamSynchronize(stream))
     assert (read(out, 256) == data).all()
@@ -397,7 +397,7 @@ ok(driver.cuMemHostRegister(page, 4096, 2))
 for address in (host, page):
     ctypes.memmove(address, numbers.ctypes.data, 1024)
     seen = ok(driver.cuMemHostGetDevicePointer(address, 0))
-    step(pinned=0)
+    step(unevictable=0)
     assert start(kernel, NONE, seen, threads=256) == 0
     ok(driver.cuCtxSynchronize())
     assert (np.frombuffer(ctypes.string_at(address, 1024), np.int32) == 2 * numbers).all()
@@ -431,7 +431,7 @@ for mode in modes:
     replay = ok(driver.cuGraphInstantiate(graph, 0))
     for _ in range(2):
         ok(driver.cuMemsetD8(address, 0, 2 * MIB))
-        step(pinned=0)
+        step(unevictable=0)
         ok(driver.cuGraphLaunch(replay, stream))
         ok(driver.cuStreamSynchronize(stream))
         assert (read(address, 256, np.int32) == 12).all()
@@ -472,7 +472,7 @@ for _ in range(2):
     ok(driver.cuMemsetD8(out, 0, 4096))
     ok(driver.cuGraphLaunch(replay, stream))
     ok(driver.cuStreamSynchronize(stream))
-    step(pinned=0)  # what is not in use is given back with the lease
+    step(unevictable=0)  # what is not in use is given back with the lease
     assert (read(out, 1024, np.int32) == 41).all() and holds(other, 5 * MIB, 9)
 # Memory that outlives the launch stays where it is.
 ok(driver.cuStreamBeginCapture(stream, GLOBAL))
@@ -481,11 +481,11 @@ ok(driver.cuMemsetD32Async(outer, 43, 2 * MIB, stream))
 keeping = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(stream)), 0))
 ok(driver.cuGraphLaunch(keeping, stream))
 ok(driver.cuStreamSynchronize(stream))
-step(pinned=8 * MIB)
+step(unevictable=8 * MIB)
 assert (read(outer, 1024, np.int32) == 43).all() and holds(other, 5 * MIB, 9)
 ok(driver.cuMemFreeAsync(outer, stream))
 ok(driver.cuStreamSynchronize(stream))
-step(pinned=0)
+step(unevictable=0)
 """,
     "questions about addresses": """
 use()
@@ -519,7 +519,7 @@ ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0, NONE)], 1))
 assert error(driver.cuMemGetAddressRange(int(address) + 7)) == 500
 pointer = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_POINTER
 assert error(driver.cuPointerGetAttribute(pointer, int(address) + 7)) == 1
-step(pinned=0)
+step(unevictable=0)
 assert error(driver.cuMemGetAddressRange(int(address) + 7)) == 500
 assert error(driver.cuPointerGetAttribute(pointer, int(address) + 7)) == 1
 ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0)], 1))
@@ -812,18 +812,18 @@ def test_ipc_between_two_kernels(machine: Machine) -> None:
         assert handles is not None
         slab = 2 * MIB
         evict(machine, "a", busy=False)
-        await_pinned(machine, "a", 12 * MIB + slab)
+        await_unevictable(machine, "a", 12 * MIB + slab)
         importer.tell(handles)
         assert importer.heard() == "opened"
         evict(machine, "a", busy=False)
         evict(machine, "b", busy=False)
-        await_pinned(machine, "b", 0)
+        await_unevictable(machine, "b", 0)
         importer.tell()
         assert importer.heard() == "written"
         evict(machine, "a", busy=False)
         exporter.tell()
         assert exporter.heard() == "freed"
-        await_pinned(machine, "a", slab)
+        await_unevictable(machine, "a", slab)
         evict(machine, "b", busy=False)
         importer.tell()
         assert importer.heard() == "closed"
@@ -887,7 +887,7 @@ use()
 address, handle = mapped(40 * MIB)
 assert error(driver.cuMemCreate(40 * MIB, properties(), 0)) == 2
 assert holds(address, 40 * MIB)
-step(pinned=0)
+step(unevictable=0)
 """
     runner = Runner(machine.environment("a"), code)
     try:
@@ -922,9 +922,9 @@ while rules := sys.stdin.readline().strip():
 """
 
 
-def offloaded(machine: Machine) -> bool:
+def evicted(machine: Machine) -> bool:
     """Ask for it again as long as something is left: what failed is not tried again by itself."""
-    machine.control("offload", group="a")
+    machine.control("evict", group="a")
     return not any(gpu["resident"] for gpu in machine.group("a")["gpus"])
 
 
@@ -950,7 +950,7 @@ def test_a_failure_loses_nothing(machine: Machine, call: str) -> None:
             while (line := runner.heard()) == "ready":
                 machine.control("release", group="a")
                 machine.until(lambda: machine.group("a")["state"] == "idle")
-                machine.until(lambda: offloaded(machine))
+                machine.until(lambda: evicted(machine))
                 moved += 1
                 runner.tell()
             assert (line, moved) == ("whole", 3)

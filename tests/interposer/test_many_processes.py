@@ -114,7 +114,7 @@ def test_who_only_computes_for_long_is_not_let_on(machine: Machine) -> None:
     at_a = a.filled(160 * UNIT, 1)
     assert a.call("hold")["result"] == 0
     filling = b.start("fill", pointer=at_b, bytes=160 * UNIT, value=3)
-    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    machine.until(lambda: machine.group("a")["state"] == "finishing")
     held = a.start("fill", thread="second", pointer=at_a, bytes=4 * UNIT, value=5)
     events = lambda: {e["kind"] for e in machine.control("history")["events"]}  # noqa: E731
     machine.until(lambda: "stuck" in events())

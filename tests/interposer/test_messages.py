@@ -93,12 +93,12 @@ def test_what_a_graph_allocates_is_counted_once_it_is_admitted(
 
     def admitted() -> ev.Grow:
         growth = script.next(ev.Grow)
-        assert growth.least.pinned == 8 * UNIT
+        assert growth.least.unevictable == 8 * UNIT
         return growth
 
     def stated() -> int:
         script.send(protocol.evict(1, script.gpu, UNIT))
-        return script.next(ev.Evicted).usage.pinned
+        return script.next(ev.Evicted).usage.unevictable
 
     graph = first(call("cuGraphCreate", "out", 0)[0])
     memory = first(call("cuGraphAddMemAllocNode", "out", graph, None, 0, node)[1][-8:])
@@ -154,14 +154,16 @@ def test_what_a_pool_allocates_is_counted_for_no_other_pool(make_script: MakeScr
         thread="allocates",
     )
     growth = script.next(ev.Grow)
-    assert growth.least.pinned == 8 * UNIT
+    assert growth.least.unevictable == 8 * UNIT
     assert a.call("raw", function="cuMemPoolDestroy", arguments=[pool])["result"] == 0
     assert create(1) == pool
     a.call("fail", rules="cuMemAllocFromPoolAsync")
     script.send(protocol.grown(growth.serial, "resident", growth.most))
     assert a.result(allocating)["result"] == OUT_OF_MEMORY
-    while (stated := script.next(ev.UsageChanged).usage).gpu != growth.least.gpu or stated.pinned:
-        assert stated.pinned <= 8 * UNIT
+    while (
+        stated := script.next(ev.UsageChanged).usage
+    ).gpu != growth.least.gpu or stated.unevictable:
+        assert stated.unevictable <= 8 * UNIT
 
 
 #: A program that allocates and frees all the time blocks that share a slab with no other.

@@ -212,7 +212,7 @@ assert told(0) == 7 and (read(block, 8 * MIB, np.uint8)[MIB:] == values(1, 8 * M
     try:
         assert runner.heard() == "ready"
         filling = b.start("fill", pointer=in_b, bytes=240 * UNIT, value=3)
-        machine.until(lambda: machine.group("a")["state"] == "yielding")
+        machine.until(lambda: machine.group("a")["state"] == "finishing")
         runner.tell()
         assert b.result(filling)["result"] == 0
         assert runner.heard() is None

@@ -45,10 +45,10 @@ def until_same(machine: Machine, wanted: int, make: Callable[[], int]) -> None:
     machine.until(lambda: make() == wanted)
 
 
-def pinned(machine: Machine) -> int:
+def unevictable(machine: Machine) -> int:
     machine.control("status")
     (gpu,) = machine.group("a")["gpus"]
-    return int(gpu["pinned"])
+    return int(gpu["unevictable"])
 
 
 @pytest.mark.parametrize(("before", "after"), [(SIZE, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, SIZE)])
@@ -77,7 +77,7 @@ def test_arrays(machine: Machine, a: Program) -> None:
         raw(a, "cuArrayDestroy", bare)
         assert create() == array
     raw(a, "cuArrayDestroy", array)
-    machine.until(lambda: pinned(machine) == 0)
+    machine.until(lambda: unevictable(machine) == 0)
 
 
 def test_pools(machine: Machine, a: Program) -> None:
@@ -103,7 +103,7 @@ def test_executable_graphs(machine: Machine, a: Program) -> None:
     with freeing(machine, a, "cuGraphExecDestroy", executable):
         until_same(machine, executable, instantiate)
     raw(a, "cuGraphLaunch", executable, None)
-    machine.until(lambda: pinned(machine) >= SIZE)
+    machine.until(lambda: unevictable(machine) >= SIZE)
 
 
 def test_a_free_that_fails_leaves_everything_as_it_was(machine: Machine, a: Program) -> None:
@@ -111,7 +111,7 @@ def test_a_free_that_fails_leaves_everything_as_it_was(machine: Machine, a: Prog
     array = raw(a, "cuArrayCreate_v2", "out", ARRAY)
     pool = raw(a, "cuMemPoolCreate", "out", POOL)
     pointer = raw(a, "cuMemAllocFromPoolAsync", "out", SIZE, pool, None)
-    held = pinned(machine)
+    held = unevictable(machine)
     assert held > 0
     for function, arguments in [
         ("cuMemAddressFree", [address, SIZE]),
@@ -121,11 +121,11 @@ def test_a_free_that_fails_leaves_everything_as_it_was(machine: Machine, a: Prog
         a.call("fail", rules=f"{function}=UNKNOWN")
         assert a.call("raw", function=function, arguments=arguments)["result"] == 999
     a.call("fail", rules="")
-    assert pinned(machine) == held
+    assert unevictable(machine) == held
     assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == SIZE
     raw(a, "cuMemFree_v2", pointer)
     assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == 0
     handle = raw(a, "cuMemCreate", "out", SIZE, PROPERTIES, 0)
     raw(a, "cuMemMap", address, SIZE, 0, handle, 0)
     raw(a, "cuArrayDestroy", array)
-    machine.until(lambda: pinned(machine) == 0)
+    machine.until(lambda: unevictable(machine) == 0)

@@ -50,10 +50,10 @@ def test_plain_memory_stays_and_is_counted(make_machine: MakeMachine) -> None:
     machine = make_machine(GPUSHARE_BACKEND="plain")
     a = machine.program("a")
     at_a = a.filled(100 * UNIT, 7)
-    assert machine.group("a")["gpus"][0]["pinned"] == 100 * UNIT
+    assert machine.group("a")["gpus"][0]["unevictable"] == 100 * UNIT
     assert machine.group("a")["gpus"][0]["footprint"] == 0
     assert a.call("free", pointer=at_a)["result"] == 0
-    machine.until(lambda: machine.group("a")["gpus"][0]["pinned"] == 0)
+    machine.until(lambda: machine.group("a")["gpus"][0]["unevictable"] == 0)
 
 
 def test_a_waiter_is_seen_with_its_place_and_reason(machine: Machine) -> None:
@@ -99,7 +99,7 @@ def test_a_holder_that_turns_to_the_cpu_lets_others_in(make_machine: MakeMachine
     a.filled(16 * UNIT, 1)
     at_b = b.call("alloc", bytes=16 * UNIT)["pointer"]
     assert b.call("fill", pointer=at_b, bytes=16 * UNIT, value=2)["result"] == 0
-    assert machine.group("a")["state"] in ("idle", "held")
+    assert machine.group("a")["state"] in ("idle", "idle_lease")
 
 
 def test_work_in_flight_is_not_quiet(make_machine: MakeMachine) -> None:
@@ -217,13 +217,13 @@ def test_memory_that_was_never_written_is_not_copied(machine: Machine) -> None:
     assert a.call("fill", pointer=untouched, bytes=160 * UNIT, value=3)["result"] == 0
 
 
-def test_release_and_offload_by_hand(machine: Machine) -> None:
+def test_release_and_evict_by_hand(machine: Machine) -> None:
     a = machine.program("a")
     at_a = a.filled(64 * UNIT, 1)
     machine.control("release", group="a")
     machine.until(lambda: machine.group("a")["state"] == "idle")
     assert machine.group("a")["gpus"][0]["resident"] >= 64 * UNIT
-    machine.control("offload", group="a")
+    machine.control("evict", group="a")
     machine.until(lambda: machine.group("a")["gpus"][0]["resident"] == 0)
     assert a.holds(at_a, 64 * UNIT, 1)
 

@@ -22,7 +22,7 @@ def test_a_thread_launches_while_it_holds_a_lock_that_a_host_function_needs(
     stream = a.call("stream")["stream"]
     assert a.call("lock", stream=stream)["result"] == 0
     filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
-    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    machine.until(lambda: machine.group("a")["state"] == "finishing")
     beside = [
         a.start("repeat", pointer=in_a, bytes=4, seconds=1, gap=0.001, thread=f"other {number}")
         for number in range(others)
@@ -54,7 +54,7 @@ def test_a_thread_allocates_while_it_holds_a_lock_that_a_host_function_needs(
     assert a.call("lock", stream=stream)["result"] == 0
     if revoked:
         filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
-        machine.until(lambda: machine.group("a")["state"] == "yielding")
+        machine.until(lambda: machine.group("a")["state"] == "finishing")
     allocating = a.start("alloc_and_unlock", bytes=more * UNIT, how=how, thread="allocates")
     allocated = a.result(allocating)
     assert allocated["result"] == 0, a.errors

@@ -58,7 +58,7 @@ def await_counted(name, number):
     while "GPUSHARE_DRIVER" in os.environ and counted(name) < number:
         assert time.monotonic() < end, (name, counted(name), number)
         time.sleep(0.01)
-await_counted("pinned", 1)
+await_counted("unevictable", 1)
 use()
 found = []
 def look():
@@ -133,14 +133,14 @@ d = driver.CUDA_ARRAY_DESCRIPTOR()
 d.Width, d.Height, d.NumChannels = 1024, 1024, 1
 d.Format = driver.CUarray_format.CU_AD_FORMAT_FLOAT
 ok(driver.cuArrayCreate(d))
-step(pinned=4 * MIB)
+step(unevictable=4 * MIB)
 ok(driver.cuCtxSetCurrent(primary))
 ok(driver.cuGreenCtxDestroy(green))
-step(pinned=4 * MIB)
+step(unevictable=4 * MIB)
 ok(driver.cuDevicePrimaryCtxReset(0))
 use()
 filled(4096)
-step(pinned=0)
+step(unevictable=0)
 """,
     "a primary context that only a green one keeps alive": GREEN
     + """
@@ -356,7 +356,7 @@ def test_without_markers_in_contexts_no_other_thread_waits_for_a_drain(
     stream = a.call("stream")["stream"]
     assert a.call("hold", stream=stream)["result"] == 0
     filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
-    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    machine.until(lambda: machine.group("a")["state"] == "finishing")
     allocated = a.call("alloc", bytes=20 * UNIT)
     assert allocated["result"] == 0
     assert a.call("behind")["result"] == 0
@@ -378,7 +378,7 @@ def test_without_markers_in_contexts_a_thread_that_holds_a_lock_gets_on(
     stream = a.call("stream")["stream"]
     assert a.call("lock", stream=stream)["result"] == 0
     filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
-    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    machine.until(lambda: machine.group("a")["state"] == "finishing")
     launching = a.start(
         "launch_and_unlock", pointer=in_a, bytes=UNIT, stream=stream, count=25, thread="launches"
     )
@@ -402,7 +402,7 @@ def test_a_stream_waits_for_a_value_that_is_written_later(machine: Machine) -> N
         done = a.call("raw", function=function, arguments=[waiting, cell, value, value and 1])
         assert done["result"] == 0
     filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
-    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    machine.until(lambda: machine.group("a")["state"] == "finishing")
     written = a.start(
         "raw", function="cuStreamWriteValue32_v2", arguments=[writing, cell, 7, 0], thread="writes"
     )

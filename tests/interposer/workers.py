@@ -14,7 +14,7 @@ def wait_for_a_worker(machine: Machine, **environ: str) -> list[Program]:
     at_parent = parent.filled(128 * UNIT, 1)
     assert parent.call("hold")["result"] == 0
     filling = other.start("fill", pointer=at_other, bytes=160 * UNIT, value=3)
-    machine.until(lambda: machine.group("parent")["state"] == "yielding")
+    machine.until(lambda: machine.group("parent")["state"] == "finishing")
     machine.until(lambda: "stuck" in {e["kind"] for e in machine.control("history")["events"]})
     # The parent's work ends when the worker's is done, and the worker has no lease of its own.
     worker = machine.program("parent", group="g", **environ)

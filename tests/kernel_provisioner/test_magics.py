@@ -31,7 +31,7 @@ from jupyter_gpushare.kernel_provisioner.in_kernel.tables import (
     columns_of,
     explanation_text,
 )
-from jupyter_gpushare.scheduler.core.model import Wishes
+from jupyter_gpushare.scheduler.core.model import Preferences
 from jupyter_gpushare.scheduler.node.entitlements import parse_size
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.views.words import answers
@@ -39,11 +39,11 @@ from jupyter_gpushare.scheduler.views.words import answers
 from .conftest import Kernel, Result, eventually, started
 from .test_in_kernel import HOLD, SETUP, Ask, begin, group_of
 
-USUAL = asdict(Wishes())
+USUAL = asdict(Preferences())
 
-#: This kernel's group, and what is wished for it, as the scheduler has them amid a cell.
+#: This kernel's group, and its preferences, as the scheduler has them amid a cell.
 GROUP = "get_ipython()._gpushare[0].control('status')['status']['groups'][0]"
-WISHES = f"{GROUP}['wishes']"
+PREFERENCES = f"{GROUP}['preferences']"
 
 
 def displayed(result: Result) -> dict[str, str]:
@@ -91,7 +91,7 @@ class Deaf(Interposer):
 
 
 def exclusive(ask: Ask, kernel: Kernel) -> bool:
-    return bool(group_of(ask, kernel)["wishes"]["exclusive"])
+    return bool(group_of(ask, kernel)["preferences"]["exclusive"])
 
 
 # --- Looking ------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_history_is_a_table_and_json(scheduler: Ask) -> None:
             in (await kernel.execute("%gpushare history")).data()["text/plain"]
         )
         await kernel.execute(SETUP)
-        await kernel.execute("%gpushare offload")
+        await kernel.execute("%gpushare evict")
         await eventually(
             lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
         )
@@ -210,7 +210,7 @@ def test_what_lasts_is_told_from_what_is_over() -> None:
 def group(**fields: Any) -> dict[str, Any]:
     return {
         **{"id": "g", "name": "a.ipynb", "state": "idle", "position": None, "reason": None},
-        **{"gpus": [], "wishes": USUAL, "estimate": None, "yields_in": None},
+        **{"gpus": [], "preferences": USUAL, "estimate": None, "yields_in": None},
         **fields,
     }
 
@@ -218,16 +218,16 @@ def group(**fields: Any) -> dict[str, Any]:
 SETTINGS = {"policy": "burst", "quantum": "auto", "anti_thrash": "auto", "hibernate_after": None}
 
 
-def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
+def test_the_table_shows_preferences_and_how_long_a_wait_is() -> None:
     waits = group(
         **{"class": "background"},
         state="waiting",
         position=2,
         reason={"code": "behind", "params": {"ahead_name": "b.ipynb"}},
         estimate={"seconds": 4.0, "low": 2.5, "high": 9.0},
-        wishes={**USUAL, "priority": "background", "keep": True, "memory": 20 << 30},
+        preferences={**USUAL, "priority": "background", "keep": True, "memory": 20 << 30},
     )
-    holds = group(id="h", state="running", yields_in=3.0, wishes={**USUAL, "exclusive": True})
+    holds = group(id="h", state="running", yields_in=3.0, preferences={**USUAL, "exclusive": True})
     found = {"gpus": [], "settings": SETTINGS, "groups": [waits, holds], "notices": []}
     status = Status(answers.status(found), "g")
     (first, second) = status.rows()
@@ -273,7 +273,7 @@ def test_a_scheduler_that_is_older_sends_codes_alone() -> None:
 
 
 def test_the_words_of_a_newer_scheduler_are_shown() -> None:
-    words = {"state": "sharing", "wishes": "twice", "why": "the moon is full"}
+    words = {"state": "sharing", "preferences": "twice", "why": "the moon is full"}
     reason = {"code": "full_moon", "params": {}, "text": "the moon is full"}
     status = Status({"gpus": [], "groups": [group(state="shares", reason=reason, words=words)]}, "")
     (row,) = status.rows()
@@ -295,7 +295,7 @@ def test_names_are_escaped(name: str) -> None:
 # --- Steering -----------------------------------------------------------------------------------------------------
 
 
-async def test_release_and_offload(scheduler: Ask) -> None:
+async def test_release_and_evict(scheduler: Ask) -> None:
     async with started() as kernel:
         await kernel.execute(SETUP)
         assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
@@ -307,9 +307,9 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         # By its name, which has a space; amid a cell.
         name = group_of(scheduler, kernel)["name"]
         assert " " in name
-        offloaded = displayed(await kernel.execute(f"%gpushare offload {name}\nx = 1"))
+        evicted = displayed(await kernel.execute(f"%gpushare evict {name}\nx = 1"))
         assert (
-            offloaded["text/plain"]
+            evicted["text/plain"]
             == f"{name} has released the GPU, and its data is moving to host memory."
         )
         await eventually(
@@ -345,7 +345,7 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "wish"),
+    ("line", "preference"),
     [
         ("background", {"priority": "background"}),
         ("interactive", {"priority": "interactive"}),
@@ -365,14 +365,14 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         ("weight 0.5", {"weight": 0.5}),
     ],
 )
-def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> None:
+def test_preferences_are_asked_for_this_kernel(line: str, preference: dict[str, Any]) -> None:
     shell, interposer = InteractiveShell(), Deaf()
     magic = Magic(shell, interposer, Cells(shell, interposer))
     magic(f"{line} --json")
-    assert interposer.asked == [("adjust", {"group": "g", "later": True, **wish})]
+    assert interposer.asked == [("adjust", {"group": "g", "later": True, **preference})]
 
 
-async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
+async def test_preferences_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
     async with started() as kernel:
         for line, said in (
             ("background", "now has low priority"),
@@ -386,15 +386,15 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
             assert result.reply["status"] == "ok"
             assert said in displayed(result)["text/plain"]
         await kernel.execute(SETUP)
-        wished = {**USUAL, "priority": "background", "keep": True, "memory": 1 << 30}
-        wished |= {"limit": 0.9, "request": 0.25, "weight": 2.0}
-        assert group_of(scheduler, kernel)["wishes"] == wished
+        preferences = {**USUAL, "priority": "background", "keep": True, "memory": 1 << 30}
+        preferences |= {"limit": 0.9, "request": 0.25, "weight": 2.0}
+        assert group_of(scheduler, kernel)["preferences"] == preferences
         table = (await kernel.execute("%gpushare")).data()["text/plain"]
         assert (
             "background, keep, memory 1 GiB, request 25 %, limit 90 %, weight 2  " in f"{table}  "
         )
         printed = (await kernel.execute("%gpushare keep off --json")).stream("stdout")
-        assert json.loads(printed)["wishes"] == {**wished, "keep": False}
+        assert json.loads(printed)["preferences"] == {**preferences, "keep": False}
         for line, said in (
             ("interactive", "now goes before background notebooks"),
             ("auto", "is now interactive when a cell starts"),
@@ -404,7 +404,7 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
             ("weight 1", "has the weight 1"),
         ):
             assert said in displayed(await kernel.execute(f"%gpushare {line}"))["text/plain"]
-        assert group_of(scheduler, kernel)["wishes"] == USUAL
+        assert group_of(scheduler, kernel)["preferences"] == USUAL
 
 
 async def test_oversubscribe(scheduler: Ask) -> None:
@@ -427,7 +427,7 @@ async def test_oversubscribe(scheduler: Ask) -> None:
 async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
     async with started() as kernel:
         # It need not have used the GPU.
-        both = f"found = {GROUP}\n(found['wishes']['exclusive'], found['cell'] is not None)"
+        both = f"found = {GROUP}\n(found['preferences']['exclusive'], found['cell'] is not None)"
         first = await kernel.execute(f"%%gpushare exclusive\n{SETUP}\n{both}")
         assert first.data()["text/plain"] == "(True, True)"
         assert not exclusive(scheduler, kernel)
@@ -439,7 +439,7 @@ async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
         assert last.stream("stdout").count("Wall time") == 1
         assert (await kernel.execute("_")).data()["text/plain"] == "42"
         for cell in ("%%time\n%%gpushare exclusive\n{}", "%%gpushare exclusive\n\n%%time\n{}"):
-            timed = await kernel.execute(cell.format(f"{WISHES}['exclusive']"))
+            timed = await kernel.execute(cell.format(f"{PREFERENCES}['exclusive']"))
             assert timed.data()["text/plain"] == "True"
             assert "Wall time" in timed.stream("stdout")
         # As an error's traceback has it, the line is the cell's own; it is shown once.
@@ -449,14 +449,14 @@ async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
         assert "line 3" in re.sub(r"\x1b\[[0-9;]*m", "", "".join(failed.reply["traceback"]))
         assert not exclusive(scheduler, kernel)
         # The rest of a cell.
-        rest = await kernel.execute(f"x = 1\n%gpushare exclusive\n{WISHES}['exclusive']")
+        rest = await kernel.execute(f"x = 1\n%gpushare exclusive\n{PREFERENCES}['exclusive']")
         assert rest.data()["text/plain"] == "True"
         assert not exclusive(scheduler, kernel)
         printed = (await kernel.execute("%%gpushare exclusive --json\nx = 1")).stream("stdout")
-        assert json.loads(printed)["wishes"]["exclusive"] is True
+        assert json.loads(printed)["preferences"]["exclusive"] is True
         # Run by the name of the magic, as in a script that nbconvert made of a notebook.
         script = "get_ipython().run_cell_magic('gpushare', 'exclusive', 'found = {}\\n')".format(
-            WISHES.replace("'", "\\'")
+            PREFERENCES.replace("'", "\\'")
         )
         assert (await kernel.execute(f"{script}\nfound['exclusive']")).data() == {
             "text/plain": "True"
@@ -472,10 +472,10 @@ def test_a_cell_ends_what_it_asked_for(body: str, monkeypatch: pytest.MonkeyPatc
     shell.run_cell(f"%%gpushare exclusive\n{body}")
     shell.run_cell("6 * 7")
     in_kernel.unload_ipython_extension(shell)
-    wishes = [params["exclusive"] if op == "adjust" else op for op, params in interposer.asked]
+    preferences = [params["exclusive"] if op == "adjust" else op for op, params in interposer.asked]
     # A cell that cannot be read runs nothing.
     asked = [] if body == "1 +" else [True, False]
-    assert wishes == ["begin", *asked, "end", "begin", "end"]
+    assert preferences == ["begin", *asked, "end", "begin", "end"]
 
 
 async def test_an_interrupt_ends_an_exclusive_cell(scheduler: Ask) -> None:
@@ -561,7 +561,7 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
         ("weight 2%", "Use %gpushare weight N"),
         ("auto on", "Use %gpushare auto"),
         ("explian", "Did you mean %gpushare explain [GROUP]?"),
-        ("offload --all", "The options are --json and --help"),
+        ("evict --all", "The options are --json and --help"),
         ("oversubscribe 2", "Use %gpushare oversubscribe [on|off]"),
         ("exclusive on", "Use %gpushare exclusive"),
         ("history 5", "Use %gpushare history"),
@@ -618,8 +618,8 @@ async def test_completion(jedi: bool, scheduler: Ask) -> None:
         name = group_of(scheduler, kernel)["name"]
         for code, expected in {
             "%gpushare ": [*verbs.VERBS, "--json"],
-            "%gpushare o": ["offload", "oversubscribe"],
-            "x = 1\n%gpushare o": ["offload", "oversubscribe"],
+            "%gpushare o": ["oversubscribe"],
+            "x = 1\n%gpushare o": ["oversubscribe"],
             "found = %gpushare sta": ["status"],
             "%%gpushare ": ["exclusive", "--json"],
             "gpushare back": ["background"],
@@ -637,7 +637,7 @@ async def test_completion(jedi: bool, scheduler: Ask) -> None:
         }.items():
             assert await complete(kernel, code) == expected
         # Elsewhere there is nothing of ours.
-        assert "offload" not in await complete(kernel, "o")
+        assert "evict" not in await complete(kernel, "e")
 
 
 def offered(shell: InteractiveShell, line: str) -> list[str]:

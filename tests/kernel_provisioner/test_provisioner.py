@@ -185,20 +185,20 @@ async def test_shares_hold_before_the_kernel_has_a_process(
     name = add_kernelspec("shares", metadata={"gpushare": stated})
     async with started(name) as kernel:
 
-        def wishes(**changes: Any) -> dict[str, Any]:
+        def preferences(**changes: Any) -> dict[str, Any]:
             """Change something, and return all that is asked for the kernel."""
             reply = scheduler("adjust", group=kernel.manager.kernel_id, later=True, **changes)
-            found: dict[str, Any] = reply["wishes"]
+            found: dict[str, Any] = reply["preferences"]
             return found
 
-        found = wishes(frozen=False)
+        found = preferences(frozen=False)
         del stated["colour"]
         assert found.items() >= {**stated, "memory": 20 << 30}.items()
         # What people asked for since then is kept by a restart.
-        found = wishes(limit=0.75, priority="interactive", keep=False)
+        found = preferences(limit=0.75, priority="interactive", keep=False)
         await kernel.manager.restart_kernel(now=True)
         await kernel.client.wait_for_ready(timeout=60)
-        assert wishes(frozen=False) == found
+        assert preferences(frozen=False) == found
 
 
 async def test_shares_wait_for_a_scheduler(
@@ -213,7 +213,7 @@ async def test_shares_wait_for_a_scheduler(
 
         def limit(**changes: Any) -> float:
             reply = scheduler("adjust", group=kernel.manager.kernel_id, later=True, **changes)
-            return float(reply["wishes"]["limit"])
+            return float(reply["preferences"]["limit"])
 
         assert limit(keep=True) == 0
         await own.state_shares()

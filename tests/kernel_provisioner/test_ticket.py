@@ -76,7 +76,7 @@ async def test_a_kernel_is_its_users(node: Node, tmp_path: Path) -> None:
         assert (done.errors(), done.stream("stderr")) == ([], "")
         found = node.group(group)
         assert found is not None
-        assert found["wishes"]["priority"] == "background"
+        assert found["preferences"]["priority"] == "background"
         assert node.tickets() == {group}
         # It keeps it when it is restarted.
         before = path.read_text()

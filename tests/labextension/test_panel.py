@@ -101,7 +101,7 @@ def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: La
     page.page.keyboard.press("Enter")
     expect(row.get_by_role("button", name="Make interactive")).to_be_visible()
     (group,) = lab.status()["groups"]
-    assert group["wishes"]["priority"] == "background"
+    assert group["preferences"]["priority"] == "background"
 
     page.page.keyboard.press("Escape")
     row.get_by_role("button", name="More actions").focus()
@@ -147,12 +147,12 @@ def test_what_is_dangerous_asks_first(crowd: Crowd, page: LabPage, lab: Lab) -> 
     dialog = page.page.get_by_role("dialog")
     expect(dialog).to_contain_text("explore.ipynb")
     dialog.get_by_role("button", name="Cancel").click()
-    assert lab.status()["groups"][0]["wishes"]["frozen"] is False
+    assert lab.status()["groups"][0]["preferences"]["frozen"] is False
     row.get_by_role("button", name="More actions").click()
     page.page.get_by_role("menuitem", name="Freeze").click()
     dialog.get_by_role("button").last.click()
     expect(row).to_contain_text("frozen")
-    assert lab.status()["groups"][0]["wishes"]["frozen"] is True
+    assert lab.status()["groups"][0]["preferences"]["frozen"] is True
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -26,17 +26,17 @@ class Process:
 
     def __init__(self, machine: Machine, number: int, group: str, backend: Any = "swap") -> None:
         self.machine, self.number, self.group, self.backend = machine, number, group, backend
-        self.promised = self.resident = self.pinned = self.context = 0
+        self.promised = self.resident = self.unevictable = self.context = 0
         self.lease = 0
         self.moved: dict[int, int] = {}
 
     def usage(self) -> ev.Usage:
         swapped = self.promised - self.resident
-        return ev.Usage(GPU, self.promised, self.resident, self.pinned, self.context, swapped)
+        return ev.Usage(GPU, self.promised, self.resident, self.unevictable, self.context, swapped)
 
     def attach(self, **more: Any) -> Process:
         number, group = self.number, self.group
-        usages = (self.usage(),) if self.promised or self.pinned or self.context else ()
+        usages = (self.usage(),) if self.promised or self.unevictable or self.context else ()
         attach = ev.Attach(
             number, 1000 + number, group, f"{group}.ipynb", self.backend, usages=usages, **more
         )
@@ -44,22 +44,22 @@ class Process:
         self.machine.do(attach)
         return self
 
-    def grow(self, gib: float = 0, most: float = 0, pinned: float = 0) -> ev.Grown | None:
+    def grow(self, gib: float = 0, most: float = 0, unevictable: float = 0) -> ev.Grown | None:
         """Ask for more GiB, and take what is answered."""
         promised = self.promised + int(gib * GIB)
         least = ev.Usage(
-            GPU, promised, self.resident, self.pinned + int(pinned * GIB), self.context
+            GPU, promised, self.resident, self.unevictable + int(unevictable * GIB), self.context
         )
         grow = ev.Grow(self.number, 7, least, max(promised, self.promised + int(most * GIB)))
         answers = [
             d for d in self.machine.do(grow) if isinstance(d, ev.Grown) and d.client == self.number
         ]
-        return self.take(answers[0], pinned) if answers else None
+        return self.take(answers[0], unevictable) if answers else None
 
-    def take(self, answer: ev.Grown, pinned: float = 0) -> ev.Grown:
+    def take(self, answer: ev.Grown, unevictable: float = 0) -> ev.Grown:
         if answer.status in ("resident", "swapped"):
             self.promised = answer.promised
-            self.pinned += int(pinned * GIB)
+            self.unevictable += int(unevictable * GIB)
             if answer.status == "resident" and self.lease:
                 self.resident = self.promised
             self.machine.do(ev.UsageChanged(self.number, self.usage()))
@@ -136,22 +136,22 @@ class Machine:
         self.core = Core(REGISTRY, Rules(**rules), **chosen)
         self.now = 100.0
         self.foreign = foreign
-        self.ghosts = 0
+        self.pending_reclaim = 0
         self.processes: dict[int, Process] = {}
         self.history: list[ev.Log] = []
         self.readings = 0
         #: Whether readings take time: then nothing comes but what a test sends.
         self.slow = False
-        #: Host memory that is to be ready: of the pool, and pinned by each process; and how often they were told.
-        self.stock = 0
+        #: Host memory that is to be ready: of the pool, and page-locked by each process; how often they were reported.
+        self.pool = 0
         self.prepared: dict[int, int] = {}
         self.told = 0
         self.do(self.reading())
         self.do(ev.HostMemory(1000 * GIB))
 
     def reading(self) -> ev.Device:
-        held = sum(p.resident + p.pinned + p.context for p in self.processes.values())
-        return ev.Device(GPU, TOTAL, held + self.foreign + self.ghosts, "Test GPU", 0)
+        held = sum(p.resident + p.unevictable + p.context for p in self.processes.values())
+        return ev.Device(GPU, TOTAL, held + self.foreign + self.pending_reclaim, "Test GPU", 0)
 
     def do(self, event: ev.Event) -> list[ev.Decision]:
         """Handle an event and the readings that the core asks for; return the other decisions."""
@@ -163,8 +163,8 @@ class Machine:
                     found += self.do(self.reading())
             elif isinstance(decision, ev.Log):
                 self.history.append(decision)
-            elif isinstance(decision, ev.Stock):
-                self.stock = decision.bytes
+            elif isinstance(decision, ev.PreparePool):
+                self.pool = decision.bytes
             elif isinstance(decision, ev.Prepare):
                 self.prepared[decision.client] = decision.bytes
                 self.told += 1
@@ -253,8 +253,8 @@ class Lab(Machine):
             self.do(ev.Cell(process.group, "end", msg_id, self.now, from_kernel=True))
         process.end()
 
-    def asks(self, group: str, **wishes: Any) -> None:
-        self.do(ev.Adjust(group, **wishes, later=True))
+    def asks(self, group: str, **preferences: Any) -> None:
+        self.do(ev.Adjust(group, **preferences, later=True))
 
     def entitle(self, whose: str, *members: str, **entitlement: Any) -> None:
         self.do(ev.Entitle(whose, ev.Entitlement(**entitlement), members))

@@ -80,7 +80,7 @@ START: dict[str, Draw] = {
     "hibernates": among(True, True, False),
     "residue": either(among(0, 4, 4, 20), whole(0, 150)),
     "dearer": FLAG,
-    "wishes": several(
+    "preferences": several(
         among({}, {"keep": True}, {"priority": "background"}, {"exclusive": True}), 0, len(GROUPS)
     ),
 }
@@ -126,12 +126,12 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
     "go_on": {"data": Drawn},
     "memory_of_the_dead_is_freed": {},
     "contexts_are_measured": {"gpu": among(*GPUS)},
-    "others_use_the_gpu": {"gpu": among(*GPUS), "wish": whole(0, 400)},
-    "release": {"data": Drawn, "offload": FLAG},
+    "others_use_the_gpu": {"gpu": among(*GPUS), "wanted": whole(0, 400)},
+    "release": {"data": Drawn, "evict": FLAG},
     "cancel": {"data": Drawn},
     "adjust": {
         "group": among(*GROUPS),
-        "wish": among(
+        "preference": among(
             {"priority": "background"}, {"priority": "interactive"}, {"priority": "auto"},
             {"keep": True}, {"keep": False}, {"frozen": True}, {"frozen": False},
             {"memory": 300 * MIB}, {"memory": 0}, {"exclusive": True},

@@ -42,7 +42,7 @@ class Node:
                 self.history.append(decision)
             elif isinstance(decision, ev.ReadDevice):
                 self.do(self.reading(decision.gpu))
-            elif not isinstance(decision, ev.Stock | ev.Prepare):
+            elif not isinstance(decision, ev.PreparePool | ev.Prepare):
                 self.kernels[decision.client].obey(decision)
         return decisions
 

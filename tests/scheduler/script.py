@@ -51,7 +51,7 @@ class Script(World):
 DEFAULTS: dict[str, Any] = {
     "quantum": 0.5, "anti_thrash": "auto", "policy": "burst", "steady": True, "foreign": 0,
     "host": 4000, "context": 20, "hibernates": True, "residue": 0, "dearer": False,
-    "wishes": [],
+    "preferences": [],
 }  # fmt: skip
 
 

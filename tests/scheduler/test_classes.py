@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from jupyter_gpushare.scheduler.core.activity import Classes
-from jupyter_gpushare.scheduler.core.model import Group, Wait, Wishes
+from jupyter_gpushare.scheduler.core.model import Group, Preferences, Wait
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_time_on_the_cpu_makes_nothing_a_background(classes: Classes, group: Gro
 
 @pytest.mark.parametrize("wish", ["interactive", "background"])
 def test_what_people_say_wins(classes: Classes, group: Group, wish: str) -> None:
-    group.wishes = Wishes(priority=wish)  # type: ignore[arg-type]
+    group.preferences = Preferences(priority=wish)  # type: ignore[arg-type]
     assert classes.of(group) == wish
     open_cell(classes, group, 10.0)
     classes.ran(group, 3.0, 13.0)

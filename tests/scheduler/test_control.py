@@ -17,7 +17,7 @@ import pytest
 from msgspec import structs
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core.model import Wishes
+from jupyter_gpushare.scheduler.core.model import Preferences
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.scheduler.protocol.client import (
@@ -52,7 +52,7 @@ def test_the_status_has_all_that_is_documented(scheduler: Scheduler) -> None:
     assert group.keys() == documented["groups"][0].keys()
     assert group["gpus"][0].keys() == documented["groups"][0]["gpus"][0].keys()
     assert group["totals"].keys() == documented["groups"][0]["totals"].keys()
-    assert group["wishes"].keys() == documented["groups"][0]["wishes"].keys()
+    assert group["preferences"].keys() == documented["groups"][0]["preferences"].keys()
     assert (group["name"], group["state"]) == ("train.ipynb", "running")
 
 
@@ -63,7 +63,7 @@ def documented_status() -> dict[str, Any]:
     return found
 
 
-def test_release_offload_and_their_names(scheduler: Scheduler) -> None:
+def test_release_evict_and_their_names(scheduler: Scheduler) -> None:
     with (
         scheduler.client("kernel-1", name="a.ipynb") as a,
         scheduler.client("kernel-2", name="b.ipynb"),
@@ -80,7 +80,7 @@ def test_release_offload_and_their_names(scheduler: Scheduler) -> None:
         a.release()
         until(lambda: state(scheduler, "kernel-1")["state"] == "idle")
         assert not a.has(ev.Evict)
-        control.request("offload", group="kernel-1")
+        control.request("evict", group="kernel-1")
         assert a.evict().bytes == GIB
         until(lambda: state(scheduler, "kernel-1")["gpus"][0]["swapped"] == GIB)
 
@@ -186,7 +186,7 @@ def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
         control.request("cancel", group="unknown")
 
 
-def test_wishes_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
+def test_preferences_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
     with (
         scheduler.client("kernel-1", name="a.ipynb"),
         scheduler.client("kernel-2", name="b.ipynb"),
@@ -195,24 +195,24 @@ def test_wishes_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
         asked = {"priority": "background", "memory": 3 * GIB, "request": 0.25, "limit": 0.5}
         answer = control.request("adjust", group="b.ipynb", weight=2, **asked)
         assert answer["group"] == "kernel-2"
-        wishes = {**asdict(Wishes()), "weight": 2, **asked}
-        assert answer["wishes"] == state(scheduler, "kernel-2")["wishes"] == wishes
-        assert control.request("adjust", group="kernel-2", memory=0)["wishes"]["memory"] == 0
-        assert state(scheduler, "kernel-1")["wishes"]["priority"] == "auto"
+        preferences = {**asdict(Preferences()), "weight": 2, **asked}
+        assert answer["preferences"] == state(scheduler, "kernel-2")["preferences"] == preferences
+        assert control.request("adjust", group="kernel-2", memory=0)["preferences"]["memory"] == 0
+        assert state(scheduler, "kernel-1")["preferences"]["priority"] == "auto"
         with pytest.raises(ControlError, match="several"):
             control.request("adjust", group="kernel-", keep=True)
         events = control.request("history")["events"]
-        assert [e["wishes"]["memory"] for e in events if e["kind"] == "adjust"] == [3 * GIB, 0]
+        assert [e["preferences"]["memory"] for e in events if e["kind"] == "adjust"] == [3 * GIB, 0]
 
 
-def test_wishes_wait_for_a_kernel_that_is_not_there_yet(scheduler: Scheduler) -> None:
+def test_preferences_wait_for_a_kernel_that_is_not_there_yet(scheduler: Scheduler) -> None:
     with scheduler.client("kernel-10"), scheduler.control() as control:
         control.request("adjust", group="kernel-1", keep=True, later=True)
         answer = control.request("adjust", group="kernel-1", frozen=True, later=True)
         assert answer["group"] == "kernel-1"
-        assert (answer["wishes"]["keep"], answer["wishes"]["frozen"]) == (True, True)
+        assert (answer["preferences"]["keep"], answer["preferences"]["frozen"]) == (True, True)
         with scheduler.client("kernel-1") as client:
-            assert state(scheduler, "kernel-1")["wishes"] == answer["wishes"]
+            assert state(scheduler, "kernel-1")["preferences"] == answer["preferences"]
             client.request()
             until(lambda: state(scheduler, "kernel-1")["state"] == "waiting")
             group = state(scheduler, "kernel-1")
@@ -293,7 +293,7 @@ def test_the_timeline_is_told_when_asked_for(scheduler: Scheduler) -> None:
         assert (move["gpu"], move["bytes"]) == (scheduler.gpu, GIB)
         assert begun < burst["start"] < move["end"] < time.monotonic()
         a.end_burst()
-        until(lambda: state(scheduler, "a")["state"] == "held")
+        until(lambda: state(scheduler, "a")["state"] == "idle_lease")
         news = control.request("status", timeline=first["version"])["status"]["timeline"]
         assert [(s["id"], s["end"] is None) for s in news["spans"]] == [(burst["id"], False)]
         assert news["version"] > first["version"]
@@ -309,7 +309,7 @@ def test_a_process_that_joins_the_lease_of_its_group_is_on_the_timeline(
     ):
         first.run()
         first.end_burst()
-        until(lambda: state(scheduler, "a")["state"] == "held")
+        until(lambda: state(scheduler, "a")["state"] == "idle_lease")
         second.run()
         told = control.request("status", timeline=0)["status"]["timeline"]
         assert [s["end"] is None for s in told["spans"]] == [False, True]
@@ -323,7 +323,7 @@ def test_a_process_that_comes_back_at_work_is_on_the_timeline(scheduler: Schedul
     ):
         first.run()
         first.end_burst()
-        until(lambda: state(scheduler, "a")["state"] == "held")
+        until(lambda: state(scheduler, "a")["state"] == "idle_lease")
         second.attach(reattach=True, leased=True, busy=True)
         told = control.request("status", timeline=0)["status"]["timeline"]
         assert [s["end"] is None for s in told["spans"]] == [False, True]
@@ -406,7 +406,7 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "set", "anti_thrash": {}}, "{}"),
         ({"op": "release"}, "group"),
         ({"op": "release", "group": ""}, "group"),
-        ({"op": "offload", "group": 3}, "group"),
+        ({"op": "evict", "group": 3}, "group"),
         ({"op": "cancel", "group": None}, "group"),
         ({"op": "history", "since": "x"}, "since"),
         ({"op": "status", "timeline": True}, "timeline"),

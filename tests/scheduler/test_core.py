@@ -55,7 +55,7 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
     (order,) = of(ev.Evict, m.sleep(0.02))
     assert (order.client, order.bytes) == (a.number, 35 * GIB)
     # All that it lacks is on its way out: it need not wait for the last byte of it.
-    assert b.state == "moving"
+    assert b.state == "restoring"
     assert b.reason == {
         "code": "filling",
         "params": {
@@ -71,7 +71,7 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
     assert m.gpu["available"] == 0
     assert of(ev.Room, a.moves(order, 15)) == [ev.Room(b.number, b.lease, GPU, 40 * GIB)]
     assert of(ev.Room, a.evict(order)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
-    assert b.state == "moving"
+    assert b.state == "restoring"
     b.restore()
     assert b.state == "running"
     assert m.kinds("b")[-3:] == ["wait", "grant", "restore"]
@@ -102,7 +102,7 @@ def test_one_that_makes_way_does_not_pass_the_one_it_was_revoked_for(
     (evict,) = of(ev.Evict, m.do(m.reading()))
     assert evict.client == 1
     a.evict(evict)
-    assert (b.state, a.state, c.state) == ("moving", "waiting", "running")
+    assert (b.state, a.state, c.state) == ("restoring", "waiting", "running")
 
 
 def test_a_running_holder_keeps_its_quantum() -> None:
@@ -316,7 +316,7 @@ def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
     # It gives up by itself, but its grant may not have come in yet.
     assert revoke == ev.Revoke(a.number, a.lease)
     a.take(answer)
-    assert a.state == "yielding"
+    assert a.state == "finishing"
     a.release("growth")
     assert of(ev.Revoke, a.request()) == [ev.Revoke(b.number, b.lease)]
     b.release()
@@ -344,7 +344,7 @@ def test_one_that_grows_within_its_turn_takes_room_from_another_that_waits() -> 
     a.restore()
     # Its turn is not wound again.
     m.sleep(30)
-    assert a.state == "yielding"
+    assert a.state == "finishing"
 
 
 def test_a_capture_grows_at_once_although_its_lease_is_wanted_back() -> None:
@@ -352,7 +352,7 @@ def test_a_capture_grows_at_once_although_its_lease_is_wanted_back() -> None:
     a, b = m.runs("a", 50), m.process("b", 60)
     b.request()
     m.sleep(2)
-    assert a.state == "yielding"
+    assert a.state == "finishing"
     least = ev.Usage(GPU, a.promised + 5 * GIB, a.resident)
     (answer,) = of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True)))
     assert answer.status == "resident"
@@ -367,7 +367,7 @@ def test_room_for_a_capture_is_made_from_those_that_wait() -> None:
     b.release("growth")
     b.request()
     m.sleep(2)
-    assert a.state == "yielding"
+    assert a.state == "finishing"
     least = ev.Usage(GPU, a.promised + 5 * GIB, a.resident)
     decisions = m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True))
     assert not of(ev.Grown, decisions)
@@ -406,7 +406,7 @@ def test_room_for_what_was_promised_already_is_made_at_once_where_a_kernel_may_n
     b.release("growth")
     b.request()
     m.sleep(2)
-    assert a.state == "yielding"
+    assert a.state == "finishing"
     answer = a.grow(5)
     assert answer is not None
     assert answer.status == "swapped"
@@ -526,10 +526,10 @@ def test_a_scheduler_that_begins_short_of_host_memory_waits_for_it_too() -> None
     assert grown(core.handle(ev.HostMemory(100 * GIB, most=100 * GIB), 2.0)) == ["swapped"]
 
 
-def test_pinned_memory_waits_until_room_is_made() -> None:
+def test_unevictable_memory_waits_until_room_is_made() -> None:
     m = Machine()
     a, _, b = m.runs("a", 60), m.runs("c", 35), m.process("b")
-    assert b.grow(pinned=10) is None
+    assert b.grow(unevictable=10) is None
     assert b.reason["code"] == "needs_memory"
     a.end()
     a.release()
@@ -538,7 +538,7 @@ def test_pinned_memory_waits_until_room_is_made() -> None:
     (answer,) = of(ev.Grown, a.evict(order))
     assert (answer.client, answer.status) == (b.number, "resident")
     b.take(answer, 10)
-    assert m.gpu["pinned"] == 10 * GIB
+    assert m.gpu["unevictable"] == 10 * GIB
     assert m.gpu["foreign"] == 0
 
 
@@ -641,7 +641,7 @@ def test_contexts_are_charged_as_measured_up_and_down() -> None:
         del m.processes[process.number]
         m.do(ev.Detach(process.number))
     m.do(m.reading())
-    assert (m.gpu["contexts"], m.gpu["foreign"], m.gpu["ghosts"]) == (0, 0, 0)
+    assert (m.gpu["contexts"], m.gpu["foreign"], m.gpu["pending_reclaim"]) == (0, 0, 0)
 
 
 def test_many_small_contexts_leave_their_room_to_others() -> None:
@@ -681,7 +681,7 @@ def test_what_arrives_is_not_foreign_though_others_free_meanwhile() -> None:
     # Whether the reading was without what a freed cannot be known; more than that cannot be others' use.
     assert m.do(m.reading()) == []
     assert m.gpu["foreign"] <= 30 * GIB
-    assert b.state == "moving"
+    assert b.state == "restoring"
     b.restore()
     m.do(m.reading())
     assert m.gpu["foreign"] == 20 * GIB
@@ -706,7 +706,7 @@ def test_what_a_victim_frees_while_another_fills_hides_no_foreign_use() -> None:
     a.end()
     a.release()
     m.sleep(0.02)
-    assert (b.state, b.room) == ("moving", 20 * GIB)
+    assert (b.state, b.room) == ("restoring", 20 * GIB)
     a.promised = a.resident = 20 * GIB  # which it has not stated yet
     m.do(m.reading())
     assert m.gpu["foreign"] == 10 * GIB
@@ -734,10 +734,10 @@ def test_what_others_hold_that_cannot_move_is_named() -> None:
     m = Machine()
     a, b = m.process("a", 80), m.process("b")
     m.sleep(1)
-    b.pinned, b.context = 20 * GIB, 5 * GIB
+    b.unevictable, b.context = 20 * GIB, 5 * GIB
     m.do(ev.UsageChanged(b.number, b.usage()))
     m.do(ev.Measured(b.number, GPU, 5 * GIB))
-    a.pinned = GIB
+    a.unevictable = GIB
     m.do(ev.UsageChanged(a.number, a.usage()))
     m.foreign = 2 * GIB
     a.request()
@@ -750,7 +750,7 @@ def test_what_others_hold_that_cannot_move_is_named() -> None:
     m.sleep(0.2)
     assert a.reason["code"] == "foreign_use", "which is more"
     m.foreign = 2 * GIB
-    b.pinned = 0
+    b.unevictable = 0
     m.do(ev.UsageChanged(b.number, b.usage()))
     assert of(ev.Grant, m.sleep(2)) == [ev.Grant(a.number, a.lease)]
 
@@ -768,15 +768,15 @@ def test_the_dead_are_charged_until_they_are_gone() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
-    a_size, m.ghosts = a.resident, a.resident
+    a_size, m.pending_reclaim = a.resident, a.resident
     del m.processes[a.number]
     assert of(ev.Grant, m.do(ev.Detach(a.number))) == []
-    assert m.gpu["ghosts"] == a_size
+    assert m.gpu["pending_reclaim"] == a_size
     assert b.reason["code"] == "dying"
     m.sleep(0.05)
-    m.ghosts = 40 * GIB
+    m.pending_reclaim = 40 * GIB
     assert of(ev.Grant, m.sleep(0.1)) == [ev.Grant(b.number, b.lease)]
-    assert m.gpu["ghosts"] == 40 * GIB
+    assert m.gpu["pending_reclaim"] == 40 * GIB
 
 
 def test_a_failed_restore_queues_again_at_the_front() -> None:
@@ -845,7 +845,7 @@ def fills(gib: int = 60) -> tuple[Machine, Process, Process, ev.Evict]:
     a.end()
     a.release()
     (order,) = of(ev.Evict, m.sleep(0.02))
-    assert b.state == "moving"
+    assert b.state == "restoring"
     return m, a, b, order
 
 
@@ -902,7 +902,7 @@ def test_one_whose_memory_is_in_is_not_held_up_by_one_that_fills() -> None:
     a.end()
     a.release()
     m.sleep(0.02)
-    assert b.state == "moving"
+    assert b.state == "restoring"
     assert c.state == "running"
     m.do(ev.Release("c"))
     c.release()
@@ -911,11 +911,11 @@ def test_one_whose_memory_is_in_is_not_held_up_by_one_that_fills() -> None:
 
 def test_the_death_of_a_victim_brings_the_room_when_it_shows() -> None:
     m, a, b, _order = fills()
-    m.ghosts = 75 * GIB
+    m.pending_reclaim = 75 * GIB
     a.resident = 0
     m.do(ev.Detach(a.number))
-    assert b.state == "moving"
-    m.ghosts = 0
+    assert b.state == "restoring"
+    m.pending_reclaim = 0
     assert of(ev.Room, m.sleep(1.5)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
 
 
@@ -924,10 +924,10 @@ def test_the_death_of_the_one_that_fills_frees_what_it_was_allotted() -> None:
     b.resident = 10 * GIB
     m.do(ev.Detach(b.number))
     del m.processes[b.number]
-    assert m.gpu["ghosts"] == 25 * GIB
+    assert m.gpu["pending_reclaim"] == 25 * GIB
     a.evict(order)
     m.sleep(2)
-    assert m.gpu["ghosts"] == 0
+    assert m.gpu["pending_reclaim"] == 0
     assert m.gpu["available"] == 60 * GIB
 
 
@@ -968,7 +968,7 @@ def test_what_arrives_is_not_foreign_though_more_left_than_was_ordered() -> None
     m.do(ev.Evicted(a.number, order.serial, a.usage(), 36 * GIB, 36 * GIB, 3.6, "done"))
     b.resident = 40 * GIB  # which it has not stated yet
     assert m.do(m.reading()) == []
-    assert b.state == "moving"
+    assert b.state == "restoring"
     b.restore()
     assert b.state == "running"
     m.do(m.reading())
@@ -990,19 +990,19 @@ def test_nothing_is_prepared_while_no_contention_is_in_sight() -> None:
     m = Machine()
     m.process("a", 95)
     m.process("b")
-    assert (m.stock, m.prepared) == (0, {})
+    assert (m.pool, m.prepared) == (0, {})
 
 
 def test_what_the_gpu_cannot_hold_is_prepared_before_anybody_waits() -> None:
     m = Machine()
     a, b = m.process("a", 60), m.process("b", 15)
-    assert m.stock == 0
+    assert m.pool == 0
     b.grow(10)
-    assert 0 < m.stock <= 4 * GIB
+    assert 0 < m.pool <= 4 * GIB
     b.grow(60)
     # 145 GiB on 100.
-    assert 45 * GIB <= m.stock <= 60 * GIB
-    assert m.prepared == {a.number: m.stock, b.number: m.stock}
+    assert 45 * GIB <= m.pool <= 60 * GIB
+    assert m.prepared == {a.number: m.pool, b.number: m.pool}
     small = m.process("c", 1)
     assert m.prepared[small.number] == 1 * GIB
 
@@ -1019,14 +1019,14 @@ def test_few_words_are_lost_on_small_growth() -> None:
 def test_less_is_wanted_for_a_while_before_less_is_prepared() -> None:
     m = Machine()
     a, b = m.process("a", 90), m.process("b", 60)
-    before = m.stock
+    before = m.pool
     assert before >= 50 * GIB
     b.promised = 0
     m.do(ev.UsageChanged(b.number, b.usage()))
     m.sleep(9)
-    assert m.stock == before
+    assert m.pool == before
     m.sleep(2)
-    assert m.stock == 0
+    assert m.pool == 0
     assert m.prepared == {a.number: 0, b.number: 0}
 
 
@@ -1035,7 +1035,7 @@ def test_no_more_is_prepared_than_the_host_can_give() -> None:
     m.process("a", 90)
     m.process("b", 60)
     m.do(ev.HostMemory(8 * GIB))
-    assert m.stock == 8 * GIB
+    assert m.pool == 8 * GIB
     assert set(m.prepared.values()) == {8 * GIB}
 
 
@@ -1052,7 +1052,7 @@ def test_a_group_is_leased_as_one() -> None:
     parent.end()
     assert len(of(ev.Revoke, child.end())) == 2
     assert of(ev.Evict, parent.release()) == []
-    assert m.group("a")["state"] == "yielding"
+    assert m.group("a")["state"] == "finishing"
     child.release()
     assert of(ev.Evict, m.sleep(0.02))
 
@@ -1105,10 +1105,10 @@ def test_cancel_ends_the_waits_of_a_group() -> None:
     assert m.core.queue == []
 
 
-def test_release_and_offload_by_people() -> None:
+def test_release_and_evict_by_users() -> None:
     m = Machine()
     a = m.runs("a", 75)
-    assert of(ev.Revoke, m.do(ev.Release("a", offload=True))) == [ev.Revoke(a.number, a.lease)]
+    assert of(ev.Revoke, m.do(ev.Release("a", evict=True))) == [ev.Revoke(a.number, a.lease)]
     (order,) = of(ev.Evict, a.release())
     assert order.bytes == 75 * GIB
     a.evict(order)
@@ -1151,7 +1151,7 @@ def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
     a.attach(reattach=True, leased=True, busy=True, lease=4)
     assert a.state == "running"
     b.attach(reattach=True, leased=True, busy=True, lease=5)
-    assert b.state == "yielding"
+    assert b.state == "finishing"
     b.release()
     assert m.gpu["foreign"] == 0
     assert m.gpu["available"] == 0
@@ -1162,7 +1162,7 @@ def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
     assert m.core.groups["c"].wait is not None or c.lease > 5
 
 
-@pytest.mark.parametrize(("swapped", "state"), [(0, "running"), (GIB, "moving")])
+@pytest.mark.parametrize(("swapped", "state"), [(0, "running"), (GIB, "restoring")])
 def test_after_a_take_over_only_what_lies_in_host_memory_arrives(swapped: int, state: str) -> None:
     m = Machine()
     m.foreign = 0
@@ -1233,7 +1233,7 @@ def test_whose_connection_breaks_goes_on_in_its_turn() -> None:
     a.number = 3
     assert comes_back(a, lease) == []
     assert a.state == "running"
-    assert m.gpu["ghosts"] == 0
+    assert m.gpu["pending_reclaim"] == 0
     # Its quantum is long over: a broken connection begins none.
     assert of(ev.Revoke, b.request()) == [ev.Revoke(3, lease)]
     m.do(ev.Detach(3))
@@ -1247,15 +1247,15 @@ def test_whose_connection_breaks_is_not_charged_twice(away: float) -> None:
     a, b = m.runs("a", 60), m.runs("b", 30)
     m.sleep(100)
     m.do(ev.Detach(a.number))
-    assert m.gpu["ghosts"] == 60 * GIB
+    assert m.gpu["pending_reclaim"] == 60 * GIB
     # Before the next reading, or when nobody expects any more that it has died.
     m.sleep(away)
     expected = (0, 65 * GIB) if away else (60 * GIB, 5 * GIB)
-    assert (m.gpu["ghosts"], m.gpu["foreign"]) == expected
+    assert (m.gpu["pending_reclaim"], m.gpu["foreign"]) == expected
     a.number = 3
     assert comes_back(a, a.lease) == []
     assert (a.state, b.state) == ("running", "running")
-    assert (m.gpu["ghosts"], m.gpu["foreign"], m.gpu["available"]) == (0, 5 * GIB, 5 * GIB)
+    assert (m.gpu["pending_reclaim"], m.gpu["foreign"], m.gpu["available"]) == (0, 5 * GIB, 5 * GIB)
 
 
 def test_whose_old_connection_is_still_there_goes_on() -> None:
@@ -1343,7 +1343,7 @@ def test_the_status_is_json_and_counts() -> None:
         ev.Detach(99),
         ev.UsageChanged(1, ev.Usage(GPU, promised=1, resident=2)),
         ev.UsageChanged(1, ev.Usage(GPU, promised=-1)),
-        ev.UsageChanged(1, ev.Usage(GPU, pinned=1 << 51)),
+        ev.UsageChanged(1, ev.Usage(GPU, unevictable=1 << 51)),
         ev.UsageChanged(1, ev.Usage("GPU-none")),
         ev.Grow(1, 1, ev.Usage(GPU, promised=5), -1),
         ev.Evicted(1, 1, ev.Usage(GPU), -5, 0, 0.1, "done"),

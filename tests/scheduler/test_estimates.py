@@ -42,7 +42,7 @@ class Watched(Machine):
         for order in [*holder.release(), *self.sleep(0.02)]:
             if isinstance(order, ev.Evict):
                 holder.evict(order)
-        assert waiter.state == "moving"
+        assert waiter.state == "restoring"
         waiter.restore()
 
 

@@ -191,7 +191,7 @@ def test_who_was_revoked_for_another_does_not_pass_it() -> None:
     m.sleep(35)
     a.release()
     a.request()
-    assert other.state == "yielding"
+    assert other.state == "finishing"
     (before,) = of(m, "a")["before"]
     assert (before["group"], before["code"]) == ("b", "made_way")
     assert "preempted this notebook" in "\n".join(lines(m, "a"))

@@ -68,7 +68,7 @@ def test_steps_are_written_as_calls() -> None:
     calls: list[explore.Step] = [
         ("grow", {"data": Chosen(2, "GPU-1"), "size": 3 * MIB, "extra": 0, "urgent": False}),
         ("attach", {"group": "a", "gpus": ("GPU-1",), "over": True}),
-        ("adjust", {"group": "b", "wish": {"memory": 300 * MIB}}),
+        ("adjust", {"group": "b", "preference": {"memory": 300 * MIB}}),
         ("talk", {"turns": [(1, True, False)]}),
     ]
     start = {**explore.DEFAULTS, "footprints": [100, 0], "policy": "fcfs"}
@@ -78,7 +78,7 @@ def test_steps_are_written_as_calls() -> None:
         '    script = begin([100, 0], policy="fcfs")',
         '    script.grow(data=Chosen(2, "GPU-1"), size=3 * MIB, extra=0, urgent=False)',
         '    script.attach(group="a", gpus=("GPU-1",), over=True)',
-        '    script.adjust(group="b", wish={"memory": 300 * MIB})',
+        '    script.adjust(group="b", preference={"memory": 300 * MIB})',
         "    script.talk(turns=[(1, True, False)])",
         "    script.teardown()",
     ]

@@ -31,14 +31,14 @@ def test_parts_of_a_gpu_are_no_more_than_it_has(
     core = Core(REGISTRY, Rules(anti_thrash="off"))
     core.handle(ev.Device(GPU, TOTAL, 0), 1.0)
     core.handle(ev.HostMemory(1000 * GIB), 1.0)
-    for number, (backend, promised, resident, pinned, context) in enumerate(stated):
+    for number, (backend, promised, resident, unevictable, context) in enumerate(stated):
         unit = TOTAL // 100
         promised = 0 if backend == "plain" else promised
         usage = ev.Usage(
             GPU,
             promised * unit,
             min(resident, promised) * unit,
-            pinned * unit // 2,
+            unevictable * unit // 2,
             context * unit // 2,
         )
         core.handle(ev.Attach(number, number, f"g{number}", "x", backend, usages=(usage,)), 1.0)

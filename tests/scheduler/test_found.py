@@ -25,9 +25,9 @@ def device(used: int) -> ev.Device:
     return ev.Device(GPU, 1000 * MIB, used * MIB, "Test GPU", 0)
 
 
-def usage(promised: int, resident: int, pinned: int = 0) -> ev.Usage:
+def usage(promised: int, resident: int, unevictable: int = 0) -> ev.Usage:
     return ev.Usage(
-        GPU, promised * MIB, resident * MIB, pinned * MIB, host=(promised - resident) * MIB
+        GPU, promised * MIB, resident * MIB, unevictable * MIB, host=(promised - resident) * MIB
     )
 
 
@@ -79,7 +79,7 @@ def test_a_status_after_a_new_share_does_not_change_the_order() -> None:
         (ev.Request(5, 0), at),
         (ev.Evicted(5, 1, usage(424, 350), 26 * MIB, 26 * MIB, 0.026, "done"), at),
         (ev.Grow(6, 10, usage(282, 264), 286 * MIB), at),
-        (ev.Grow(7, 13, usage(0, 0, pinned=137), 0), at),
+        (ev.Grow(7, 13, usage(0, 0, unevictable=137), 0), at),
         (device(976), at + 0.5),
     ]
     assert decide(events, look)[1] == decide(events)[1]
@@ -92,8 +92,8 @@ def other(used: int) -> ev.Device:
     return ev.Device(OTHER_GPU, 1000 * MIB, used * MIB, "Test GPU", 1)
 
 
-def on_other(promised: int, pinned: int = 0) -> ev.Usage:
-    return ev.Usage(OTHER_GPU, promised * MIB, 0, pinned * MIB, host=promised * MIB)
+def on_other(promised: int, unevictable: int = 0) -> ev.Usage:
+    return ev.Usage(OTHER_GPU, promised * MIB, 0, unevictable * MIB, host=promised * MIB)
 
 
 def test_a_quota_holds_also_for_what_is_admitted_within_the_event() -> None:
@@ -105,7 +105,7 @@ def test_a_quota_holds_also_for_what_is_admitted_within_the_event() -> None:
             (attach(3, "a", "ada", usage(100, 100), lease=1), 1000.0),
             (attach(6, "c", "ben", on_other(0), lease=2), 1000.0),
             (ev.Entitle("team:all", ev.Entitlement(gpus=1), ("ada", "ben")), 1000.0),
-            (ev.Grow(6, 9, on_other(0, pinned=128), 0), 1000.0),
+            (ev.Grow(6, 9, on_other(0, unevictable=128), 0), 1000.0),
         ]
     )
     assert ev.Revoke(6, 2) in decisions[-1]
@@ -129,7 +129,7 @@ def test_those_that_wait_are_served_once_a_silent_group_is_revoked() -> None:
             (other(90), 1041.0),
             (ev.Request(2, 15), 1041.0),
             (ev.Request(5, 17), 1041.0),
-            (ev.Release("b", offload=True), 1041.04),
+            (ev.Release("b", evict=True), 1041.04),
             (ev.Adjust("b", exclusive=True), 1041.04),
             (ev.Cell("b", "begin", "4", 1041.04, from_kernel=True), 1041.04),
         ],
@@ -276,7 +276,7 @@ def frozen_in_the_queue() -> Script:
     script = begin(
         [228, 512, 0, 0],
         context=100, foreign=90, host=400, anti_thrash="on",
-        wishes=[{"priority": "background"}, {}, {"frozen": True}],
+        preferences=[{"priority": "background"}, {}, {"frozen": True}],
     )  # fmt: skip
     script.contexts_are_measured(GPU)
     script.everybody_else_is_served(Chosen(1), for_ever=True)
@@ -377,7 +377,7 @@ def test_the_host_holds_what_contexts_leave_of_the_gpu_as_they_are() -> None:
 def test_a_whole_cell_is_not_interrupted_for_one_that_waits_for_what_people_keep() -> None:
     """What people keep may be had before the cell's time is over, its lease may not."""
     whole = {"exclusive": True}
-    script = begin([50, 50, 500], context=200, dearer=True, wishes=[whole, whole])
+    script = begin([50, 50, 500], context=200, dearer=True, preferences=[whole, whole])
     for group in "ab":
         script.adjust_as(group, {"keep": True})
     first, second, waiting = script.processes.values()
@@ -459,10 +459,10 @@ def silent_within_an_eviction(others: int) -> list[Timed]:
     used = 600 + others
     return [
         (device(used), 1000.0),
-        (attach(1, "a", "ada", usage(50, 0, pinned=200)), 1000.0),
+        (attach(1, "a", "ada", usage(50, 0, unevictable=200)), 1000.0),
         (attach(2, "b", "ada", usage(400, 400)), 1000.0),
         (device(used), 1000.0),
-        (ev.Release("b", offload=True), 1000.0),
+        (ev.Release("b", evict=True), 1000.0),
         (ev.Tick(), 1100.0),
         (device(used), 1100.0),
     ]
@@ -506,7 +506,7 @@ def test_nobody_parks_for_a_head_that_is_served_in_the_same_moment() -> None:
     script = begin(
         [137, 0, 0, 0],
         policy="fcfs", foreign=23, context=278, dearer=True,
-        wishes=[{"exclusive": True}, {"priority": "background"}],
+        preferences=[{"exclusive": True}, {"priority": "background"}],
     )  # fmt: skip
     script.hold("a", True)
     script.wait(2.0)
@@ -519,7 +519,7 @@ def test_a_hibernated_group_comes_back_though_the_host_cannot_hold_all_that_woul
     script = begin(
         [546, 760, 691, 325],
         policy="priority", steady=False, foreign=55, host=1000, context=200, dearer=True,
-        wishes=[{"priority": "background"}],
+        preferences=[{"priority": "background"}],
     )  # fmt: skip
     script.everybody_is_served()
     script.others_use_the_gpu(GPU, 202)
@@ -577,7 +577,7 @@ def test_two_that_were_parked_for_the_scheduler_before_are_checkpointed_and_serv
     script = begin(
         [575, 432, 142],
         quantum=5.0, policy="priority", foreign=77, host=1000, context=324, residue=4, dearer=True,
-        wishes=[{"exclusive": True}, {"exclusive": True}],
+        preferences=[{"exclusive": True}, {"exclusive": True}],
     )  # fmt: skip
     script.the_scheduler_is_replaced()
     outcomes = ["late", "", "failed", "stuck", "failed", ""]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 
 from jupyter_gpushare.scheduler.core.messages import Entitlement
-from jupyter_gpushare.scheduler.core.model import Gpu, Group, Share, Wait, Wishes
+from jupyter_gpushare.scheduler.core.model import Gpu, Group, Preferences, Share, Wait
 from jupyter_gpushare.scheduler.core.usage import GpuTime
 
 GPU = "GPU-0"
 GIB = 1 << 30
 
 
-def group(name: str, user: str = "ada", **wishes: float) -> Group:
-    return Group(name, f"{name}.ipynb", 1, user=user, wishes=Wishes(**wishes))  # type: ignore[arg-type]
+def group(name: str, user: str = "ada", **preferences: float) -> Group:
+    return Group(name, f"{name}.ipynb", 1, user=user, preferences=Preferences(**preferences))  # type: ignore[arg-type]
 
 
 def order(times: GpuTime, groups: Iterable[Group], now: float) -> list[str]:
@@ -211,7 +211,7 @@ def test_shares_of_team_user_and_group_apply() -> None:
     times.entitle("team:t", Entitlement(limit=0.75), ["ada"])
     assert [c.whose for c in times.of(a)] == ["team:t", "user:ada", "group:a"]
     assert times.limit(a) == 0.5
-    a.wishes = Wishes(limit=0.9)
+    a.preferences = Preferences(limit=0.9)
     assert times.limit(a) == 0.75
     times.entitle("team:t", Entitlement())
     assert [c.whose for c in times.of(a)] == ["user:ada", "group:a"]
@@ -228,16 +228,16 @@ def test_a_user_is_in_the_team_that_was_stated_last() -> None:
 def test_is_active_while_a_share_of_time_is_set() -> None:
     times, a = GpuTime(), group("a", memory=5 * GIB)
 
-    def active(wishes: Wishes | None = None, **entitlement: float) -> bool:
-        if wishes is not None:
-            a.wishes = wishes
+    def active(preferences: Preferences | None = None, **entitlement: float) -> bool:
+        if preferences is not None:
+            a.preferences = preferences
         times.entitle("user:ada", Entitlement(**entitlement))  # type: ignore[arg-type]
         times.of(a)
         return times.active
 
     assert not active(memory=GIB)
-    assert active(Wishes(weight=2))
-    assert not active(Wishes())
+    assert active(Preferences(weight=2))
+    assert not active(Preferences())
     assert active(limit=0.5)
     assert not active()
 

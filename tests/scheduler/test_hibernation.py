@@ -80,7 +80,7 @@ class Kernel(Process):
     def park(self, order: ev.Park) -> None:
         assert self.parking is not None
         self.parked = self.parking == "done"
-        needs = self.needs = ev.Usage(self.usage().gpu, 0, 0, self.pinned, self.context)
+        needs = self.needs = ev.Usage(self.usage().gpu, 0, 0, self.unevictable, self.context)
         sees = self.sees or tuple(self.machine.core.gpus)
         self.machine.do(ev.Parked(self.number, order.serial, self.parking, needs, sees))  # type: ignore[arg-type]
 
@@ -115,12 +115,12 @@ class Night(Machine):
             self.do(ev.Hibernatable(True, moves=gpus > 1))
 
     def reading(self, gpu: str = GPU) -> ev.Device:
-        held = self.foreign + self.ghosts if gpu == GPU else 0
+        held = self.foreign + self.pending_reclaim if gpu == GPU else 0
         for number, process in self.processes.items():
             if self.place_of.get(number, GPU) == gpu:
                 held += process.resident
                 away = getattr(process, "away", False)
-                held += self.residue if away else process.pinned + process.context
+                held += self.residue if away else process.unevictable + process.context
         return ev.Device(gpu, 100 * GIB, held, "Test GPU", int(gpu == OTHER))
 
     def do(self, event: ev.Event) -> list[ev.Decision]:
@@ -132,7 +132,7 @@ class Night(Machine):
                         found += self.do(self.reading(decision.gpu))
                 case ev.Log():
                     self.history.append(decision)
-                case ev.Stock() | ev.Prepare():
+                case ev.PreparePool() | ev.Prepare():
                     pass
                 case _:
                     found.append(decision)
@@ -156,7 +156,7 @@ class Night(Machine):
 
     def begin_context(self, kernel: Kernel, context: int = CONTEXT) -> None:
         gpu = self.place_of.get(kernel.number, GPU)
-        least = ev.Usage(gpu, kernel.promised, kernel.resident, kernel.pinned, context)
+        least = ev.Usage(gpu, kernel.promised, kernel.resident, kernel.unevictable, context)
         kernel.begins = context
         self.do(ev.Grow(kernel.number, 3, least, kernel.promised))
 
@@ -463,7 +463,7 @@ def test_while_it_is_restored_the_reason_says_so() -> None:
     assert kernel.reason["params"]["estimate"] == pytest.approx(1.4)
 
 
-@pytest.mark.parametrize("status", ["busy", "nccl", "ipc", "capture", "pinned"])
+@pytest.mark.parametrize("status", ["busy", "nccl", "ipc", "capture", "unevictable"])
 def test_who_refuses_goes_on_and_is_left_alone(status: str) -> None:
     night = Night()
     kernel = night.ran("a")
@@ -654,12 +654,12 @@ def test_what_a_checkpoint_does_not_free_is_others_use_but_for_what_each_leaves(
     night = Night()
     kernel = night.ran("a")
     night.sleep(1)
-    night.ghosts = CONTEXT
+    night.pending_reclaim = CONTEXT
     night.do(ev.HibernateNow("a"))
     assert kernel.where == "hibernated"
-    assert night.gpu["ghosts"] == 0
+    assert night.gpu["pending_reclaim"] == 0
     assert (night.gpu["contexts"], night.gpu["foreign"]) == (LEFT, CONTEXT - LEFT)
-    night.ghosts = 0
+    night.pending_reclaim = 0
     night.do(night.reading())
     assert night.gpu["foreign"] == 0
 
@@ -674,13 +674,13 @@ def test_others_make_way_though_the_dead_seem_to_keep_what_would_do() -> None:
     del night.processes[dead.number]
     night.do(ev.Detach(dead.number))
     newcomer = night.kernel("newcomer", context=30 * GIB)
-    assert night.gpu["ghosts"] == 30 * GIB
+    assert night.gpu["pending_reclaim"] == 30 * GIB
     assert newcomer.reason["code"] == "dying"
     night.sleep(10)
     for kernel in (*idle, newcomer):
         night.do(ev.Measured(kernel.number, GPU, 30 * GIB))
     # Of that, the one that hibernates may have left a little.
-    assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, 30 * GIB - LEFT)
+    assert (night.gpu["pending_reclaim"], night.gpu["foreign"]) == (0, 30 * GIB - LEFT)
     assert [kernel.where for kernel in idle].count("hibernated") == 1
     assert newcomer.context
 
@@ -705,12 +705,12 @@ def test_a_wake_has_room_for_all_that_the_context_took() -> None:
 def test_what_the_driver_keeps_is_others_use_but_for_what_each_leaves() -> None:
     night = Night()
     night.asleep("a")
-    night.ghosts = 64 * MIB
+    night.pending_reclaim = 64 * MIB
     night.do(night.reading())
-    assert night.gpu["ghosts"] == 0
+    assert night.gpu["pending_reclaim"] == 0
     night.ran("b", 0)
     night.do(ev.HibernateNow("b"))
-    assert night.gpu["ghosts"] == 0
+    assert night.gpu["pending_reclaim"] == 0
     # Two of them hibernate.
     assert night.gpu["foreign"] == 64 * MIB - 2 * LEFT
 
@@ -1089,7 +1089,7 @@ def test_who_has_memory_that_is_not_moved_is_not_asked() -> None:
 def test_what_it_holds_is_asked_anew_once_it_changes() -> None:
     night = Night()
     kernel = night.ran("a")
-    kernel.parking = "pinned"
+    kernel.parking = "unevictable"
     night.do(ev.HibernateNow("a"))
     assert kernel.where == "refused"
     kernel.parking = "done"

@@ -24,7 +24,7 @@ def machine() -> Machine:
     [
         "promised",
         "resident",
-        "pinned",
+        "unevictable",
         "context",
         "left",
         "arriving",
@@ -43,7 +43,8 @@ def test_a_sum_of_a_gpu_that_is_wrong_is_named(machine: Machine, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["promised", "resident", "pinned", "context", "left", "evicting", "arriving", "lost"]
+    "name",
+    ["promised", "resident", "unevictable", "context", "left", "evicting", "arriving", "lost"],
 )
 def test_a_sum_of_a_group_that_is_wrong_is_named(machine: Machine, name: str) -> None:
     share = machine.core.gpus[GPU].shares["a"]

@@ -209,7 +209,7 @@ def test_a_policy_that_serialises_lets_one_run_at_a_time() -> None:
     # Chosen while they run, another lets both.
     assert of(ev.Grant, m.do(ev.Configure(policy="burst"))) == [ev.Grant(b.number, b.lease)]
     assert snapshot.status(m.core, m.now)["settings"]["policy"] == "burst"
-    assert (a.state, b.state) == ("running", "moving")
+    assert (a.state, b.state) == ("running", "restoring")
 
 
 def test_a_policy_that_is_not_there_is_refused() -> None:

@@ -107,7 +107,7 @@ def kernel(node: Scheduler, ada: Peer, admin: Peer) -> Iterator[FakeClient]:
 
 ACTS: list[dict[str, Any]] = [
     {"op": "release"},
-    {"op": "offload"},
+    {"op": "evict"},
     {"op": "adjust", "frozen": True},
     {"op": "adjust", "priority": "background", "later": True},
     {"op": "cancel"},

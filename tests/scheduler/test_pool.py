@@ -29,8 +29,8 @@ buffer = ffi.from_buffer(mmap.mmap(descriptor, 1 << 21))
 table = ffi.cast("struct gpushare_pool *", buffer)
 for i in 1, 3:
     assert lib.gpushare_pool_claim(table.chunks + i, slot + 1)
-    lib.gpushare_pool_set_pinned(table.chunks + i, slot, True)
-lib.gpushare_pool_set_pinned(table.chunks + 5, slot, True)
+    lib.gpushare_pool_set_page_locked(table.chunks + i, slot, True)
+lib.gpushare_pool_set_page_locked(table.chunks + 5, slot, True)
 print("holds", flush=True)
 sys.stdin.read()
 """
@@ -75,7 +75,7 @@ def test_pages_are_made_up_to_the_target_and_given_back(pool: Pool, table: Table
     until(lambda: pool.figures().prepared == 8 * CHUNK)
     assert 8 * CHUNK <= pool.allocated() < 9 * CHUNK
     assert lib.gpushare_pool_claim(table.chunk(0), 1)
-    lib.gpushare_pool_set_pinned(table.chunk(2), 0, True)
+    lib.gpushare_pool_set_page_locked(table.chunk(2), 0, True)
     pool.order(limit=32 * CHUNK, target=0, most=0)
     until(lambda: pool.allocated() < 3 * CHUNK)
     # In use, and page-locked: these keep their pages.
@@ -83,7 +83,7 @@ def test_pages_are_made_up_to_the_target_and_given_back(pool: Pool, table: Table
     assert lib.gpushare_pool_is_prepared(table.chunk(2))
     assert not lib.gpushare_pool_is_prepared(table.chunk(3))
     lib.gpushare_pool_return(table.chunk(0))
-    lib.gpushare_pool_set_pinned(table.chunk(2), 0, False)
+    lib.gpushare_pool_set_page_locked(table.chunk(2), 0, False)
     until(lambda: pool.allocated() < CHUNK)
 
 
@@ -122,7 +122,7 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         holder.stdin.flush()
         assert holder.stdout.readline() == "holds\n"
         assert lib.gpushare_pool_claim(table.chunk(0), mine + 1)
-        lib.gpushare_pool_set_pinned(table.chunk(1), mine, True)
+        lib.gpushare_pool_set_page_locked(table.chunk(1), mine, True)
         assert pool.lend(holder.pid, again=True) == slot
         pool.reap()
         assert pool.figures().in_use == 3 * CHUNK
@@ -131,8 +131,8 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         until(lambda: pool.reap() or slot not in pool.lent)
         assert pool.figures().in_use == CHUNK
         assert lib.gpushare_pool_owner(table.chunk(0)) == mine + 1
-        assert lib.gpushare_pool_pinned_by(table.chunk(1)) == 1 << mine
-        assert lib.gpushare_pool_pinned_by(table.chunk(5)) == 0
+        assert lib.gpushare_pool_page_locked_by(table.chunk(1)) == 1 << mine
+        assert lib.gpushare_pool_page_locked_by(table.chunk(5)) == 0
 
 
 def test_a_process_that_runs_another_program_holds_nothing(pool: Pool, table: Table) -> None:
@@ -215,6 +215,6 @@ def test_host_memory_is_made_ready_when_contention_is_in_sight(start: Start) -> 
             b.change(replace(b.usage, resident=1 << 30))
             assert b.expect(ev.Prepare).bytes == 1 << 30
             until(lambda: pool()["prepared"] == 1 << 30)
-            assert (pool()["limit"], pool()["in_use"], pool()["pinned"]) == (1 << 30, 0, 0)
+            assert (pool()["limit"], pool()["in_use"], pool()["page_locked"]) == (1 << 30, 0, 0)
     # The processes live on, but nobody is there to use it.
     until(lambda: pool()["prepared"] == 0)

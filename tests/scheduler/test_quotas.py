@@ -301,9 +301,9 @@ def test_who_is_held_waits_until_an_administrator_lets_it_go_on() -> None:
     assert kernel.reason == {"code": "on_hold", "params": {}}
     with pytest.raises(ValueError, match="only an administrator can let it go on"):
         node.do(ev.Adjust("a", frozen=False))
-    # What it may wish besides, it may.
+    # Its other preferences are accepted.
     node.do(ev.Adjust("a", priority="background"))
-    assert kernel.said["wishes"]["held"] is True
+    assert kernel.said["preferences"]["on_hold"] is True
     # Also as a new process of the same kernel.
     node.do(ev.Detach(kernel.number))
     again = node.kernel("a", "ada", "GPU-0")

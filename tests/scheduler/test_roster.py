@@ -87,21 +87,23 @@ def test_a_broken_list_is_ignored(tmp_path: Path, text: str) -> None:
     assert Roster(tmp_path / "list").load() == []
 
 
-@pytest.mark.parametrize("wishes", ["3", '["kernel"]', '{"kernel": 3}'])
-def test_a_list_with_broken_wishes_is_ignored(tmp_path: Path, wishes: str) -> None:
+@pytest.mark.parametrize("preferences", ["3", '["kernel"]', '{"kernel": 3}'])
+def test_a_list_with_broken_preferences_is_ignored(tmp_path: Path, preferences: str) -> None:
     Roster(tmp_path / "list").write([me()])
     text = (tmp_path / "list").read_text()
-    (tmp_path / "list").write_text(text.replace('"wishes": {}', f'"wishes": {wishes}'))
+    (tmp_path / "list").write_text(
+        text.replace('"preferences": {}', f'"preferences": {preferences}')
+    )
     assert Roster(tmp_path / "list").load() == []
 
 
-def test_a_list_of_an_earlier_version_has_no_wishes(tmp_path: Path) -> None:
+def test_a_list_of_an_earlier_version_has_no_preferences(tmp_path: Path) -> None:
     Roster(tmp_path / "list").write([me()])
     text = (tmp_path / "list").read_text()
-    (tmp_path / "list").write_text(text.replace(', "wishes": {}', ""))
+    (tmp_path / "list").write_text(text.replace(', "preferences": {}', ""))
     roster = Roster(tmp_path / "list")
     assert roster.load() == [me()]
-    assert roster.wishes == {}
+    assert roster.preferences == {}
 
 
 def test_what_was_asked_for_a_group_holds_with_the_next_scheduler(start: Start) -> None:
@@ -120,15 +122,15 @@ def test_what_was_asked_for_a_group_holds_with_the_next_scheduler(start: Start) 
         ):
             again.attach(reattach=True)
             other.attach()
-            found = state(second, "a")["wishes"]
-            unasked = state(second, "c")["wishes"]
+            found = state(second, "a")["preferences"]
+            unasked = state(second, "c")["preferences"]
     assert {name: found[name] for name in asked} == asked
     assert {name: found[name] for name in found if name not in asked} == {
         name: unasked[name] for name in unasked if name not in asked
     }
 
 
-def test_what_is_no_wish_any_more_is_left_out(start: Start) -> None:
+def test_a_preference_that_ended_is_left_out(start: Start) -> None:
     first = start()
     left = first.path.with_name(first.path.name + ".clients")
     with first.client("a"), first.control() as control:
@@ -139,7 +141,7 @@ def test_what_is_no_wish_any_more_is_left_out(start: Start) -> None:
         second = start()
         with FakeClient(second.path, "a", second.gpu) as again:
             again.attach(reattach=True)
-            assert not state(second, "a")["wishes"]["keep"]
+            assert not state(second, "a")["preferences"]["keep"]
     assert "asked for a before is ignored" in second.log
 
 
@@ -164,7 +166,7 @@ def test_a_list_that_cannot_be_written_at_first_is_written_later(
 
 def test_the_driver_knows_better_what_a_process_holds() -> None:
     (usage,) = corrected(me(), GPU, 9 * GIB).usages
-    assert (usage.promised, usage.resident, usage.pinned, usage.context) == (
+    assert (usage.promised, usage.resident, usage.unevictable, usage.context) == (
         7 * GIB, 7 * GIB, GIB, GIB,
     )  # fmt: skip
     assert corrected(me(), GPU, None) == me()
@@ -185,9 +187,9 @@ def grow(gib: int, client: int) -> ev.Grow:
 
 def test_memory_of_those_that_have_yet_to_attach_is_no_foreign_use() -> None:
     m = restarted(80)
-    assert (m.gpu["foreign"], m.gpu["ghosts"]) == (0, 80 * GIB)
+    assert (m.gpu["foreign"], m.gpu["pending_reclaim"]) == (0, 80 * GIB)
     m.sleep(20)
-    assert (m.gpu["foreign"], m.gpu["ghosts"]) == (0, 80 * GIB)
+    assert (m.gpu["foreign"], m.gpu["pending_reclaim"]) == (0, 80 * GIB)
 
 
 def test_an_allocation_for_which_their_memory_can_move_is_promised_and_waits() -> None:
@@ -223,4 +225,4 @@ def test_who_attaches_again_is_awaited_no_more() -> None:
     m.foreign = 0
     m.do(ev.Attach(50, 77, "late", "late", "swap", usages=(usage,), reattach=True))
     assert not m.core.model.awaited
-    assert (m.gpu["foreign"], m.gpu["ghosts"], m.gpu["resident"]) == (0, 0, 80 * GIB)
+    assert (m.gpu["foreign"], m.gpu["pending_reclaim"], m.gpu["resident"]) == (0, 0, 80 * GIB)

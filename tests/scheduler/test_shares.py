@@ -254,13 +254,13 @@ def works(
     size: int,
     at: float = 0.0,
     pause: float = 0.0,
-    **wishes: Any,
+    **preferences: Any,
 ) -> Kernel:
     """A program of a footprint of so many GiB that has kernels of one length to run for ever."""
     steps = [("gpu", length, 1.0)] + ([("cpu", pause)] if pause else [])
     return Kernel(
         name, user, "works", at, (("allocate", size * GIB), ("repeat", FOR_EVER, tuple(steps))),
-        **wishes,
+        **preferences,
     )  # fmt: skip
 
 
@@ -598,8 +598,8 @@ def check_weights(
     entitled: list[ev.Entitle] = []
     for n, weight in enumerate(heavy):
         user = "ada" if whose == "own" else f"u{n}"
-        wishes = {"weight": weight} if whose == "own" else {}
-        kernels.append((works(f"k{n}", user, length, 9, **wishes), 0))
+        preferences = {"weight": weight} if whose == "own" else {}
+        kernels.append((works(f"k{n}", user, length, 9, **preferences), 0))
         if whose != "own":
             name, members = (f"team:{n}", (user,)) if whose == "team" else (f"user:{user}", ())
             entitled.append(ev.Entitle(name, ev.Entitlement(weight=weight), members))

@@ -52,7 +52,7 @@ def stuck(**settings: Any) -> tuple[Orders, Process, Process]:
     waits = machine.process("waits", 60)
     waits.request()
     machine.sleep(31)
-    assert holder.state == "yielding"
+    assert holder.state == "finishing"
     return machine, holder, waits
 
 
@@ -81,12 +81,12 @@ def test_others_take_turns_beside_one_that_is_stuck() -> None:
     one.restore()
     other.request()
     machine.sleep(31)
-    assert one.state == "yielding"
+    assert one.state == "finishing"
     machine.do(ev.Released(one.number, one.lease, "revoke"))
     assert [d.client for d in machine.orders] == [one.number]
     one.evict(machine.orders[0])
     assert granted(other)
-    assert not granted(holder) or holder.state == "yielding"
+    assert not granted(holder) or holder.state == "finishing"
     assert not granted(waits)
 
 
@@ -215,7 +215,7 @@ def test_a_lease_for_all_is_not_kept_by_one_that_is_stuck() -> None:
     waits = machine.process("waits", 10)
     waits.request()
     machine.sleep(200)
-    assert holder.state == "yielding"
+    assert holder.state == "finishing"
     assert granted(waits)
 
 

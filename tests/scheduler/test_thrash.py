@@ -127,14 +127,14 @@ def test_managed_memory_is_tried_side_by_side_once_it_is_known_what_would_be_los
     assert lab.core.groups["a"].floating
     has(lab, a, 900, 5)
     has(lab, b, 900, 5)
-    assert {a.state, b.state} <= {"running", "moving"}
+    assert {a.state, b.state} <= {"running", "restoring"}
 
 
 def test_those_that_thrash_rotate_and_say_why_and_try_again() -> None:
     lab, a, b = managed()
     a.request()
     has(lab, a, 100, 1)
-    assert a.state == "yielding"
+    assert a.state == "finishing"
     a.release()
     assert of(ev.Grant, a.request()) == []
     assert a.reason["code"] == "thrashing"

@@ -131,7 +131,7 @@ def test_a_kernel_speaks_for_itself_alone(node: Scheduler) -> None:
         assert peer.ok("whoami")["kernel"] == "kernel-a"
         for op, params in {
             "release": {},
-            "offload": {},
+            "evict": {},
             "adjust": {"frozen": True},
             "cancel": {},
             "cell": {"phase": "begin", "msg_id": "m", "at": 1.0},

@@ -223,7 +223,7 @@ class Watched(World):
                 assert shown["id"].startswith(HIDDEN)
                 assert (shown["name"], shown["user"]) == (OTHER, OTHER)
                 assert shown["gpus"] == full["gpus"]
-                assert shown["wishes"] == full["wishes"]
+                assert shown["preferences"] == full["preferences"]
             assert (reasons[0] is None) == (reasons[1] is None)
             if reasons[0] is not None:
                 assert reasons[0]["code"] == reasons[1]["code"]

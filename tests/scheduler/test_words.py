@@ -17,9 +17,9 @@ from jupyter_gpushare.scheduler.views.words.groups import (
     STATES,
     estimate_text,
     hibernation_text,
+    preferences_text,
     remark,
     state_text,
-    wishes_text,
 )
 from jupyter_gpushare.scheduler.views.words.notices import notice_text
 from jupyter_gpushare.scheduler.views.words.reasons import REASONS as WORDED
@@ -56,7 +56,7 @@ REASONS = {
     "limited": {"whose": "user:ada", "until_in": 2.5},
     "thrashing": {"holder": "k", "holder_name": "a", "yields_in": 3.0},
     "waking": {"for": 0.4, "estimate": 0.8},
-    "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
+    "dying": {"lack": GIB, "gpu": "GPU-1", "pending_reclaim": 3 * GIB},
     "returning": {"lack": GIB, "gpu": "GPU-1", "clients": 2},
     "host_memory": {"lack": GIB, "gpu": "GPU-1", "until_in": 20.0},
     "restore_failed": {"attempts": 3, "error": 999},
@@ -272,13 +272,13 @@ def test_the_page_of_all_nodes_tells_of_hibernation(event: dict[str, object], te
     assert event_text(event) == text
 
 
-def test_wishes() -> None:
+def test_preferences() -> None:
     usual = {"priority": "auto", "keep": False, "frozen": False, "memory": 0, "limit": 0.0}
-    assert wishes_text(usual) == wishes_text(None) == ""
-    assert wishes_text({**usual, "priority": "interactive", "weight": 1.0}) == "interactive"
+    assert preferences_text(usual) == preferences_text(None) == ""
+    assert preferences_text({**usual, "priority": "interactive", "weight": 1.0}) == "interactive"
     asked = {"priority": "background", "keep": True, "frozen": True, "memory": 20 * GIB}
     asked |= {"request": 0.125, "limit": 0.5, "weight": 2.0}
-    assert wishes_text({**asked, "exclusive": True}) == (
+    assert preferences_text({**asked, "exclusive": True}) == (
         "background, keep, frozen, memory 20 GiB, request 12.5 %, limit 50 %, weight 2, exclusive"
     )
 
@@ -360,14 +360,14 @@ def test_a_status_is_in_the_order_in_which_it_is_listed() -> None:
         for name, state in zip("abcd", states, strict=True)
     ]
     reason = {"code": "behind", "params": {"ahead_name": "d"}}
-    groups[1] |= {"position": 2, "reason": reason, "wishes": {"keep": True}}
+    groups[1] |= {"position": 2, "reason": reason, "preferences": {"keep": True}}
     notice = {"group": "d", "code": "new_one", "params": {}}
     said = answers.status({**NOTHING, "groups": groups, "notices": [notice]})
     assert [group["id"] for group in said["groups"]] == ["d", "b", "a", "c"]
     waits = said["groups"][1]
     assert waits["words"] == {
         "state": "waiting (2)",
-        "wishes": "keep",
+        "preferences": "keep",
         "why": "d is ahead in the queue",
     }
     assert waits["reason"] == {**reason, "text": "d is ahead in the queue"}
@@ -402,7 +402,7 @@ def test_one_state_has_one_word_everywhere() -> None:
 
 
 def test_an_idle_lease_is_no_hold() -> None:
-    assert state_text({"state": "held", "position": None}) == "idle lease"
-    assert wishes_text({"held": True}) == "on hold"
+    assert state_text({"state": "idle_lease", "position": None}) == "idle lease"
+    assert preferences_text({"on_hold": True}) == "on hold"
     assert state_text({"state": "waiting", "position": 2}) == "waiting (2)"
     assert state_text({"state": "of_a_newer_scheduler"}) == "of_a_newer_scheduler"

@@ -16,7 +16,7 @@ A part of each context stays on the GPU meanwhile.
 
 Some processes are stopped for a while, or for ever: they hear nothing, say nothing and hold what they have.
 
-People change their wishes at any time, also for groups that are not there; shares, the focus and the policy change too.
+Users change their preferences at any time, also for absent groups. Shares, the focus and the policy change, too.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Memory:
     mapped: int = 0
     #: Copies in host memory: of what left the GPU.
     host: int = 0
-    pinned: int = 0
+    unevictable: int = 0
     #: What its contexts were admitted with, as it states; and what they take beyond that (less if negative).
     context: int = 0
     surplus: int = 0
@@ -91,7 +91,7 @@ class Memory:
     left: int = 0
 
     def usage(self, gpu: str) -> ev.Usage:
-        return ev.Usage(gpu, self.promised, self.mapped, self.pinned, self.context, self.host)
+        return ev.Usage(gpu, self.promised, self.mapped, self.unevictable, self.context, self.host)
 
     @property
     def physical(self) -> int:
@@ -99,7 +99,7 @@ class Memory:
 
     @property
     def fixed(self) -> int:
-        return self.left if self.away else self.pinned + self.context + self.surplus
+        return self.left if self.away else self.unevictable + self.context + self.surplus
 
 
 @dataclass
@@ -165,8 +165,8 @@ class Process:
 
     def needs(self) -> ev.Usage:
         """What it needs to be awake, on the GPU that it was on."""
-        gpu, memory = max(self.memory.items(), key=lambda m: m[1].pinned + m[1].context)
-        return ev.Usage(gpu, 0, 0, memory.pinned, memory.context)
+        gpu, memory = max(self.memory.items(), key=lambda m: m[1].unevictable + m[1].context)
+        return ev.Usage(gpu, 0, 0, memory.unevictable, memory.context)
 
     def limit(self, gpu: str) -> int:
         return self.limits.get(gpu, ev.ALL)
@@ -195,7 +195,7 @@ class World(RuleBasedStateMachine):
         self.over_since: dict[str, float] = {}
         #: For how long memory stays, as it was before the event: who is granted now makes the others' turns longer.
         self.residency: dict[str, float] = {}
-        self.offloaded: set[str] = set()
+        self.evicted: set[str] = set()
         self.served: Counter[int] = Counter()
         self.steady = True
         #: Groups that lost memory since they were last granted: what is left serves nobody.
@@ -205,8 +205,8 @@ class World(RuleBasedStateMachine):
         #: ``off`` was on: groups were over-committed with leave, and remain so for a while.
         self.floated = False
         self.cells = 0
-        #: What people wish for each group; the server says it again to a new scheduler.
-        self.wishes: dict[str, dict[str, Any]] = {}
+        #: What users prefer for each group; the server reports it again to a new scheduler.
+        self.preferences: dict[str, dict[str, Any]] = {}
 
     # --- The machine ------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class World(RuleBasedStateMachine):
         hibernates=st.booleans(),
         residue=st.sampled_from([0, 4, 4, 20]) | st.integers(0, 150),
         dearer=st.booleans(),
-        wishes=st.lists(
+        preferences=st.lists(
             st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
             max_size=len(GROUPS),
         ),
@@ -240,7 +240,7 @@ class World(RuleBasedStateMachine):
         hibernates: bool,
         residue: int,
         dearer: bool,
-        wishes: list[dict[str, Any]],
+        preferences: list[dict[str, Any]],
     ) -> None:
         self.hibernates, self.dearer = hibernates, dearer
         self.residue = residue * MIB
@@ -250,9 +250,9 @@ class World(RuleBasedStateMachine):
         self.floated = anti_thrash == "off"
         self.foreign = dict.fromkeys(GPUS, foreign * MIB)
         self.boot()
-        for group, wish in zip(GROUPS, wishes, strict=False):
-            if "exclusive" not in wish:
-                self.adjust_as(group, wish)
+        for group, preference in zip(GROUPS, preferences, strict=False):
+            if "exclusive" not in preference:
+                self.adjust_as(group, preference)
         for group, size in zip(GROUPS, footprints, strict=False):
             process = self.join(group, GPUS[:1])
             if hibernates:
@@ -261,9 +261,9 @@ class World(RuleBasedStateMachine):
             self.ask(process, GPUS[0], size * MIB, 0, 0)
             self.settle()
             self.submit_as(process)
-        for group, wish in zip(GROUPS[: len(footprints)], wishes, strict=False):
-            if "exclusive" in wish:
-                self.adjust_as(group, wish)
+        for group, preference in zip(GROUPS[: len(footprints)], preferences, strict=False):
+            if "exclusive" in preference:
+                self.adjust_as(group, preference)
                 self.feed(ev.Cell(group, "begin", group, self.now, from_kernel=True))
 
     def boot(self) -> None:
@@ -308,7 +308,7 @@ class World(RuleBasedStateMachine):
         for decision in decisions:
             if isinstance(decision, ev.ReadDevice):
                 readings.append(decision.gpu)
-            elif isinstance(decision, ev.Stock):
+            elif isinstance(decision, ev.PreparePool):
                 assert 0 <= decision.bytes <= self.host
             elif not isinstance(decision, ev.Log):
                 process = self.processes.get(decision.client)
@@ -329,7 +329,7 @@ class World(RuleBasedStateMachine):
         group = self.core.groups[process.group]
         lease, needs, promised, exclusive = before.get(group.id, (None, {}, {}, False))
         if isinstance(decision, ev.Grant):
-            assert not group.wishes.stopped, "granted although frozen"
+            assert not group.preferences.stopped, "granted although frozen"
             assert not self.core.clients[process.number].silent, "granted although it says nothing"
             assert self.core.clients[process.number].stage == "awake", "granted although it sleeps"
             self.served[process.number] += 1
@@ -340,7 +340,7 @@ class World(RuleBasedStateMachine):
             for whose, entitlement in self.quotas_of(group):
                 on = {u for g in self.held_by(whose) for u, s in g.shares.items() if s.used}
                 assert len(on) <= entitlement.gpus, "granted beyond the quota"
-            self.offloaded.discard(group.id)
+            self.evicted.discard(group.id)
             self.broken.discard(group.id)
             self.leaving.discard(group.id)
             if any(n > 0 for n in needs.values()) and group.turn == group.lease:
@@ -369,9 +369,9 @@ class World(RuleBasedStateMachine):
                 process.lease is None or ev.Revoke(process.number, process.lease) in process.inbox
             )
             assert not any(isinstance(d, ev.Grant) for d in process.inbox)
-            if group.id in self.offloaded or group.id in self.broken:
+            if group.id in self.evicted or group.id in self.broken:
                 return
-            if group.wishes.stopped or self.core.gpus[decision.gpu].drained:
+            if group.preferences.stopped or self.core.gpus[decision.gpu].drained:
                 self.broken.add(group.id)
                 return  # it cannot go on with it, nor with what it has elsewhere
             self.broken.add(group.id)
@@ -381,7 +381,7 @@ class World(RuleBasedStateMachine):
                 return  # it waits itself: one that grows within its turn may take its memory
             if any(p.growing is not None and p.growing.urgent for p in self.processes.values()):
                 return  # a capture's need is everybody's: nobody runs before it ends
-            if group.wishes.keep and not group.spent:
+            if group.preferences.keep and not group.spent:
                 self.check_kept(group, decision.gpu)
             over = self.over_since.get(group.id)
             if over is not None and not group.cells:
@@ -412,8 +412,8 @@ class World(RuleBasedStateMachine):
             if head is None:
                 assert group.wait is None, "parked while it waits"
                 assert not group.cells, "parked within a cell"
-                assert not group.wishes.keep, "parked though it is kept"
-            elif group.wishes.keep and not group.wishes.stopped:
+                assert not group.preferences.keep, "parked though it is kept"
+            elif group.preferences.keep and not group.preferences.stopped:
                 patient = head.since + self.core.rules.keep_patience
                 assert self.now >= patient - 1e-9, "parked though it is kept"
             assert not any(s.resident for s in group.shares.values()), "parked with memory in"
@@ -426,9 +426,9 @@ class World(RuleBasedStateMachine):
                 assert not waits or verified, "checkpointed while it waits"
             assert all(w.grow is None for w in waits), "checkpointed within an allocation"
             assert group.lease is None or verified, "checkpointed under a lease"
-        elif isinstance(decision, ev.Grown) and group.wishes.memory:
+        elif isinstance(decision, ev.Grown) and group.preferences.memory:
             for gpu, share in group.shares.items():
-                most = max(group.wishes.memory, promised.get(gpu, 0))
+                most = max(group.preferences.memory, promised.get(gpu, 0))
                 assert share.promised <= most, "grown beyond the limit"
         if isinstance(decision, ev.Grown) and decision.status in ("resident", "swapped"):
             for claim in self.core.times.of(group)[:-1]:
@@ -509,7 +509,7 @@ class World(RuleBasedStateMachine):
                 # One that is being restored on another GPU is charged there.
                 elsewhere = memory.away and holding is None
                 if not self.core.clients[process.number].gone and not elsewhere:
-                    total += memory.pinned + memory.context + memory.surplus
+                    total += memory.unevictable + memory.context + memory.surplus
                 elif memory.away:
                     left += memory.left
         # Half of the reserve is there for what hibernated processes are thought to leave.
@@ -563,7 +563,7 @@ class World(RuleBasedStateMachine):
             assert gpu.coming == sum(h.evicting for h in holdings if not h.lost)
             for holding in holdings:
                 if holding.client.gone:
-                    assert (holding.pinned, holding.context, holding.resident) == (0, 0, 0)
+                    assert (holding.unevictable, holding.context, holding.resident) == (0, 0, 0)
                 assert holding.left == (
                     gpu.context_sizes.leaves(holding.took) if holding.client.gone else 0
                 )
@@ -630,7 +630,7 @@ class World(RuleBasedStateMachine):
     def nobody_runs_who_is_frozen(self) -> None:
         if hasattr(self, "core"):
             for group in self.core.groups.values():
-                assert not group.wishes.stopped or group.lease is None or group.yielding
+                assert not group.preferences.stopped or group.lease is None or group.yielding
 
     @invariant()
     def nobody_exceeds_a_quota_for_long(self) -> None:
@@ -735,7 +735,7 @@ class World(RuleBasedStateMachine):
                 process,
                 gpu,
                 memory.promised + size,
-                memory.pinned,
+                memory.unevictable,
                 extra * MIB,
                 urgent=urgent,
             )
@@ -748,7 +748,7 @@ class World(RuleBasedStateMachine):
             process = self.pick(data, free)
             gpu = self.pick_gpu(data, process)
             memory = process.on(gpu)
-            self.ask(process, gpu, memory.promised, memory.pinned + size, 0)
+            self.ask(process, gpu, memory.promised, memory.unevictable + size, 0)
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), size=(st.integers(1, 80) | st.integers(1, 400)).map(lambda n: n * MIB))
@@ -758,14 +758,14 @@ class World(RuleBasedStateMachine):
             process = self.pick(data, free)
             gpu = self.pick_gpu(data, process)
             memory = process.on(gpu)
-            self.ask(process, gpu, memory.promised, memory.pinned, 0, memory.context + size)
+            self.ask(process, gpu, memory.promised, memory.unevictable, 0, memory.context + size)
 
     def ask(
         self,
         process: Process,
         gpu: str,
         promised: int,
-        pinned: int,
+        unevictable: int,
         extra: int,
         context: int | None = None,
         urgent: bool = False,
@@ -773,7 +773,7 @@ class World(RuleBasedStateMachine):
         self.serial += 1
         memory = process.on(gpu)
         context = memory.context if context is None else context
-        least = ev.Usage(gpu, promised, memory.mapped, pinned, context)
+        least = ev.Usage(gpu, promised, memory.mapped, unevictable, context)
         process.growing = ev.Grow(
             process.number, self.serial, least, promised + extra, process.over, urgent
         )
@@ -789,7 +789,7 @@ class World(RuleBasedStateMachine):
             memory.promised = int(memory.promised * part)
             memory.mapped = min(memory.mapped, memory.promised)
             memory.host = min(memory.host, memory.promised - memory.mapped)
-            memory.pinned = int(memory.pinned * part)
+            memory.unevictable = int(memory.unevictable * part)
             process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
 
     @precondition(lambda self: self.processes)
@@ -873,7 +873,7 @@ class World(RuleBasedStateMachine):
         try:
             self.feed(ev.HibernateNow(group.id))
         except ValueError:
-            assert group.wishes.keep or group.hibernation is None
+            assert group.preferences.keep or group.hibernation is None
 
     @precondition(lambda self: self.hibernates)
     @rule(seconds=st.sampled_from([0.0, 1.0, 30.0, 30.0]))
@@ -922,11 +922,11 @@ class World(RuleBasedStateMachine):
             assert not new.physical
             process.on(order.gpu_from)
             new.promised, new.host = new.promised + old.promised, new.host + old.host
-            new.pinned, new.context, new.surplus = old.pinned, old.context, old.surplus
+            new.unevictable, new.context, new.surplus = old.unevictable, old.context, old.surplus
             new.away, new.left = True, 0
             process.moved = order.gpu_from, order.gpu_to
         for gpu, memory in process.memory.items():
-            fixed = memory.pinned + memory.context + memory.surplus
+            fixed = memory.unevictable + memory.context + memory.surplus
             if memory.away and fixed:
                 if self.steady and not self.floated:
                     # It is let in by its size where that was measured: a context may take less than it states.
@@ -1239,15 +1239,15 @@ class World(RuleBasedStateMachine):
         assert memory.promised >= grow.least.promised
         context = grow.least.context - memory.context
         # A context takes more than was thought, which the reserve is for; or less.
-        fixed = grow.least.pinned - memory.pinned + context
+        fixed = grow.least.unevictable - memory.unevictable + context
         left = min(RESERVE - self.surplus(gpu), self.room(gpu) - fixed)
         surplus = max(0, min(context // 8, left)) if self.dearer else -context // 2
         # The core has learned how much less that is.
         taken = fixed + min(0, surplus)
         if self.steady and not self.floated:
-            assert taken <= self.room(gpu), "no room for what was pinned"
+            assert taken <= self.room(gpu), "no room for what was unevictable"
         if taken <= self.room(gpu):
-            memory.pinned = grow.least.pinned
+            memory.unevictable = grow.least.unevictable
             memory.context += context
             memory.surplus += surplus
         if answer.status == "resident" and process.lease is not None and not process.arriving:
@@ -1315,24 +1315,27 @@ class World(RuleBasedStateMachine):
             holding = client.holdings.get(gpu)
             if memory is None or holding is None or client.gone:
                 continue
-            stated = (holding.resident, holding.pinned, holding.stated)
-            if stated == (memory.mapped, memory.pinned, memory.context) and not holding.unsettled:
+            stated = (holding.resident, holding.unevictable, holding.stated)
+            if (
+                stated == (memory.mapped, memory.unevictable, memory.context)
+                and not holding.unsettled
+            ):
                 taken = 0 if memory.away else memory.context + memory.surplus
                 self.feed(ev.Measured(process.number, gpu, taken))
 
     @precondition(lambda self: not self.steady)
-    @rule(gpu=st.sampled_from(GPUS), wish=st.integers(0, 400))
-    def others_use_the_gpu(self, gpu: str, wish: int) -> None:
-        self.foreign[gpu] = min(wish * MIB, self.room(gpu) + self.foreign[gpu])
+    @rule(gpu=st.sampled_from(GPUS), wanted=st.integers(0, 400))
+    def others_use_the_gpu(self, gpu: str, wanted: int) -> None:
+        self.foreign[gpu] = min(wanted * MIB, self.room(gpu) + self.foreign[gpu])
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), offload=st.booleans())
-    def release(self, data: Any, offload: bool) -> None:
+    @rule(data=st.data(), evict=st.booleans())
+    def release(self, data: Any, evict: bool) -> None:
         group = self.pick(data, list(self.processes.values())).group
         self.in_since.pop(group, None)
         self.over_since.pop(group, None)
-        self.offloaded.add(group)
-        self.feed(ev.Release(group, offload))
+        self.evicted.add(group)
+        self.feed(ev.Release(group, evict))
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data())
@@ -1341,7 +1344,7 @@ class World(RuleBasedStateMachine):
 
     @rule(
         group=st.sampled_from(GROUPS),
-        wish=st.sampled_from(
+        preference=st.sampled_from(
             [
                 {"priority": "background"},
                 {"priority": "interactive"},
@@ -1356,16 +1359,16 @@ class World(RuleBasedStateMachine):
             ]
         ),
     )
-    def adjust(self, group: str, wish: dict[str, Any]) -> None:
-        self.adjust_as(group, wish)
+    def adjust(self, group: str, preference: dict[str, Any]) -> None:
+        self.adjust_as(group, preference)
 
-    def adjust_as(self, group: str, wish: dict[str, Any]) -> None:
-        if wish.get("frozen") is False and self.core.wishes_of(group).held:
+    def adjust_as(self, group: str, preference: dict[str, Any]) -> None:
+        if preference.get("frozen") is False and self.core.preferences_of(group).on_hold:
             with pytest.raises(ValueError, match="only an administrator"):
-                self.core.handle(ev.Adjust(group, **wish, later=True), self.now)
+                self.core.handle(ev.Adjust(group, **preference, later=True), self.now)
             return
-        self.wishes.setdefault(group, {}).update(wish)
-        self.feed(ev.Adjust(group, **wish, later=True))
+        self.preferences.setdefault(group, {}).update(preference)
+        self.feed(ev.Adjust(group, **preference, later=True))
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), exclusive=st.booleans(), from_kernel=st.booleans())
@@ -1379,7 +1382,7 @@ class World(RuleBasedStateMachine):
             self.feed(ev.Cell(group.id, "begin", str(self.cells), self.now, from_kernel))
             return
         self.end_cell(group, next(iter(group.cells)), from_kernel)
-        assert not group.wishes.exclusive
+        assert not group.preferences.exclusive
 
     def end_cell(self, group: Group, cell: str, from_kernel: bool) -> None:
         if group.turn and not group.busy and group.ended_at is None:
@@ -1425,7 +1428,7 @@ class World(RuleBasedStateMachine):
     @rule(group=st.sampled_from(GROUPS), on=st.booleans())
     def hold(self, group: str, on: bool) -> None:
         self.feed(ev.Hold(group, on))
-        assert self.core.wishes_of(group).held == on
+        assert self.core.preferences_of(group).on_hold == on
 
     @rule(user=st.sampled_from(["ada", "ben"]), group=st.sampled_from(["", *GROUPS]))
     def focus(self, user: str, group: str) -> None:
@@ -1468,8 +1471,8 @@ class World(RuleBasedStateMachine):
         self.boot()
         self.in_since.clear()
         self.over_since.clear()
-        for group, wish in self.wishes.items():
-            self.feed(ev.Adjust(group, **{**wish, "exclusive": None}, later=True))
+        for group, preference in self.preferences.items():
+            self.feed(ev.Adjust(group, **{**preference, "exclusive": None}, later=True))
         for process in self.processes.values():
             process.stopped = False
             self.cut_off(process)
@@ -1539,11 +1542,11 @@ class World(RuleBasedStateMachine):
     # --- Everybody is served ----------------------------------------------------------------------
 
     def host_is_short(self) -> bool:
-        """Whether so much was pinned or taken by others that the host cannot hold what does not fit."""
+        """Whether so much was unevictable or taken by others that the host cannot hold what does not fit."""
         over = 0
         for gpu in GPUS:
             memories = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
-            fixed = sum(m.pinned + m.context + m.surplus for m in memories) + self.foreign[gpu]
+            fixed = sum(m.unevictable + m.context + m.surplus for m in memories) + self.foreign[gpu]
             over += max(0, sum(m.promised for m in memories) + fixed - (TOTAL - RESERVE))
         return over + PIECE > self.host
 
@@ -1571,7 +1574,9 @@ class World(RuleBasedStateMachine):
             fixed = sum(
                 self.stays(p, gpu)
                 if p.group != process.group and self.can_leave(p.group)
-                else p.memory[gpu].pinned + p.memory[gpu].context + max(0, p.memory[gpu].surplus)
+                else p.memory[gpu].unevictable
+                + p.memory[gpu].context
+                + max(0, p.memory[gpu].surplus)
                 for p in self.processes.values()
                 if gpu in p.memory and p.group not in stopped
             )
@@ -1580,7 +1585,7 @@ class World(RuleBasedStateMachine):
                 self.most_of(p, gpu) for p in self.processes.values() if p.group in stopped
             )
             growth = max(
-                (p.growing.least.pinned + p.growing.least.context * 9 // 8 for p in self.processes.values()
+                (p.growing.least.unevictable + p.growing.least.context * 9 // 8 for p in self.processes.values()
                  if p.growing and p.growing.least.gpu == gpu), default=0,
             )  # fmt: skip
             footprint = sum(
@@ -1600,7 +1605,7 @@ class World(RuleBasedStateMachine):
 
     def sleeps_for_lease(self, group: Group) -> bool:
         """Whether a group is woken in the turn of its lease, and gets none since it is frozen."""
-        return group.wishes.stopped and group.wait is not None and not group.ends
+        return group.preferences.stopped and group.wait is not None and not group.ends
 
     def can_leave(self, name: str) -> bool:
         """Whether a group that does not run can hibernate, as far as its processes and the driver are concerned."""
@@ -1618,12 +1623,12 @@ class World(RuleBasedStateMachine):
         grow = process.growing
         said = [memory.usage(gpu)]
         if holding is not None:
-            said.append(ev.Usage(gpu, holding.promised, 0, holding.pinned, holding.context))
+            said.append(ev.Usage(gpu, holding.promised, 0, holding.unevictable, holding.context))
         if grow is not None and grow.least.gpu == gpu:
             said.append(replace(grow.least, promised=grow.most))
         return (
             max(u.promised for u in said)
-            + max(u.pinned for u in said)
+            + max(u.unevictable for u in said)
             + max(u.context for u in said)
         )
 
@@ -1664,7 +1669,7 @@ class World(RuleBasedStateMachine):
         waiting = {
             p.number
             for p in self.processes.values()
-            if p.waiting and not self.core.groups[p.group].wishes.stopped
+            if p.waiting and not self.core.groups[p.group].preferences.stopped
         }
         growing = {p.number for p in self.processes.values() if p.growing}
         # One that is to be awake for the lease that it waits for is frozen as its wait is.

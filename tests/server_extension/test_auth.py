@@ -61,7 +61,7 @@ async def status_of(
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
-    posts = ("release", "offload", "hibernate", "wake", "adjust", "settings", "focus")
+    posts = ("release", "evict", "hibernate", "wake", "adjust", "settings", "focus")
     assert sorted(found) == [
         ("DELETE", "gpushare/api/watchers/page"),
         *(("GET", f"gpushare/api/{name}") for name in ("changes", "explain", "shares", "status")),

@@ -119,13 +119,13 @@ def test_nothing_of_it_is_on_the_gpu_and_the_next_cell_finds_all_as_it_was(
     group = notebook.group
     assert group is not None
     (share,) = group["gpus"]
-    assert (share["resident"], share["context"], share["pinned"]) == (0, 0, 0)
+    assert (share["resident"], share["context"], share["unevictable"]) == (0, 0, 0)
     assert share["swapped"] == share["footprint"] >= 4 * MIB
     assert group["hibernation"]["state"] == "hibernated"
     # A context alone takes 16 MiB; 4 MiB are left of a process that is checkpointed.
     until(lambda: lab.status()["gpus"][0]["used"] <= 4 * MIB, "the GPU's memory is free")
     assert notebook.value("(answer, data.read() == known)") == (42, True)
-    assert notebook.state in ("idle", "held", "running")
+    assert notebook.state in ("idle", "idle_lease", "running")
     assert events(folder, notebook, "hibernate")
     assert events(folder, notebook, "wake")
 
@@ -146,7 +146,7 @@ def test_it_hibernates_by_itself_unless_it_is_to_be_kept(lab: Lab, notebook: Not
         lab.post("gpushare/api/settings", {"hibernate_after": 0.1})
         try:
             until(lambda: notebook.state == "hibernated", "the other is hibernated")
-            assert kept.state in ("held", "idle")
+            assert kept.state in ("idle_lease", "idle")
             assert lab.status()["settings"]["hibernate_after"] == 0.1
         finally:
             lab.post("gpushare/api/settings", {"hibernate_after": LONG})

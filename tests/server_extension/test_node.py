@@ -247,7 +247,7 @@ async def test_of_others_nothing_is_remembered(
 
             async def seen() -> Any:
                 groups = (await get_status())["groups"]
-                return [group for group in groups if group["wishes"]["keep"]]
+                return [group for group in groups if group["preferences"]["keep"]]
 
             (group,) = await eventually(seen)
             assert (group["id"] != "bens", group["sessions"]) == (True, [])
@@ -255,7 +255,7 @@ async def test_of_others_nothing_is_remembered(
             await served.request("adjust", group=kernel.id, keep=True, later=True)
 
             async def noted() -> bool:
-                return kernel.id in served._wishes._wishes
+                return kernel.id in served._preferences._preferences
 
             await eventually(noted)
-            assert set(served._wishes._wishes) == {kernel.id}
+            assert set(served._preferences._preferences) == {kernel.id}

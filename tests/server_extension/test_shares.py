@@ -197,8 +197,8 @@ async def test_a_kernel_that_was_there_before_the_scheduler_states_its_own(
 
     async def stated() -> bool:
         later = {"group": kernel.id, "later": True, "keep": False}
-        wishes = of_another(extension, "adjust", **later)["wishes"]
-        return bool(wishes["request"] == 0.25)
+        preferences = of_another(extension, "adjust", **later)["preferences"]
+        return bool(preferences["request"] == 0.25)
 
     await eventually(stated)
     assert provisioner._untold == {}

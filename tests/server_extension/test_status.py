@@ -185,17 +185,19 @@ async def test_release_ends_the_burst(
     waiter.take()
 
 
-async def test_offload_moves_the_memory_out(holder: FakeClient, jp_fetch: Fetch) -> None:
+async def test_evict_evicts_the_memory(holder: FakeClient, jp_fetch: Fetch) -> None:
     # By its name, as people write it.
-    assert (await post(jp_fetch, "offload", '{"group": "train.ipynb"}'))[0] == 200
+    assert (await post(jp_fetch, "evict", '{"group": "train.ipynb"}'))[0] == 200
     holder.expect(ev.Revoke)
     holder.release()
     held = holder.usage.resident if holder.usage else 0
     assert holder.evict().bytes == held > 0
 
 
-async def test_wishes_are_taken(holder: FakeClient, jp_fetch: Fetch, get_status: GetStatus) -> None:
-    wishes = {
+async def test_preferences_are_taken(
+    holder: FakeClient, jp_fetch: Fetch, get_status: GetStatus
+) -> None:
+    preferences = {
         "priority": "background",
         "keep": True,
         "frozen": False,
@@ -204,16 +206,24 @@ async def test_wishes_are_taken(holder: FakeClient, jp_fetch: Fetch, get_status:
         "limit": 0.5,
         "weight": 2.0,
     }
-    code, answer = await post(jp_fetch, "adjust", json.dumps({"group": "first", **wishes}))
+    code, answer = await post(jp_fetch, "adjust", json.dumps({"group": "first", **preferences}))
     assert code == 200
-    assert answer == {"group": "first", "wishes": {**wishes, "held": False, "exclusive": False}}
+    assert answer == {
+        "group": "first",
+        "preferences": {**preferences, "on_hold": False, "exclusive": False},
+    }
     (group,) = (await get_status())["groups"]
-    assert group["wishes"] == answer["wishes"]
+    assert group["preferences"] == answer["preferences"]
     assert group["class"] == "background"
     assert group["user"] == pwd.getpwuid(os.getuid()).pw_name
     # What is left out stays.
     code, answer = await post(jp_fetch, "adjust", '{"group": "train.ipynb", "keep": false}')
-    assert answer["wishes"] == {**wishes, "keep": False, "held": False, "exclusive": False}
+    assert answer["preferences"] == {
+        **preferences,
+        "keep": False,
+        "on_hold": False,
+        "exclusive": False,
+    }
 
 
 async def test_settings_are_taken(
@@ -262,7 +272,7 @@ async def test_settings_are_taken(
         ("settings", '{"hibernate_after": -1}', "hibernate_after"),
         ("settings", '{"hibernate_after": "never"}', "hibernate_after"),
         ("settings", '{"reserve": 1}', "reserve"),
-        ("release", '{"group": "first", "offload": true}', "offload"),
+        ("release", '{"group": "first", "evict": true}', "evict"),
     ],
 )
 async def test_a_bad_wish_is_answered_in_words(
@@ -273,7 +283,7 @@ async def test_a_bad_wish_is_answered_in_words(
     assert words in answer["message"]
 
 
-@pytest.mark.parametrize("op", ["release", "offload", "hibernate", "wake"])
+@pytest.mark.parametrize("op", ["release", "evict", "hibernate", "wake"])
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -292,7 +302,7 @@ async def test_a_bad_request_is_answered_in_words(
     assert words in answer["message"]
 
 
-@pytest.mark.parametrize("op", ["release", "offload", "hibernate", "wake", "adjust", "explain"])
+@pytest.mark.parametrize("op", ["release", "evict", "hibernate", "wake", "adjust", "explain"])
 @pytest.mark.parametrize("group", ["nobody", "100%"])
 async def test_a_group_that_is_not_there_is_not_found(
     scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, group: str

@@ -260,8 +260,8 @@ ok(D.cuMemSetAccess(int(reserved) + 2 * GRAIN, GRAIN, [access], 1))
 
 host = np.zeros(1 << 20, np.uint8)
 ok(D.cuMemHostRegister(host.ctypes.data, host.nbytes, 0))
-pinned = ok(D.cuMemHostAlloc(4096, 0))
-ctypes.memset(pinned, 9, 4096)
+page_locked = ok(D.cuMemHostAlloc(4096, 0))
+ctypes.memset(page_locked, 9, 4096)
 
 array_of = D.CUDA_ARRAY_DESCRIPTOR()
 array_of.Width, array_of.Height = 64, 0
@@ -336,7 +336,7 @@ ok(D.cuEventRecord(last, stream))
 ok(D.cuEventSynchronize(last))
 assert (read(numbers, 256) == 3).all()
 # Registered and allocated host memory.
-assert ctypes.string_at(pinned, 4096) == bytes([9]) * 4096
+assert ctypes.string_at(page_locked, 4096) == bytes([9]) * 4096
 ok(D.cuMemcpyDtoHAsync(host.ctypes.data, plain, host.nbytes, stream))
 ok(D.cuStreamSynchronize(stream))
 assert (host == contents[int(plain)][: host.size]).all()

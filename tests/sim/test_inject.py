@@ -170,12 +170,12 @@ def test_a_copy_that_fails_later(machine: Machine) -> None:
         PARTS
         + """
 ok(driver.cuMemsetD32(block, 1, SIZE // 4))
-pinned = ok(driver.cuMemHostAlloc(SIZE, 0))
-mirror = np.ctypeslib.as_array((ctypes.c_uint32 * (SIZE // 4)).from_address(pinned))
+page_locked = ok(driver.cuMemHostAlloc(SIZE, 0))
+mirror = np.ctypeslib.as_array((ctypes.c_uint32 * (SIZE // 4)).from_address(page_locked))
 mirror[:] = 5
 
 def copy():
-    ok(driver.cuMemcpyDtoHAsync(pinned, block, SIZE, raw))
+    ok(driver.cuMemcpyDtoHAsync(page_locked, block, SIZE, raw))
 
 def told(ask):
     assert fail("cuMemcpyDtoHAsync:1=ILLEGAL_ADDRESS/later") == 0
@@ -207,7 +207,7 @@ ok(driver.cuStreamSynchronize(raw))
 assert (mirror == 1).all(), "the context lives"
 assert fail("cuMemcpyDtoH/later") == 0
 mirror[:] = 5
-assert error(driver.cuMemcpyDtoH(pinned, block, SIZE)) == 999, "a synchronous call is told at once"
+assert error(driver.cuMemcpyDtoH(page_locked, block, SIZE)) == 999, "a synchronous call is told at once"
 assert (mirror == 5).all()
 """,
     )

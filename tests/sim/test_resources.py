@@ -174,10 +174,10 @@ assert error(driver.cuMemHostGetFlags(at + 4096)) == 1, "only of memory that the
 ok(driver.cuMemHostUnregister(at + 4096))
 assert error(driver.cuMemHostGetDevicePointer(at + 4096, 0)) == 1
 ok(driver.cuMemHostRegister(at, SIZE, 0))
-pinned = ok(driver.cuMemHostAlloc(SIZE, 2))
-assert ok(driver.cuMemHostGetFlags(pinned)) & 2 and type_of(pinned) == HOST_TYPE
-assert error(driver.cuMemHostRegister(pinned, SIZE, 0)) == 712
-assert error(driver.cuMemHostUnregister(pinned)) == 713
+page_locked = ok(driver.cuMemHostAlloc(SIZE, 2))
+assert ok(driver.cuMemHostGetFlags(page_locked)) & 2 and type_of(page_locked) == HOST_TYPE
+assert error(driver.cuMemHostRegister(page_locked, SIZE, 0)) == 712
+assert error(driver.cuMemHostUnregister(page_locked)) == 713
 """,
     )
 
@@ -189,10 +189,10 @@ def test_kernels_use_mapped_host_memory(machine: Machine) -> None:
         + """
 stream = device.create_stream()
 kernel = compile(ADD).get_kernel("add")
-pinned = ok(driver.cuMemHostAlloc(SIZE, 2))
-data = np.ctypeslib.as_array((ctypes.c_float * (SIZE // 4)).from_address(pinned))
+page_locked = ok(driver.cuMemHostAlloc(SIZE, 2))
+data = np.ctypeslib.as_array((ctypes.c_float * (SIZE // 4)).from_address(page_locked))
 data[:] = 3
-run_add(stream, kernel, ok(driver.cuMemHostGetDevicePointer(pinned, 0)), SIZE // 4)
+run_add(stream, kernel, ok(driver.cuMemHostGetDevicePointer(page_locked, 0)), SIZE // 4)
 stream.sync()
 assert (data == 4).all()
 """,
@@ -216,7 +216,7 @@ assert spent("pin_ns", lambda: ok(driver.cuMemHostRegister(at, SIZE, 0))) == SEC
 assert spent("in_ns", lambda: write(block, plain)) == SECOND * SIZE // (4 << 30)
 assert spent("out_ns", lambda: ok(driver.cuMemcpyDtoH(at, block, SIZE))) == SECOND * SIZE // (4 << 30)
 assert spent("pin_ns", lambda: ok(driver.cuMemHostAlloc(SIZE, 0))) == SECOND * SIZE // (2 << 30)
-assert spent("pinned", lambda: ok(driver.cuMemAllocHost(SIZE))) == SIZE
+assert spent("page_locked", lambda: ok(driver.cuMemAllocHost(SIZE))) == SIZE
 ok(driver.cuMemHostUnregister(at))
 assert spent("out_ns", lambda: ok(driver.cuMemcpyDtoH(at, block, SIZE))) == SECOND * SIZE // (1 << 30)
 """,
@@ -229,7 +229,7 @@ before = counters().in_ns
 write(block, plain)
 assert counters().in_ns - before == 1_000_000_000 * SIZE // (4 << 30), "no slower by default"
 ok(driver.cuMemHostRegister(plain.ctypes.data, SIZE, 0))
-assert counters().pin_ns == 0 and counters().pinned == SIZE
+assert counters().pin_ns == 0 and counters().page_locked == SIZE
 """,
     )
 
@@ -240,12 +240,12 @@ def test_the_copy_engines_work_at_once_across_processes(machine: Machine, talk: 
     device = use()
     stream = ok(driver.cuStreamCreate(1))
     block = ok(driver.cuMemAlloc(SIZE))
-    pinned = ok(driver.cuMemHostAlloc(SIZE, 0))
+    page_locked = ok(driver.cuMemHostAlloc(SIZE, 0))
     def submit(into):
         if into:
-            ok(driver.cuMemcpyHtoDAsync(block, pinned, SIZE, stream))
+            ok(driver.cuMemcpyHtoDAsync(block, page_locked, SIZE, stream))
         else:
-            ok(driver.cuMemcpyDtoHAsync(pinned, block, SIZE, stream))
+            ok(driver.cuMemcpyDtoHAsync(page_locked, block, SIZE, stream))
     say()
     for line in sys.stdin:
         if line.strip() == "query":

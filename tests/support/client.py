@@ -143,7 +143,7 @@ class FakeClient:
         assert frame.type == protocol.PLACED, frame
         return decode_placed(frame.body)
 
-    def grow(self, promised: int, *, context: int = 0, pinned: int = 0) -> ev.Grown:
+    def grow(self, promised: int, *, context: int = 0, unevictable: int = 0) -> ev.Grown:
         """Ask for as much as then is promised in all, and take it if it is given."""
         assert self.usage is not None
         self._serial += 1
@@ -151,7 +151,7 @@ class FakeClient:
             self.usage,
             promised=promised,
             context=self.usage.context + context,
-            pinned=self.usage.pinned + pinned,
+            unevictable=self.usage.unevictable + unevictable,
         )
         self.send(ev.Grow(self.number, self._serial, least, promised))
         grown = self.expect(ev.Grown)

@@ -10,7 +10,7 @@ from jupyter_gpushare.scheduler.core.ledger import Ledger
 from jupyter_gpushare.scheduler.views.estimates import Forecast
 from jupyter_gpushare.scheduler.views.status import status
 
-PARTS = ("resident", "pinned", "contexts", "foreign", "ghosts", "free")
+PARTS = ("resident", "unevictable", "contexts", "foreign", "pending_reclaim", "free")
 
 
 def validate(core: Core) -> None:
@@ -38,7 +38,7 @@ def check(said: dict[str, Any]) -> None:
         assert gpu["used"] + gpu["free"] == gpu["total"], gpu
         assert gpu["available"] <= gpu["free"], gpu
         shares = [s for g in said["groups"] for s in g["gpus"] if s["uuid"] == gpu["uuid"]]
-        for part, whole in (("resident", "resident"), ("pinned", "pinned")):
+        for part, whole in (("resident", "resident"), ("unevictable", "unevictable")):
             assert sum(share[part] for share in shares) == gpu[whole], (gpu, shares)
         assert sum(share["context"] for share in shares) <= gpu["contexts"], (gpu, shares)
     totals = {gpu["uuid"]: gpu["total"] for gpu in said["gpus"]}
@@ -60,7 +60,7 @@ def check_wait(group: dict[str, Any], totals: dict[str, int]) -> None:
         assert params["lack"] <= params.get("need", params["lack"]), group
     if "arrived" in params:
         assert params["arrived"] <= params["footprint"], group
-    for key in ("fixed", "foreign", "ghosts"):
+    for key in ("fixed", "foreign", "pending_reclaim"):
         if key in params:
             assert 0 <= params[key] <= totals[params["gpu"]], group
     estimate = group["estimate"]

@@ -199,9 +199,9 @@ class Notebook:
         """Shut it down."""
         self._lab.delete(f"api/kernels/{self.id}")
 
-    def do(self, op: str, **wishes: Any) -> Any:
+    def do(self, op: str, **preferences: Any) -> Any:
         """Ask something for it as the panel does."""
-        return self._lab.post(f"gpushare/api/{op}", {"group": self.id, **wishes})
+        return self._lab.post(f"gpushare/api/{op}", {"group": self.id, **preferences})
 
     @property
     def group(self) -> dict[str, Any] | None:

@@ -406,7 +406,7 @@ class Worker:
             "copied_out",
             "kernels",
             "injected",
-            "pinned",
+            "unevictable",
             "pin_ns",
             "remote",
             "written_back",

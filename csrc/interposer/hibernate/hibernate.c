@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 /* More than this besides the contexts is not worth the time that its way to the host and back takes. */
-static const uint64_t most_pinned = UINT64_C(256) << 20;
+static const uint64_t most_unevictable = UINT64_C(256) << 20;
 
 static uint32_t shares, manages, communicates;
 static uint64_t took;
@@ -83,11 +83,11 @@ unsigned gs_hibernate_needs(struct gpushare_usage *needs)
     if (count != 0)
         memcpy(needs->gpu, usages[0].gpu, sizeof(needs->gpu)); /* one that uses none needs nothing of it */
     for (unsigned i = 0; i < count; i++) {
-        if (usages[i].promised == 0 && usages[i].pinned == 0 && usages[i].context == 0)
+        if (usages[i].promised == 0 && usages[i].unevictable == 0 && usages[i].context == 0)
             continue;
         used++;
         memcpy(needs->gpu, usages[i].gpu, sizeof(needs->gpu));
-        needs->pinned = usages[i].pinned;
+        needs->unevictable = usages[i].unevictable;
         needs->context = usages[i].context;
     }
     uint64_t least = __atomic_load_n(&took, __ATOMIC_RELAXED);
@@ -114,8 +114,8 @@ enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs)
         return GPUSHARE_PARKING_IPC;
     if (__atomic_load_n(&manages, __ATOMIC_RELAXED) || gs_memory_oversubscribed())
         return GPUSHARE_PARKING_MANAGED;
-    if (needs->pinned > most_pinned)
-        return GPUSHARE_PARKING_PINNED;
+    if (needs->unevictable > most_unevictable)
+        return GPUSHARE_PARKING_UNEVICTABLE;
     return gs_capture_open() ? GPUSHARE_PARKING_CAPTURE : GPUSHARE_PARKING_DONE;
 }
 
@@ -180,7 +180,7 @@ static int spawn(const char *program, const char *path, int output, pid_t *child
     for (size_t i = 0; i < sizeof(needed.gpu); i++)
         snprintf(needs + 2 * i, 3, "%02x", needed.gpu[i]);
     snprintf(needs + 2 * sizeof(needed.gpu), sizeof(needs) - 2 * sizeof(needed.gpu), "=%llu",
-             (unsigned long long)(needed.context + needed.pinned));
+             (unsigned long long)(needed.context + needed.unevictable));
     char *const arguments[] = {(char *)program, "--driver", (char *)path, "--wake", pid, needs, NULL};
     sigset_t none, all;
     sigemptyset(&none);

@@ -177,7 +177,7 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
     counted->bytes = requirement(descriptor, levels, counted);
     if (counted->bytes == 0)
         counted->bytes = estimate(descriptor, levels);
-    CUresult result = gs_memory_pin(device, counted->bytes);
+    CUresult result = gs_memory_reserve_unevictable(device, counted->bytes);
     if (result == CUDA_SUCCESS)
         *entry = counted;
     else
@@ -189,7 +189,7 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
 static void forget(struct array *entry)
 {
     if (entry != NULL)
-        gs_memory_unpin(entry->device, entry->bytes);
+        gs_memory_release_unevictable(entry->device, entry->bytes);
     free(entry);
 }
 
@@ -219,7 +219,7 @@ static CUresult made(CUresult result, const void *handle, struct array *entry)
         entry->node.key = (uintptr_t)handle;
         put(entry);
     } else {
-        gs_memory_unpin(entry->device, entry->bytes);
+        gs_memory_release_unevictable(entry->device, entry->bytes);
         set_aside(entry);
     }
     return result;

@@ -57,7 +57,7 @@ static void settle(bool trimmed)
         uint64_t counted = graphs.counted[device], reserved = reserved_on(device);
         if (reserved > counted || trimmed) {
             graphs.counted[device] = reserved;
-            gs_memory_count_pinned(device, (int64_t)(reserved - counted));
+            gs_memory_count_unevictable(device, (int64_t)(reserved - counted));
         }
     }
     gs_mutex_unlock(&graphs.lock);
@@ -149,12 +149,12 @@ static CUresult admit_on(CUgraphExec handle, CUdevice device)
     uint64_t booked = 0, missing, counted;
     CUresult result = CUDA_SUCCESS;
     while (result == CUDA_SUCCESS && (missing = count_booked(handle, device, booked)) > booked) {
-        result = gs_memory_pin(device, missing - booked);
+        result = gs_memory_reserve_unevictable(device, missing - booked);
         booked = result == CUDA_SUCCESS ? missing : booked;
     }
     counted = result == CUDA_SUCCESS ? missing : 0;
     if (booked != counted)
-        gs_memory_unpin(device, booked - counted);
+        gs_memory_release_unevictable(device, booked - counted);
     return result;
 }
 

@@ -125,7 +125,7 @@ static void give_block(struct gs_block *block, size_t offset, void *argument)
     struct offer offer = {.size = block->size,
                           .piece_size = block->piece_size,
                           .offset = offset,
-                          .pieces = block->pinned ? block->piece_count : 0};
+                          .pieces = block->unevictable ? block->piece_count : 0};
     if (AGAIN(send(fd, &offer, sizeof(offer), MSG_NOSIGNAL)) != sizeof(offer))
         return;
     GS_LEAVES_CAPTURES_ALONE;

@@ -2,7 +2,7 @@
 /*
  * CUDA's IPC of memory, for ours: the driver refuses it for memory that is mapped, so that a handle names the process,
  * its socket and the allocation, and whoever opens it asks there for descriptors of the physical memory, which is then
- * pinned. Both processes must run under the interposer; handles of others are the driver's.
+ * unevictable. Both processes must run under the interposer; handles of others are the driver's.
  */
 #ifndef GPUSHARE_HOOKS_IPC_H
 #define GPUSHARE_HOOKS_IPC_H

@@ -21,7 +21,7 @@ struct pool {
     bool emulated, usual;     /* usual: the device's own, which cannot be destroyed */
     uint64_t used, most_used; /* emulated */
     uint64_t most;            /* that may be used; 0: it has no bound of its own */
-    uint64_t counted;         /* the driver's: bytes that are counted as pinned */
+    uint64_t counted;         /* the driver's: bytes that are counted as unevictable */
 };
 
 struct gs_pooled {
@@ -202,7 +202,7 @@ static void retire_locked(struct pool *pool)
     if (pool == NULL)
         return;
     each_allocation(orphan, pool);
-    gs_memory_count_pinned(pool->device, -(int64_t)pool->counted);
+    gs_memory_count_unevictable(pool->device, -(int64_t)pool->counted);
     free(pool);
 }
 
@@ -231,7 +231,7 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
     gs_mutex_unlock(&pools.lock);
     if (!fits)
         return CUDA_SUCCESS;
-    CUresult result = gs_memory_pin(device, size);
+    CUresult result = gs_memory_reserve_unevictable(device, size);
     if (result != CUDA_SUCCESS)
         return result;
     gs_mutex_lock(&pools.lock);
@@ -241,7 +241,7 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
         pool->counted += size;
     gs_mutex_unlock(&pools.lock);
     if (!same)
-        gs_memory_unpin(device, size);
+        gs_memory_release_unevictable(device, size);
     return CUDA_SUCCESS;
 }
 
@@ -254,7 +254,7 @@ void gs_pool_settle(void)
         if (pool->emulated)
             continue;
         uint64_t reserved = reserved_by(pool);
-        gs_memory_count_pinned(pool->device, (int64_t)(reserved - pool->counted));
+        gs_memory_count_unevictable(pool->device, (int64_t)(reserved - pool->counted));
         pool->counted = reserved;
     }
     gs_mutex_unlock(&pools.lock);

@@ -9,28 +9,28 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-CUresult gs_memory_pin(CUdevice ordinal, size_t bytes)
+CUresult gs_memory_reserve_unevictable(CUdevice ordinal, size_t bytes)
 {
     struct gs_device *device = gs_device_of(ordinal);
     return device != NULL ? gs_device_book(device, 0, bytes, 0) : CUDA_ERROR_INVALID_DEVICE;
 }
 
-void gs_memory_count_pinned(CUdevice ordinal, int64_t bytes)
+void gs_memory_count_unevictable(CUdevice ordinal, int64_t bytes)
 {
     struct gs_device *device = gs_device_of(ordinal);
     if (device == NULL || bytes == 0)
         return;
     gs_mutex_lock(&gs_memory_lock);
     if (bytes < 0)
-        gs_device_subtract_locked(&device->usage.pinned, -(uint64_t)bytes);
+        gs_device_subtract_locked(&device->usage.unevictable, -(uint64_t)bytes);
     else
-        device->usage.pinned += (uint64_t)bytes;
+        device->usage.unevictable += (uint64_t)bytes;
     device->usage_changed = true;
     gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();
 }
 
-void gs_memory_unpin(CUdevice ordinal, size_t bytes)
+void gs_memory_release_unevictable(CUdevice ordinal, size_t bytes)
 {
     struct gs_device *device = gs_device_of(ordinal);
     if (device != NULL)

@@ -13,11 +13,11 @@ struct gs_device;
 struct gs_slot;
 
 /* Unevictable bytes: waits until there is room. */
-CUresult gs_memory_pin(CUdevice device, size_t bytes);
-void gs_memory_unpin(CUdevice device, size_t bytes);
+CUresult gs_memory_reserve_unevictable(CUdevice device, size_t bytes);
+void gs_memory_release_unevictable(CUdevice device, size_t bytes);
 
 /* The same for bytes that were taken already: `bytes` may be negative. */
-void gs_memory_count_pinned(CUdevice device, int64_t bytes);
+void gs_memory_count_unevictable(CUdevice device, int64_t bytes);
 
 /*
  * A context may begin; it has: what the GPU has in use beyond it is others', which the scheduler cannot tell before; it

@@ -21,7 +21,7 @@ struct gs_allocation {
     struct gs_device *device;
     CUcontext context;      /* NULL: of a pool, and the device has no context at present */
     bool of_pool;           /* it goes with the device, not with the context */
-    struct gs_block *block; /* NULL: of the `plain` backend, pinned */
+    struct gs_block *block; /* NULL: of the `plain` backend, unevictable */
     struct gs_range *range; /* NULL: has the block to itself */
     struct gs_allocation *next, **link;
     bool freed;                  /* by the application: it goes once nothing uses it any more */

@@ -38,7 +38,7 @@ struct gs_block {
     CUcontext context;
     bool moving, doomed;
     unsigned flights;            /* pieces that the mover has under way */
-    bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
+    bool unevictable;            /* shared with others: stays on the GPU, counted as unevictable */
     bool of_pool;                /* stream-ordered memory: it outlives its context */
     struct gs_vmm_handle *owner; /* backends/vmm.c's */
     bool written_off;            /* its context has failed: it has no memory and is not counted any more */

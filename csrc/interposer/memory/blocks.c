@@ -263,7 +263,7 @@ struct loss {
 static void lose_context(struct gs_block *block, void *argument)
 {
     const struct loss *loss = argument;
-    if (block->pinned)
+    if (block->unevictable)
         return;
     gs_mutex_lock(&gs_memory_lock);
     block->context = block->owner != NULL ? loss->other : NULL;
@@ -287,7 +287,7 @@ void gs_block_destroy(struct gs_device *device, struct gs_block *block)
         gs_block_free(block);
         return;
     }
-    if (block->pinned) {
+    if (block->unevictable) {
         gs_device_unbook(device, 0, block->size, 0);
     } else {
         gs_mutex_lock(&gs_memory_lock);
@@ -425,16 +425,16 @@ CUresult gs_block_pin_locked(struct gs_block *block)
     for (unsigned i = 0; i < block->piece_count; i++)
         if (block->pieces[i].state != GS_PIECE_RESIDENT)
             return CUDA_ERROR_OUT_OF_MEMORY;
-    if (block->pinned)
+    if (block->unevictable)
         return CUDA_SUCCESS;
     while (device->ordinal != block->ordinal)
         device++;
     /* Under the lease its bytes have their room already: they only change their name. */
-    block->pinned = true;
+    block->unevictable = true;
     gs_device_subtract_locked(&device->footprint, block->size);
     gs_device_subtract_locked(&device->usage.promised, block->size);
     gs_device_subtract_locked(&device->usage.resident, block->size);
-    device->usage.pinned += block->size;
+    device->usage.unevictable += block->size;
     device->usage_changed = true;
     return CUDA_SUCCESS;
 }

@@ -95,9 +95,9 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
                      void *argument);
 
 /*
- * The block stays on the GPU for good, and counts as pinned. The caller is inside the gate. CUDA_ERROR_OUT_OF_MEMORY:
- * it has no memory after all. CUDA_ERROR_NOT_READY: another thread moved or held it, and gs_memory_lock was given up
- * until that may have ended. Then the block may be gone: the caller looks it up again.
+ * The block stays on the GPU for good, and counts as unevictable. The caller is inside the gate.
+ * CUDA_ERROR_OUT_OF_MEMORY: it has no memory after all. CUDA_ERROR_NOT_READY: another thread moved or held it, and
+ * gs_memory_lock was given up until that may have ended. Then the block may be gone: the caller looks it up again.
  */
 CUresult gs_block_pin_locked(struct gs_block *block);
 

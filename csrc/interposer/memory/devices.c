@@ -117,7 +117,7 @@ bool gs_device_find_moved(uint8_t from[16], uint8_t to[16])
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known && !moved; i++) {
         const struct gpushare_usage *usage = &gs_devices[i].usage;
         CUuuid uuid;
-        moved = usage->promised + usage->pinned + usage->context != 0 &&
+        moved = usage->promised + usage->unevictable + usage->context != 0 &&
                 GS_REAL(cuDeviceGetUuid_v2)(&uuid, gs_devices[i].ordinal) == CUDA_SUCCESS &&
                 memcmp(uuid.bytes, usage->gpu, sizeof(usage->gpu)) != 0;
         if (moved) {
@@ -293,20 +293,20 @@ void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes)
 }
 #endif
 
-CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
+CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t unevictable, uint64_t context)
 {
     CUresult result = CUDA_SUCCESS;
     /* Can never fit; nor would the sums be right of what is near the end of numbers. */
-    if (evictable > MOST_BYTES || pinned > MOST_BYTES)
+    if (evictable > MOST_BYTES || unevictable > MOST_BYTES)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t cancels = begin_growth();
     gs_mutex_lock(&gs_memory_lock);
     uint64_t footprint = device->footprint + evictable;
-    if (footprint > device->usage.promised || pinned != 0 || context != 0) {
+    if (footprint > device->usage.promised || unevictable != 0 || context != 0) {
         struct gpushare_usage least = gs_device_usage_locked(device);
         if (footprint > least.promised)
             least.promised = footprint;
-        least.pinned += pinned;
+        least.unevictable += unevictable;
         least.context += context;
         uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
@@ -320,8 +320,8 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         }
         /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */
         uint64_t cap = gs_session_cap();
-        bool within = cap == 0 || least.promised + least.pinned <= cap;
-        bool fits = least.promised + least.pinned + least.context <= device->total || gs_memory_oversubscribes();
+        bool within = cap == 0 || least.promised + least.unevictable <= cap;
+        bool fits = least.promised + least.unevictable + least.context <= device->total || gs_memory_oversubscribes();
         if (result == CUDA_SUCCESS && !(within && fits))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         gs_mutex_lock(&gs_memory_lock);
@@ -330,7 +330,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
     }
     if (result == CUDA_SUCCESS) {
         device->footprint += evictable;
-        device->usage.pinned += pinned;
+        device->usage.unevictable += unevictable;
         device->usage.context += context;
     }
     gs_mutex_unlock(&gs_memory_lock);
@@ -364,11 +364,11 @@ bool gs_devices_promise_now(void)
     return there;
 }
 
-void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
+void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t unevictable, uint64_t context)
 {
     gs_mutex_lock(&gs_memory_lock);
     gs_device_subtract_locked(&device->footprint, evictable);
-    gs_device_subtract_locked(&device->usage.pinned, pinned);
+    gs_device_subtract_locked(&device->usage.unevictable, unevictable);
     gs_device_subtract_locked(&device->usage.context, context);
     device->usage_changed = true;
     gs_mutex_unlock(&gs_memory_lock);
@@ -381,7 +381,7 @@ bool gs_devices_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total
     if (device == NULL)
         return false;
     gs_mutex_lock(&gs_memory_lock);
-    *footprint = device->footprint + device->usage.pinned + device->usage.context;
+    *footprint = device->footprint + device->usage.unevictable + device->usage.context;
     *total = device->total;
     gs_mutex_unlock(&gs_memory_lock);
     return true;

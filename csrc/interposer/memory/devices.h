@@ -73,10 +73,10 @@ void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes);
 void gs_device_forget_contexts(void);
 
 /*
- * Asks for `evictable` more bytes of footprint, and for `pinned` and `context` more of the others, and books them.
+ * Asks for `evictable` more bytes of footprint, and for `unevictable` and `context` more of the others, and books them.
  * Only what the promise does not cover is asked for. May wait (see promises.h), and prints why it was refused.
  */
-CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
+CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t unevictable, uint64_t context);
 
 /* Prints that one allocation of `size` bytes is larger than the GPU, at most once a second. */
 void gs_device_say_too_large(const struct gs_device *device, uint64_t size);
@@ -87,7 +87,7 @@ bool gs_device_promise_now(struct gs_device *device);
 /* The same for all devices. */
 bool gs_devices_promise_now(void);
 
-void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
+void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t unevictable, uint64_t context);
 
 /* Subtracts from one of a device's figures. Builds that check the locks' ranks check that no figure is below zero. */
 #ifdef GS_LOCK_RANKS

@@ -73,8 +73,8 @@ static struct {
     CUcontext working_in; /* the thread is in the driver */
     unsigned taking;
     uint64_t last_move_ns;
-    uint64_t bytes, pinned_late; /* atomic */
-    bool said_unpinned;
+    uint64_t bytes, page_locked_late; /* atomic */
+    bool said_not_page_locked;
 } host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 /* --- Pools --- */
@@ -120,21 +120,21 @@ static struct gs_host_pool *present_pool_locked(void)
 
 /* --- Chunks --- */
 
-static void record_pinned_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context)
+static void record_page_locked_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context)
 {
-    gpushare_pool_set_pinned(&pool->shared->chunks[i], pool->slot, context != NULL);
-    pool->pinned += (context != NULL) - (pool->chunks[i].pinned_in != NULL);
-    pool->chunks[i].pinned_in = context;
+    gpushare_pool_set_page_locked(&pool->shared->chunks[i], pool->slot, context != NULL);
+    pool->page_locked += (context != NULL) - (pool->chunks[i].page_locked_in != NULL);
+    pool->chunks[i].page_locked_in = context;
 }
 
-static void say_unpinned_locked(CUresult result)
+static void say_not_page_locked_locked(CUresult result)
 {
     /* In a process that is ending, the driver refuses everything. */
     if (result == CUDA_ERROR_DEINITIALIZED)
         return;
-    if (!host.said_unpinned)
+    if (!host.said_not_page_locked)
         gs_say("the driver does not page-lock host memory; moving memory out of the GPU and back is slower");
-    host.said_unpinned = true;
+    host.said_not_page_locked = true;
 }
 
 /* --- Pieces --- */
@@ -198,7 +198,7 @@ static bool add_fresh(struct gs_host_piece *piece, struct gs_host_search *search
 /* Whole chunks, and for the rest what pieces before left of theirs. */
 static bool place(struct gs_host_piece *piece, size_t units)
 {
-    struct gs_host_search search = {.preference = GS_HOST_PINNED};
+    struct gs_host_search search = {.preference = GS_HOST_PAGE_LOCKED};
     while (units >= GS_HOST_UNITS && add_fresh(piece, &search, GS_HOST_UNITS))
         units -= GS_HOST_UNITS;
     return units == 0 || (units < GS_HOST_UNITS && add_run(piece, (unsigned)units)) || add_scattered(piece, units) ||
@@ -241,10 +241,10 @@ static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext contex
     CUresult result = context != NULL ? gs_host_pool_page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
     gs_mutex_lock(&host.lock);
     if (result == CUDA_SUCCESS) {
-        record_pinned_locked(pool, i, context);
-        __atomic_add_fetch(&host.pinned_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
+        record_page_locked_locked(pool, i, context);
+        __atomic_add_fetch(&host.page_locked_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
     } else if (context != NULL) {
-        say_unpinned_locked(result);
+        say_not_page_locked_locked(result);
     }
     unset_fresh_locked(pool, i);
     gs_mutex_unlock(&host.lock);
@@ -267,7 +267,7 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
         uint32_t i = gs_host_pool_index(pool, piece->extents[e].address);
         if (!pool->chunks[i].fresh)
             continue;
-        if (pool->chunks[i].pinned_in != NULL)
+        if (pool->chunks[i].page_locked_in != NULL)
             unset_fresh_locked(pool, i);
         else
             population.entries[population.count++].chunk = i;
@@ -367,9 +367,9 @@ uint64_t gs_host_limit(void)
     return bytes;
 }
 
-uint64_t gs_host_pinned_late(void)
+uint64_t gs_host_page_locked_late(void)
 {
-    return __atomic_load_n(&host.pinned_late, __ATOMIC_RELAXED);
+    return __atomic_load_n(&host.page_locked_late, __ATOMIC_RELAXED);
 }
 
 /* --- The thread that works ahead, and cleans up --- */
@@ -387,13 +387,13 @@ struct job {
 static bool leave_pool(struct gs_host_pool **link, struct job *job)
 {
     struct gs_host_pool *pool = *link;
-    if (pool->pinned == 0 && pool->pieces == 0) {
+    if (pool->page_locked == 0 && pool->pieces == 0) {
         *link = pool->next;
         *job = (struct job){.kind = UNMAP, .pool = pool};
         return true;
     }
-    for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
-        if (pool->chunks[i].pinned_in == NULL)
+    for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
+        if (pool->chunks[i].page_locked_in == NULL)
             continue;
         bool claimed = gs_host_pool_claim(pool, i);
         /* Our lock on another's chunk does it no harm, nor does its end; but then the mapping must go as well. */
@@ -408,13 +408,13 @@ static bool leave_pool(struct gs_host_pool **link, struct job *job)
 /* A free chunk that is not to stay as it is; the highest first. */
 static bool claim_excess(struct gs_host_pool *pool, bool settled, struct job *job)
 {
-    bool over = pool->pinned > host.wanted;
+    bool over = pool->page_locked > host.wanted;
     uint32_t limit = gs_host_pool_limit(pool);
     for (uint32_t i = pool->count; i-- > 0;) {
         struct gpushare_pool_chunk *shared = &pool->shared->chunks[i];
-        bool pinned = pool->chunks[i].pinned_in != NULL;
+        bool page_locked = pool->chunks[i].page_locked_in != NULL;
         bool excess =
-            pinned ? i >= limit || (over && settled) : pool->own && settled && gpushare_pool_is_prepared(shared);
+            page_locked ? i >= limit || (over && settled) : pool->own && settled && gpushare_pool_is_prepared(shared);
         if (!excess || gpushare_pool_owner(shared) != 0 || !gs_host_pool_claim(pool, i))
             continue;
         *job = (struct job){.kind = UNPIN, .pool = pool, .chunk = i, .claimed = true};
@@ -427,11 +427,11 @@ static bool claim_excess(struct gs_host_pool *pool, bool settled, struct job *jo
 static bool join_others(struct gs_host_pool *pool, struct job *job)
 {
     *job = (struct job){.kind = JOIN, .pool = pool};
-    uint64_t most = host.wanted - pool->pinned;
+    uint64_t most = host.wanted - pool->page_locked;
     uint32_t limit = gs_host_pool_limit(pool);
     for (uint32_t i = 0; i < limit && job->joined_count < most && job->joined_count < JOINED_AT_ONCE; i++) {
         struct gpushare_pool_chunk *shared = &pool->shared->chunks[i];
-        if (pool->chunks[i].pinned_in == NULL && gpushare_pool_owner(shared) != pool->slot + 1 &&
+        if (pool->chunks[i].page_locked_in == NULL && gpushare_pool_owner(shared) != pool->slot + 1 &&
             gpushare_pool_owner(shared) != 0 && gpushare_pool_is_prepared(shared) &&
             gpushare_pool_join(shared, pool->slot))
             job->joined[job->joined_count++] = i;
@@ -443,7 +443,7 @@ static bool claim_to_pin(struct gs_host_pool *pool, struct job *job)
 {
     struct gs_host_search search = {.preference = GS_HOST_PREPARED};
     uint32_t i;
-    if (host.context == NULL || host.refused || pool->pinned >= host.wanted)
+    if (host.context == NULL || host.refused || pool->page_locked >= host.wanted)
         return false;
     if (!gs_host_pool_claim_best(pool, &search, &i))
         return join_others(pool, job);
@@ -469,8 +469,8 @@ static uint64_t choose_locked(struct job *job)
         return 0;
     if (!settled)
         return linger_ns / 10;
-    bool idle = pool->pinned == 0 && host.wanted == 0 && pool->next == NULL;
-    return idle ? 0 : pool->pinned < host.wanted ? look_again_ns / 4 : look_again_ns;
+    bool idle = pool->page_locked == 0 && host.wanted == 0 && pool->next == NULL;
+    return idle ? 0 : pool->page_locked < host.wanted ? look_again_ns / 4 : look_again_ns;
 }
 
 static void rest_if_computing(void)
@@ -503,8 +503,8 @@ static void join(const struct job *job, CUcontext context)
         bool locked = goes_on && gs_population_await(&population, e) && gs_host_pool_page_lock(pool, i) == CUDA_SUCCESS;
         gs_mutex_lock(&host.lock);
         /* Else a move has claimed and page-locked it. */
-        if (locked || pool->chunks[i].pinned_in == NULL)
-            record_pinned_locked(pool, i, locked ? context : NULL);
+        if (locked || pool->chunks[i].page_locked_in == NULL)
+            record_page_locked_locked(pool, i, locked ? context : NULL);
         host.refused = host.refused || (goes_on && !locked);
         goes_on = locked && host.taking == 0 && host.context == context;
         gs_mutex_unlock(&host.lock);
@@ -535,9 +535,9 @@ static void do_job(const struct job *job, CUcontext context)
     if (result != CUDA_SUCCESS) {
         host.refused = true;
         if (!no_pages)
-            say_unpinned_locked(result);
+            say_not_page_locked_locked(result);
     } else {
-        record_pinned_locked(pool, job->chunk, job->kind == PIN ? context : NULL);
+        record_page_locked_locked(pool, job->chunk, job->kind == PIN ? context : NULL);
     }
     if (job->claimed)
         gpushare_pool_return(&pool->shared->chunks[job->chunk]);
@@ -590,7 +590,7 @@ static void *work_ahead(void *unused)
             continue;
         }
         CUcontext context = job.kind == PIN || job.kind == JOIN ? host.context
-                            : job.kind == UNPIN                 ? job.pool->chunks[job.chunk].pinned_in
+                            : job.kind == UNPIN                 ? job.pool->chunks[job.chunk].page_locked_in
                                                                 : NULL;
         host.working_in = context;
         gs_mutex_unlock(&host.lock);
@@ -649,12 +649,12 @@ void gs_host_context_ends(CUcontext context)
     while (host.working_in == context && context != NULL)
         wait_locked(0);
     for (struct gs_host_pool *pool = host.pools; pool != NULL; pool = pool->next) {
-        for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
-            if (pool->chunks[i].pinned_in != context)
+        for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
+            if (pool->chunks[i].page_locked_in != context)
                 continue;
             /* Fails where the lock is gone already. */
             GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, i));
-            record_pinned_locked(pool, i, NULL);
+            record_page_locked_locked(pool, i, NULL);
         }
     }
     gs_mutex_unlock(&host.lock);
@@ -663,12 +663,12 @@ void gs_host_context_ends(CUcontext context)
 /* Page-locks it unless it is; false: it was not. */
 static bool stays_page_locked(struct gs_host_pool *pool, uint32_t i)
 {
-    CUresult result = GS_REAL(cuCtxSetCurrent)(pool->chunks[i].pinned_in);
+    CUresult result = GS_REAL(cuCtxSetCurrent)(pool->chunks[i].page_locked_in);
     if (result == CUDA_SUCCESS)
         result = GS_REAL(cuMemHostRegister_v2)(gs_host_pool_address(pool, i), GPUSHARE_POOL_CHUNK,
                                                CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
-        record_pinned_locked(pool, i, NULL);
+        record_page_locked_locked(pool, i, NULL);
     return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
@@ -679,8 +679,8 @@ void gs_host_restored(void)
     GS_REAL(cuCtxGetCurrent)(&before);
     gs_mutex_lock(&host.lock);
     for (struct gs_host_pool *pool = host.pools; pool != NULL; pool = pool->next) {
-        for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
-            if (pool->chunks[i].pinned_in != NULL && !stays_page_locked(pool, i))
+        for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
+            if (pool->chunks[i].page_locked_in != NULL && !stays_page_locked(pool, i))
                 lost++;
         }
     }
@@ -700,5 +700,5 @@ void gs_host_after_fork(void)
     host.context = host.working_in = NULL;
     host.wanted = host.taking = 0;
     host.started = false;
-    host.bytes = host.pinned_late = 0;
+    host.bytes = host.page_locked_late = 0;
 }

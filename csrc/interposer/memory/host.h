@@ -42,7 +42,7 @@ uint64_t gs_host_bytes(void);
 uint64_t gs_host_limit(void);
 
 /* Bytes that had to be page-locked on the path of a move, since the process began. */
-uint64_t gs_host_pinned_late(void);
+uint64_t gs_host_page_locked_late(void);
 
 /* Has so many bytes page-locked, in use or free, by a thread of low priority. */
 void gs_host_prepare(uint64_t bytes, CUcontext context);

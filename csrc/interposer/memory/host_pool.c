@@ -35,7 +35,7 @@ static struct gs_host_pool *new_pool(void *mapping, size_t mapped, uint32_t slot
         pool->chunks = mmap(NULL, pool->count * sizeof(*pool->chunks), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (pool->chunks != MAP_FAILED) {
-            /* Recent kernels copy pinned pages at fork; a DataLoader's workers would copy all of them. */
+            /* Recent kernels copy page-locked pages at fork; a DataLoader's workers would copy all of them. */
             madvise(mapping, mapped, MADV_DONTFORK);
             madvise(mapping, mapped, MADV_DONTDUMP);
             madvise(pool->chunks, pool->count * sizeof(*pool->chunks), MADV_DONTFORK);
@@ -137,11 +137,11 @@ bool gs_host_pool_claim(struct gs_host_pool *pool, uint32_t i)
 static enum gs_host_preference preference_of(const struct gs_host_pool *pool, uint32_t i)
 {
     const struct gpushare_pool_chunk *chunk = &pool->shared->chunks[i];
-    if (pool->chunks[i].pinned_in != NULL)
-        return GS_HOST_PINNED;
+    if (pool->chunks[i].page_locked_in != NULL)
+        return GS_HOST_PAGE_LOCKED;
     if (!gpushare_pool_is_prepared(chunk))
         return GS_HOST_UNPREPARED;
-    return gpushare_pool_pinned_by(chunk) == 0 ? GS_HOST_PREPARED : GS_HOST_PREPARED_FOR_ANOTHER;
+    return gpushare_pool_page_locked_by(chunk) == 0 ? GS_HOST_PREPARED : GS_HOST_PREPARED_FOR_ANOTHER;
 }
 
 bool gs_host_pool_claim_best(struct gs_host_pool *pool, struct gs_host_search *search, uint32_t *found)

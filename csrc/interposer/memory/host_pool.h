@@ -22,9 +22,9 @@ enum {
 };
 
 struct gs_host_chunk {
-    CUcontext pinned_in; /* NULL: not page-locked by us */
-    uint8_t used;        /* a bit for each unit that a piece has */
-    bool fresh;          /* just claimed: others wait until it is page-locked */
+    CUcontext page_locked_in; /* NULL: not page-locked by us */
+    uint8_t used;             /* a bit for each unit that a piece has */
+    bool fresh;               /* just claimed: others wait until it is page-locked */
     struct gs_host_chunk *next, **link;
 };
 
@@ -39,13 +39,13 @@ struct gs_host_pool {
     struct gs_host_chunk *chunks;
     struct gs_host_chunk *partial; /* ours, and neither full nor fresh */
     unsigned pieces;
-    uint32_t pinned; /* chunks that we have page-locked, whoever owns them now */
+    uint32_t page_locked; /* chunks that we have page-locked, whoever owns them now */
     struct gs_host_pool *next;
 };
 
 /* The order in which chunks are preferred: none but the first is page-locked already. */
 enum gs_host_preference {
-    GS_HOST_PINNED,
+    GS_HOST_PAGE_LOCKED,
     GS_HOST_PREPARED,
     GS_HOST_PREPARED_FOR_ANOTHER,
     GS_HOST_UNPREPARED,

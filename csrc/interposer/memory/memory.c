@@ -538,7 +538,7 @@ CUresult gs_memory_info(size_t *available, size_t *total)
         return result;
     reap(false);
     gs_mutex_lock(&gs_memory_lock);
-    uint64_t held = device->footprint + device->usage.pinned + device->usage.context;
+    uint64_t held = device->footprint + device->usage.unevictable + device->usage.context;
     gs_mutex_unlock(&gs_memory_lock);
     *total = device->total + (gs_memory_oversubscribes() ? gs_host_limit() : 0);
     uint64_t most = gs_session_cap() != 0 && gs_session_cap() < *total ? gs_session_cap() : *total;
@@ -546,7 +546,7 @@ CUresult gs_memory_info(size_t *available, size_t *total)
     return CUDA_SUCCESS;
 }
 
-/* --- Pinned bytes and contexts --- */
+/* --- Unevictable bytes and contexts --- */
 
 /* The last allocation that begins before `end`, if it reaches beyond `start`. */
 static struct gs_allocation *last_within_locked(CUdeviceptr start, CUdeviceptr end)

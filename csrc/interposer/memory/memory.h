@@ -52,7 +52,7 @@ CUresult gs_memory_info(size_t *available, size_t *total);
 
 /*
  * Makes what is at these addresses stay on the GPU for good, for somebody else will hold it: waits for the lease, and
- * counts it as pinned. What is not ours is left alone.
+ * counts it as unevictable. What is not ours is left alone.
  */
 CUresult gs_memory_pin_range(CUdeviceptr address, size_t size);
 

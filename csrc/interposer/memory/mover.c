@@ -101,7 +101,7 @@ static uint64_t lacking(const struct eviction *eviction)
 static bool eligible(const struct gs_block *block, unsigned i, bool unwritten, uint64_t submissions)
 {
     const struct gs_piece *piece = &block->pieces[i];
-    return !block->pinned && !piece->moving && piece->state == GS_PIECE_RESIDENT &&
+    return !block->unevictable && !piece->moving && piece->state == GS_PIECE_RESIDENT &&
            (!unwritten || piece->untouched == submissions);
 }
 

@@ -96,7 +96,7 @@ static void drop_if_unused(struct gs_vmm_handle *handle)
         gs_block_retire(gs_device_of(handle->block->ordinal), handle->block); /* and the handle with it */
         return;
     }
-    gs_memory_unpin(handle->properties.location.id, handle->size);
+    gs_memory_release_unevictable(handle->properties.location.id, handle->size);
     free(handle);
 }
 
@@ -135,16 +135,16 @@ static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUresult create_pinned(struct gs_vmm_handle *handle)
+static CUresult create_unevictable(struct gs_vmm_handle *handle)
 {
     CUdevice device = handle->properties.location.id;
-    CUresult result = gs_memory_pin(device, handle->size);
+    CUresult result = gs_memory_reserve_unevictable(device, handle->size);
     if (result != CUDA_SUCCESS)
         return result;
     CUmemGenericAllocationHandle value;
     result = GS_REAL(cuMemCreate)(&value, handle->size, &handle->properties, handle->flags);
     if (result != CUDA_SUCCESS)
-        gs_memory_unpin(device, handle->size);
+        gs_memory_release_unevictable(device, handle->size);
     else
         handle->node.key = value;
     return result;
@@ -205,7 +205,7 @@ CUresult gs_vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUm
     /* The tiles of sparse arrays are mapped in an order of the driver's own. */
     bool tiles = (properties->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) != 0;
     bool movable = context != NULL && !tiles && gs_memory_can_move();
-    result = movable ? create_block(handle, context) : create_pinned(handle);
+    result = movable ? create_block(handle, context) : create_unevictable(handle);
     if (result != CUDA_SUCCESS) {
         free(handle);
         return result;

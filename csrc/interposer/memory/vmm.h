@@ -40,7 +40,7 @@ struct gs_vmm_handle {
     unsigned references; /* the application's; mappings keep it alive too */
     unsigned pins;       /* calls of pin, which keep it alive while they hold no lock */
     struct gs_vmm_mapping *mappings;
-    struct gs_block *block; /* NULL: the driver's own handle, counted as pinned */
+    struct gs_block *block; /* NULL: the driver's own handle, counted as unevictable */
 };
 
 /* What brings the memory behind a handle to its addresses (backends/vmm.c). The caller holds the block. */

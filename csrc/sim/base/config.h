@@ -11,8 +11,8 @@
  * | GPUSHARE_SIM_MODEL              | what a GPU is called, or a list                               | Simulated GPU |
  * | GPUSHARE_SIM_MIG                | MIG slices of each GPU, or a list; 0: it is one whole         | 0          |
  * | GPUSHARE_SIM_BANDWIDTH          | bytes/s of each copy engine (one per direction)               | 8000000000 |
- * | GPUSHARE_SIM_PAGEABLE_BANDWIDTH | bytes/s of copies from and to host memory that is not pinned   | BANDWIDTH  |
- * | GPUSHARE_SIM_PIN_BANDWIDTH      | bytes/s at which host memory is pinned; 0: at once            | 0          |
+ * | GPUSHARE_SIM_PAGEABLE_BANDWIDTH | bytes/s of copies from and to host memory that is not page-locked   | BANDWIDTH |
+ * | GPUSHARE_SIM_PIN_BANDWIDTH      | bytes/s at which host memory is page-locked; 0: at once            | 0          |
  * | GPUSHARE_SIM_FAULT_BANDWIDTH    | bytes/s of managed page faults                                | 500000000  |
  * | GPUSHARE_SIM_KERNEL_NS          | least duration of a kernel, in nanoseconds                    | 0          |
  * | GPUSHARE_SIM_CONTEXT            | bytes that a context takes                                    | 16MiB      |

@@ -286,8 +286,8 @@ function Notebook(
   const user = notebook.user || TEXT.someone;
   // Another's has no name but that.
   const isNameless = user === notebook.name;
-  const { resident, pinned, swapped } = notebook.memory;
-  const here = resident + pinned;
+  const { resident, unevictable, swapped } = notebook.memory;
+  const here = resident + unevictable;
   const { columns } = TEXT;
   return (
     <tr
@@ -316,7 +316,7 @@ function Notebook(
       <Noted
         className="why"
         text={notebook.why}
-        remark={[notebook.held ? TEXT.isHeld : '', notebook.wishes]
+        remark={[notebook.on_hold ? TEXT.isHeld : '', notebook.preferences]
           .filter(Boolean)
           .join(', ')}
       />

@@ -64,7 +64,7 @@ function together(one: IUser, other: IUser): IUser {
     ran: one.ran + other.ran,
     memory: {
       resident: one.memory.resident + other.memory.resident,
-      pinned: one.memory.pinned + other.memory.pinned,
+      unevictable: one.memory.unevictable + other.memory.unevictable,
       swapped: one.memory.swapped + other.memory.swapped
     },
     share: most.share,
@@ -75,7 +75,7 @@ function together(one: IUser, other: IUser): IUser {
 
 function User({ user }: { user: IUser }): JSX.Element {
   const { userColumns: columns } = TEXT;
-  const { resident, pinned, swapped } = user.memory;
+  const { resident, unevictable, swapped } = user.memory;
   const name = isolate(user.name);
   return (
     <tr role="row" data-mine={user.mine ? '' : undefined}>
@@ -104,7 +104,7 @@ function User({ user }: { user: IUser }): JSX.Element {
       <Noted
         className="number"
         label={columns.memory}
-        text={resident + pinned ? size(resident + pinned) : ''}
+        text={resident + unevictable ? size(resident + unevictable) : ''}
       />
       <Noted
         className="number"

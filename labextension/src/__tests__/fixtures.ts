@@ -12,7 +12,7 @@ import type {
   ISpan,
   IStatus,
   ITimeline,
-  IWishes
+  IGroupPreferences
 } from '../core/status';
 import { isOf } from '../core/status';
 import type {
@@ -41,12 +41,12 @@ export const PREFERENCES: IPreferences = {
   statusBar: 'state-and-memory'
 };
 
-export function makeWishes(changes: Partial<IWishes> = {}): IWishes {
+export function makePreferences(changes: Partial<IGroupPreferences> = {}): IGroupPreferences {
   return {
     priority: 'auto',
     keep: false,
     frozen: false,
-    held: false,
+    on_hold: false,
     memory: 0,
     request: 0,
     limit: 0,
@@ -82,7 +82,7 @@ export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
     reason: null,
     yields_in: null,
     estimate: null,
-    wishes: makeWishes(),
+    preferences: makePreferences(),
     class: 'interactive',
     user: 'ada',
     cell: null,
@@ -93,7 +93,7 @@ export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
         footprint: 6 * GiB,
         resident: 4 * GiB,
         swapped: 2 * GiB,
-        pinned: GiB,
+        unevictable: GiB,
         context: 0
       }
     ],
@@ -162,7 +162,7 @@ export function makeHibernated(
         footprint: 6 * GiB,
         resident: 0,
         swapped: 6 * GiB,
-        pinned: 0,
+        unevictable: 0,
         context: 0
       }
     ],
@@ -207,10 +207,10 @@ export function makeStatus(...groups: IGroup[]): IStatus {
         reserve: 0,
         used: 15 * GiB,
         resident: 4 * GiB,
-        pinned: GiB,
+        unevictable: GiB,
         contexts: GiB,
         foreign: 2 * GiB,
-        ghosts: 0,
+        pending_reclaim: 0,
         free: 5 * GiB,
         utilization: 40,
         draining: false

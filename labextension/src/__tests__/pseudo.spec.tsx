@@ -113,7 +113,7 @@ const holder = {
   ahead: 'h',
   ahead_name: OTHER
 };
-const sizes = { need: GiB, lack: GiB, foreign: GiB, fixed: GiB, ghosts: GiB };
+const sizes = { need: GiB, lack: GiB, foreign: GiB, fixed: GiB, pending_reclaim: GiB };
 const params = {
   ...holder,
   ...sizes,
@@ -146,13 +146,13 @@ const REASONS: (ICode | null)[] = [
 ];
 
 const STATES: State[] = [
-  ...(['running', 'held', 'yielding', 'moving', 'idle'] as const),
+  ...(['running', 'idle_lease', 'finishing', 'restoring', 'idle'] as const),
   ...(['hibernated', 'waking'] as const)
 ];
 
 const LEFT_ALONE = [
   ...['off', 'driver', 'helper', 'permission', 'container', 'debugger'],
-  ...['busy', 'capture', 'gpus', 'nccl', 'ipc', 'managed', 'pinned'],
+  ...['busy', 'capture', 'gpus', 'nccl', 'ipc', 'managed', 'unevictable'],
   ...['plain', 'failed', 'stuck', 'of_a_newer_scheduler']
 ];
 
@@ -176,7 +176,7 @@ const GROUPS: IGroup[] = [
       cell,
       estimate: index % 2 ? { seconds: 4, low: 2, high: 90 } : null
     }),
-    makeGroup('a', { name, sessions, state: 'moving', reason, cell }),
+    makeGroup('a', { name, sessions, state: 'restoring', reason, cell }),
     makeWaking('a', { name, sessions, reason, cell })
   ]),
   ...[1.2, null].map(estimate =>
@@ -206,11 +206,11 @@ const GROUPS: IGroup[] = [
   makeGroup('a', {
     name,
     sessions,
-    wishes: {
+    preferences: {
       priority: 'background',
       keep: true,
       frozen: true,
-      held: true,
+      on_hold: true,
       memory: GiB,
       request: 0.25,
       limit: 0.5,

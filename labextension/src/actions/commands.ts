@@ -135,7 +135,7 @@ function notifyOfChanges({
     const group = documents.currentGroup;
     const now = JSON.stringify([
       group && [
-        ...[group.id, group.state, group.class, group.wishes],
+        ...[group.id, group.state, group.class, group.preferences],
         group.hibernation
       ],
       status?.may,

@@ -84,7 +84,7 @@ const ABOUT_GROUP: Readonly<
   [CommandIds.release]: ({ group }) => ({ op: 'release', group: group.id }),
   [CommandIds.hibernate]: ({ group }) => ({ op: 'hibernate', group: group.id }),
   [CommandIds.wake]: ({ group }) => ({ op: 'wake', group: group.id }),
-  [CommandIds.offload]: offload,
+  [CommandIds.evict]: evict,
   [CommandIds.setPriority]: ({ group, args }) => ({
     op: 'adjust',
     group: group.id,
@@ -93,7 +93,7 @@ const ABOUT_GROUP: Readonly<
   [CommandIds.toggleKeep]: ({ group }) => ({
     op: 'adjust',
     group: group.id,
-    keep: !group.wishes.keep
+    keep: !group.preferences.keep
   }),
   [CommandIds.toggleFrozen]: toggleFrozen,
   [CommandIds.setMemory]: setMemory
@@ -111,7 +111,7 @@ const ABOUT_SETTINGS: Readonly<Record<string, (choice: IChoice) => Decision>> =
     [CommandIds.setPolicy]: setPolicy
   };
 
-async function offload({
+async function evict({
   group,
   name,
   options
@@ -127,7 +127,7 @@ async function offload({
       ),
       trans.__('Move')
     ));
-  return isAgreed ? { op: 'offload', group: group.id } : null;
+  return isAgreed ? { op: 'evict', group: group.id } : null;
 }
 
 async function toggleFrozen({
@@ -136,7 +136,7 @@ async function toggleFrozen({
   options
 }: IGroupChoice): Promise<IAction | null> {
   const { trans } = options;
-  const { frozen } = group.wishes;
+  const { frozen } = group.preferences;
   const isAgreed =
     frozen ||
     (await confirm(
@@ -159,7 +159,7 @@ async function setMemory({
   const { model, trans } = options;
   const { units } = model.preferences;
   const given = args['memory'];
-  const now = group.wishes.memory;
+  const now = group.preferences.memory;
   const example = formatBytes(units === 'binary' ? 20 * 2 ** 30 : 20e9, units);
   const memory =
     typeof given === 'number'

@@ -127,11 +127,11 @@ export const ACTIONS: readonly IActionRow[] = [
       );
     },
     isEnabled: ({ group }) =>
-      ['running', 'held', 'moving'].includes(group?.state ?? ''),
+      ['running', 'idle_lease', 'restoring'].includes(group?.state ?? ''),
     ranks: { palette: 1, row: 1, chip: 1, document: 0 }
   },
   {
-    command: CommandIds.offload,
+    command: CommandIds.evict,
     scope: 'notebook',
     label: ({ trans }) => trans.__('Evict Its Memory'),
     short: ({ trans }) => trans.__('Evict memory'),
@@ -210,10 +210,10 @@ export const ACTIONS: readonly IActionRow[] = [
         )
       })[priorityOf(group, args)],
     isEnabled: ({ group, args }) =>
-      group?.wishes.priority !== priorityOf(group, args),
+      group?.preferences.priority !== priorityOf(group, args),
     // What is so anyway needs no word.
     isVisible: ({ group, args }) =>
-      priorityOf(group, args) !== 'auto' || group?.wishes.priority !== 'auto',
+      priorityOf(group, args) !== 'auto' || group?.preferences.priority !== 'auto',
     parameters: () => ({
       priority: { enum: ['interactive', 'background', 'auto'] }
     }),
@@ -223,11 +223,11 @@ export const ACTIONS: readonly IActionRow[] = [
     command: CommandIds.toggleKeep,
     scope: 'notebook',
     label: ({ group, trans }) =>
-      group?.wishes.keep
+      group?.preferences.keep
         ? trans.__('Stop Keeping on the GPU')
         : trans.__('Keep on the GPU'),
     caption: ({ group, trans }) =>
-      group?.wishes.keep
+      group?.preferences.keep
         ? trans.__(
             'Let its memory be evicted when others need the space and it is idle.'
           )
@@ -240,9 +240,9 @@ export const ACTIONS: readonly IActionRow[] = [
     command: CommandIds.toggleFrozen,
     scope: 'notebook',
     label: ({ group, trans }) =>
-      group?.wishes.frozen ? trans.__('Unfreeze') : trans.__('Freeze'),
+      group?.preferences.frozen ? trans.__('Unfreeze') : trans.__('Freeze'),
     caption: ({ group, trans }) =>
-      group?.wishes.frozen
+      group?.preferences.frozen
         ? trans.__('Let it use the GPU again; it returns to the queue.')
         : trans.__(
             'Take the GPU from it until it is unfrozen. Its cell pauses, and its memory can be evicted; nothing is lost.'
@@ -459,7 +459,7 @@ function awakeBecause({ group, status, trans }: IAbout): string {
   if (group.hibernation?.state === 'refused' && isFinal(group.hibernation)) {
     return refusalText(group.hibernation, trans);
   }
-  return group.wishes.keep ? trans.__('it is kept on the GPU') : '';
+  return group.preferences.keep ? trans.__('it is kept on the GPU') : '';
 }
 
 /** Whether the scheduler says when idle notebooks hibernate; older ones do not. */

@@ -7,25 +7,25 @@ import type { IGroup } from '../core/status';
 export type Mark =
   | 'running'
   | 'waiting'
-  | 'moving'
+  | 'restoring'
   | 'idle'
   | 'hibernated'
   | 'frozen'
   | 'unshared';
 
 export function markOf(group: IGroup): Mark {
-  if (group.wishes.frozen) {
+  if (group.preferences.frozen) {
     return 'frozen';
   }
   switch (group.state) {
     case 'waiting':
-    case 'moving':
+    case 'restoring':
     case 'hibernated':
       return group.state;
     case 'waking':
       return 'waiting';
     case 'running':
-    case 'yielding':
+    case 'finishing':
       return 'running';
     default:
       return 'idle';
@@ -35,7 +35,7 @@ export function markOf(group: IGroup): Mark {
 const PATHS: Record<Mark, string> = {
   running: 'M3 1.5v9L10.5 6z',
   waiting: 'M2.5 1h7v2L7 6l2.5 3v2h-7V9L5 6 2.5 3z',
-  moving: 'M6 .8l4.2 4.7H7.5V11h-3V5.5H1.8z',
+  restoring: 'M6 .8l4.2 4.7H7.5V11h-3V5.5H1.8z',
   idle: 'M6 1.2a4.8 4.8 0 1 0 0 9.6 4.8 4.8 0 0 0 0-9.6zm0 1.6a3.2 3.2 0 1 1 0 6.4 3.2 3.2 0 0 1 0-6.4z',
   hibernated: 'M7.2 1A5 5 0 1 0 11 8.3 4.4 4.4 0 0 1 7.2 1z',
   frozen: 'M2.5 1.5h2.4v9H2.5zm4.6 0h2.4v9H7.1z',

@@ -58,8 +58,8 @@ const isSession = shape({
 const isGpu = shape({
   uuid: isText,
   name: isText,
-  ...numbers('index', 'total', 'reserve', 'used', 'resident', 'pinned'),
-  ...numbers('contexts', 'foreign', 'ghosts', 'free'),
+  ...numbers('index', 'total', 'reserve', 'used', 'resident', 'unevictable'),
+  ...numbers('contexts', 'foreign', 'pending_reclaim', 'free'),
   utilization: nullable(isNumber),
   draining: isFlag
 });
@@ -69,7 +69,7 @@ const isGroup = shape({
   name: isText,
   kind: isText,
   state: oneOf(
-    ...['running', 'held', 'yielding', 'waiting', 'moving', 'idle'],
+    ...['running', 'idle_lease', 'finishing', 'waiting', 'restoring', 'idle'],
     ...['hibernated', 'waking']
   ),
   since: isNumber,
@@ -77,11 +77,11 @@ const isGroup = shape({
   reason: nullable(isCode),
   yields_in: nullable(isNumber),
   estimate: nullable(shape(numbers('seconds', 'low', 'high'))),
-  wishes: shape({
+  preferences: shape({
     priority: oneOf('auto', 'interactive', 'background'),
     keep: isFlag,
     frozen: isFlag,
-    held: isFlag,
+    on_hold: isFlag,
     exclusive: isFlag,
     ...numbers('memory', 'request', 'limit', 'weight')
   }),
@@ -94,7 +94,7 @@ const isGroup = shape({
   gpus: arrayOf(
     shape({
       uuid: isText,
-      ...numbers('footprint', 'resident', 'swapped', 'pinned', 'context')
+      ...numbers('footprint', 'resident', 'swapped', 'unevictable', 'context')
     })
   ),
   sessions: arrayOf(isSession),

@@ -26,7 +26,7 @@ export function restsSince(
 /** What a group has on a GPU. */
 export interface IGroupShare extends Pick<
   IShare,
-  'resident' | 'pinned' | 'swapped'
+  'resident' | 'unevictable' | 'swapped'
 > {
   id: string;
   name: string;
@@ -53,8 +53,8 @@ export function makeShares(
   const shares = new Map<string, IGroupShare[]>();
   for (const { id, name, state, gpus } of groups) {
     const asleep = state === 'hibernated' || state === 'waking';
-    for (const { uuid, resident, pinned, swapped } of gpus) {
-      const share = { id, name, resident, pinned, swapped, asleep };
+    for (const { uuid, resident, unevictable, swapped } of gpus) {
+      const share = { id, name, resident, unevictable, swapped, asleep };
       const others = shares.get(uuid);
       if (others) {
         others.push(share);
@@ -85,7 +85,7 @@ function areSame(
         one.id === other.id &&
         one.name === other.name &&
         one.resident === other.resident &&
-        one.pinned === other.pinned &&
+        one.unevictable === other.unevictable &&
         one.swapped === other.swapped &&
         one.asleep === other.asleep
       );

@@ -75,10 +75,10 @@ export interface IGpu {
   reserve: number;
   used: number;
   resident: number;
-  pinned: number;
+  unevictable: number;
   contexts: number;
   foreign: number;
-  ghosts: number;
+  pending_reclaim: number;
   free: number;
   /** Percent of the time in which some kernel ran, or null if NVML does not say. */
   utilization: number | null;
@@ -88,10 +88,10 @@ export interface IGpu {
 
 export type State =
   | 'running'
-  | 'held'
-  | 'yielding'
+  | 'idle_lease'
+  | 'finishing'
   | 'waiting'
-  | 'moving'
+  | 'restoring'
   | 'idle'
   | 'hibernated'
   | 'waking';
@@ -107,7 +107,7 @@ export interface IGroup {
   reason: ICode | null;
   yields_in: number | null;
   estimate: IEstimate | null;
-  wishes: IWishes;
+  preferences: IGroupPreferences;
   /** What it counts as now. */
   class: Class;
   /** Whose it is. */
@@ -152,12 +152,12 @@ export type Class = 'interactive' | 'background';
 export type Priority = Class | 'auto';
 
 /** What people asked for a group. */
-export interface IWishes {
+export interface IGroupPreferences {
   priority: Priority;
   keep: boolean;
   frozen: boolean;
   /** An administrator froze it. */
-  held: boolean;
+  on_hold: boolean;
   /** Bytes that it may have on each GPU; 0: no cap. */
   memory: number;
   /** Fractions of one GPU's time: what is guaranteed, and what is never exceeded; 0: none. */
@@ -191,7 +191,7 @@ export interface IShare {
   footprint: number;
   resident: number;
   swapped: number;
-  pinned: number;
+  unevictable: number;
   context: number;
 }
 
@@ -266,9 +266,9 @@ export interface IDelta {
   samples: ITimeline['samples'];
 }
 
-/** Whether a group uses the GPU now; one with an idle lease (`held`) does not. */
+/** Whether a group uses the GPU now; one with an idle lease (`idle_lease`) does not. */
 export function isRunning({ state }: Pick<IGroup, 'state'>): boolean {
-  return ['running', 'yielding', 'moving'].includes(state);
+  return ['running', 'finishing', 'restoring'].includes(state);
 }
 
 /** Whether a group is kept from its work: by others, or because it has to wake first. */
@@ -287,7 +287,7 @@ export function showsBackground(
   const competes = (one: IGroup): boolean => isRunning(one) || isWaiting(one);
   return (
     group.class === 'background' &&
-    (group.wishes.priority === 'background' ||
+    (group.preferences.priority === 'background' ||
       (competes(group) &&
         groups.some(other => other.id !== group.id && competes(other))))
   );
@@ -312,9 +312,9 @@ export function memoryOf(group: IGroup): {
 } {
   const sum = { resident: 0, swapped: 0, total: 0 };
   for (const share of group.gpus) {
-    sum.resident += share.resident + share.pinned;
+    sum.resident += share.resident + share.unevictable;
     sum.swapped += share.swapped;
-    sum.total += share.footprint + share.pinned;
+    sum.total += share.footprint + share.unevictable;
   }
   return sum;
 }

@@ -49,7 +49,7 @@ export class WaitNotification implements IDisposable {
     if (
       !group?.cell ||
       !isWaiting(group) ||
-      group.wishes.frozen ||
+      group.preferences.frozen ||
       delay === Infinity
     ) {
       this._dismiss();

@@ -158,7 +158,7 @@ export class NotebookPart implements IDisposable {
       return Infinity;
     }
     const waited = waitedOf(cell, group, now);
-    if (!isWaiting(group) && group.state !== 'moving') {
+    if (!isWaiting(group) && group.state !== 'restoring') {
       if (this._strips.has(cell.msg_id)) {
         this._showRunning(cell.msg_id, runningStrip(waited, wording), waited);
       }

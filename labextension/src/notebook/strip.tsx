@@ -53,9 +53,9 @@ export function waitingStrip(
   const { trans } = wording;
   const elapsed = now - group.at;
   const reason = reasonText(group.reason, wording, elapsed);
-  if (group.state === 'moving') {
+  if (group.state === 'restoring') {
     return {
-      mark: 'moving',
+      mark: 'restoring',
       text: group.reason ? reason : stateText(group, trans, now),
       title: '',
       actions: [],
@@ -63,7 +63,7 @@ export function waitingStrip(
     };
   }
   const announcement = trans.__('This cell is waiting for the GPU.');
-  if (group.wishes.frozen) {
+  if (group.preferences.frozen) {
     return {
       mark: 'frozen',
       text: reason,

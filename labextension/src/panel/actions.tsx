@@ -41,7 +41,7 @@ interface IActionsProps {
 /** What one can do about a group. */
 export function Actions(props: IActionsProps): JSX.Element {
   const { group, name, canOpen, commands, wording } = props;
-  const { frozen } = group.wishes;
+  const { frozen } = group.preferences;
   const background = group.class === 'background';
   const { release, change, freeze } = entriesOf(group.id, background);
   return (

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
-import type { IGroup, IWishes } from '../core/status';
+import type { IGroup, IGroupPreferences } from '../core/status';
 import type { IWording } from '../words/short';
-import { classText, sleepTitle, wishesText } from '../words/states';
+import { classText, sleepTitle, preferencesText } from '../words/states';
 
 interface IBadgesProps {
   group: IGroup;
   /** Whether its low priority makes a difference now. */
   background: boolean;
   /** The settings of users that the text next to the badges does not mention. */
-  wishes: IWishes;
+  preferences: IGroupPreferences;
   wording: IWording;
 }
 
 /** Short labels for what users have set for a notebook, and for its hibernation. */
 export function Badges(props: IBadgesProps): JSX.Element {
-  const { group, background, wishes, wording } = props;
+  const { group, background, preferences, wording } = props;
   const { trans } = wording;
   return (
     <>
@@ -27,7 +27,7 @@ export function Badges(props: IBadgesProps): JSX.Element {
           title={classText(group, trans) ?? undefined}
         />
       )}
-      {wishesText(wishes, wording).map(text => (
+      {preferencesText(preferences, wording).map(text => (
         <Badge key={text} text={text} />
       ))}
     </>
@@ -38,7 +38,7 @@ function Badge(props: { text: string; title?: string }): JSX.Element {
   return (
     <>
       {' '}
-      <span className="jp-GpuShare-wish" title={props.title}>
+      <span className="jp-GpuShare-preference" title={props.title}>
         {props.text}
       </span>
     </>
@@ -71,7 +71,7 @@ function Sleep(
     <>
       {' '}
       <span
-        className="jp-GpuShare-wish jp-GpuShare-sleep"
+        className="jp-GpuShare-preference jp-GpuShare-sleep"
         title={title || undefined}
         tabIndex={explains ? 0 : undefined}
         data-explanation={explains ? title : undefined}

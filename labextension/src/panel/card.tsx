@@ -90,7 +90,7 @@ export function Card(props: ICardProps): JSX.Element {
         <Badges
           group={group}
           background={showsBackground(group, status.groups)}
-          wishes={{ ...group.wishes, frozen: false, held: false }}
+          preferences={{ ...group.preferences, frozen: false, on_hold: false }}
           wording={wording}
         />
       </p>

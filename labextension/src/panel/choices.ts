@@ -29,12 +29,12 @@ export function choicesOf(
 }
 
 function entriesOf(group: IGroup, holder: IGroup | null): IEntry[] {
-  if (group.wishes.held) {
+  if (group.preferences.on_hold) {
     return [];
   }
   const args = { group: group.id };
   const entry = (command: string): IEntry => ({ command, args });
-  if (group.wishes.frozen) {
+  if (group.preferences.frozen) {
     return [entry(CommandIds.toggleFrozen)];
   }
   const priority = {
@@ -52,12 +52,12 @@ function entriesOf(group: IGroup, holder: IGroup | null): IEntry[] {
       priority
     ];
   }
-  if (isRunning(group) || group.state === 'held') {
+  if (isRunning(group) || group.state === 'idle_lease') {
     return [entry(CommandIds.release), priority];
   }
   return [
     entry(CommandIds.wake),
-    entry(CommandIds.offload),
+    entry(CommandIds.evict),
     entry(CommandIds.hibernate)
   ];
 }

@@ -11,10 +11,10 @@ import type { IWording } from '../words/short';
 export type Part =
   | 'contexts'
   | 'foreign'
-  | 'ghosts'
+  | 'pending_reclaim'
   | 'free'
   | 'others'
-  | 'pinned'
+  | 'unevictable'
   | 'resident'
   | 'swapped';
 
@@ -65,7 +65,7 @@ export function makeGpu(
     foreign: isResidue(gpu, groups)
       ? trans.__('left over from hibernated notebooks')
       : trans.__('other programs'),
-    ghosts: trans.__('being freed')
+    pending_reclaim: trans.__('being freed')
   };
   const shares = groups.map(share => ({
     ...share,
@@ -92,7 +92,7 @@ export function makeGpu(
   });
   const stack = (
     whole: number,
-    parts: ('resident' | 'pinned' | 'swapped')[]
+    parts: ('resident' | 'unevictable' | 'swapped')[]
   ): ISegment[] => {
     const result: ISegment[] = [];
     let [others, count] = [0, 0];
@@ -106,7 +106,7 @@ export function makeGpu(
       for (const part of parts.filter(part => share[part] > 0)) {
         const { id, name, colour } = share;
         const label =
-          part === 'pinned' ? trans.__('%1, unevictable', name) : name;
+          part === 'unevictable' ? trans.__('%1, unevictable', name) : name;
         result.push(segment(id, part, share[part], whole, label, colour));
       }
     }
@@ -117,8 +117,8 @@ export function makeGpu(
     return result;
   };
 
-  const segments = stack(gpu.total, ['resident', 'pinned']);
-  for (const part of ['contexts', 'ghosts', 'foreign'] as const) {
+  const segments = stack(gpu.total, ['resident', 'unevictable']);
+  for (const part of ['contexts', 'pending_reclaim', 'foreign'] as const) {
     if (gpu[part] > 0) {
       const label = labels[part];
       segments.push(segment('', part, gpu[part], gpu.total, label));

@@ -97,7 +97,7 @@ function GroupRow(props: IRowProps): JSX.Element {
         <Badges
           group={group}
           background={background}
-          wishes={group.wishes}
+          preferences={group.preferences}
           wording={wording}
         />
       </div>

@@ -147,11 +147,11 @@ export namespace GpuSection {
 function detailOf(group: IGroup, wording: IWording): string {
   const { trans, units } = wording;
   const { resident } = memoryOf(group);
-  const state = group.wishes.frozen
+  const state = group.preferences.frozen
     ? frozenText(trans)
     : stateName(group, trans);
   return [
-    isWaiting(group) && group.position !== null && !group.wishes.frozen
+    isWaiting(group) && group.position !== null && !group.preferences.frozen
       ? trans.__('%1, %2', state, placeText(group.position, trans))
       : state,
     formatBytes(resident, units)

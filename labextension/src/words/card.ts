@@ -17,7 +17,7 @@ export function cardState(
   now: number
 ): string {
   const name = stateOf(group, trans, now);
-  const isStopped = group.wishes.frozen || group.wishes.held;
+  const isStopped = group.preferences.frozen || group.preferences.on_hold;
   const time =
     isStopped || !isWaiting(group)
       ? turnText(group, trans, now)
@@ -26,10 +26,10 @@ export function cardState(
 }
 
 function stateOf(group: IGroup, trans: ITranslation, now: number): string {
-  if (group.wishes.held) {
+  if (group.preferences.on_hold) {
     return trans.__('On hold');
   }
-  if (group.wishes.frozen) {
+  if (group.preferences.frozen) {
     return trans.__('Frozen');
   }
   const since = formatDuration(now - (group.cell?.since ?? group.since));
@@ -42,13 +42,13 @@ function stateOf(group: IGroup, trans: ITranslation, now: number): string {
       return group.yields_in === null
         ? trans.__('Running for %1', since)
         : runningText(trans);
-    case 'yielding':
+    case 'finishing':
       return trans.__('Finishing its queued GPU work');
-    case 'moving':
+    case 'restoring':
       return trans.__('Restoring');
     case 'hibernated':
       return trans.__('Hibernated');
-    case 'held':
+    case 'idle_lease':
       return trans.__('Idle lease');
     case 'idle':
       return group.cell
@@ -67,23 +67,23 @@ export function cardReason(
   now: number
 ): string {
   const { trans } = wording;
-  if (group.wishes.held) {
+  if (group.preferences.on_hold) {
     return trans.__('Only an administrator can resume it.');
   }
-  if (group.wishes.frozen) {
+  if (group.preferences.frozen) {
     return trans.__('It does not use the GPU until you unfreeze it.');
   }
   switch (group.state) {
     case 'waiting':
     case 'waking':
-    case 'moving': {
+    case 'restoring': {
       // The state has a time already, if the scheduler has estimated one.
       const isTimed = leftText(group, trans, now) !== null;
       return group.reason && group.reason.code !== 'waking'
         ? whyText(group, wording, isTimed ? null : now - group.at)
         : '';
     }
-    case 'held':
+    case 'idle_lease':
       return trans.__('It can use the GPU again without waiting.');
     default:
       return '';

@@ -21,7 +21,7 @@ import {
   turnText,
   wakeText,
   whereText,
-  wishesText
+  preferencesText
 } from './states';
 
 /**
@@ -37,7 +37,7 @@ export function detailText(
 ): string {
   const { trans } = wording;
   const parts: string[] = [];
-  if (isWaiting(group) || (group.state === 'moving' && group.reason !== null)) {
+  if (isWaiting(group) || (group.state === 'restoring' && group.reason !== null)) {
     // One time in a row: how much longer it takes, or else what the reason says.
     const left = isWaiting(group) ? leftText(group, trans, now) : null;
     parts.push(
@@ -140,7 +140,7 @@ export function detailsOf(
   } else {
     lines.unshift(stateText(group, trans, now));
   }
-  if (group.state === 'held') {
+  if (group.state === 'idle_lease') {
     lines.push(
       trans.__('Idle lease: it can use the GPU again without waiting.')
     );
@@ -150,7 +150,7 @@ export function detailsOf(
     group.class === 'background' && !background
       ? null
       : classText(group, trans),
-    ...wishesText(group.wishes, wording)
+    ...preferencesText(group.preferences, wording)
   ]
     .filter(Boolean)
     .join('\n');

@@ -65,7 +65,7 @@ function sentenceOf(code: string | null, trans: ITranslation): string {
       return trans.__(
         'its process has managed memory, which the driver cannot checkpoint'
       );
-    case 'pinned':
+    case 'unevictable':
       return trans.__(
         'its process holds much memory that cannot be moved out first'
       );

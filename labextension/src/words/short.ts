@@ -93,17 +93,17 @@ export function stateName(
   switch (state) {
     case 'running':
       return trans.__('running');
-    case 'yielding':
+    case 'finishing':
       return trans.__('finishing');
     case 'waiting':
       return trans.__('waiting');
-    case 'moving':
+    case 'restoring':
       return trans.__('restoring');
     case 'hibernated':
       return trans.__('hibernated');
     case 'waking':
       return trans.__('waking');
-    case 'held':
+    case 'idle_lease':
       return trans.__('idle lease');
     case 'idle':
       return trans.__('idle');

@@ -10,7 +10,7 @@ import type {
   IEstimate,
   IGroup,
   ISleep,
-  IWishes,
+  IGroupPreferences,
   Kind
 } from '../core/status';
 import { memoryOf } from '../core/status';
@@ -120,13 +120,13 @@ export function stateText(
       const turn = turnText(group, trans, now);
       return turn === null ? state : [state, turn].join(' · ');
     }
-    case 'held':
+    case 'idle_lease':
       return group.cell
         ? trans.__('cell running for %1 · idle lease', since)
         : trans.__('idle lease for %1', since);
-    case 'yielding':
+    case 'finishing':
       return trans.__('finishing its queued GPU work');
-    case 'moving':
+    case 'restoring':
       return trans.__('restoring its memory to the GPU');
     case 'hibernated':
       return trans.__('hibernated for %1', since);
@@ -154,7 +154,7 @@ export function wakeText({ estimate }: ISleep, trans: ITranslation): string {
 
 /** What hibernation means, how far it has got, or why it was refused; '' if there is nothing to say. */
 export function sleepTitle(
-  { state, wishes, hibernation }: IGroup,
+  { state, preferences, hibernation }: IGroup,
   trans: ITranslation
 ): string {
   if (state === 'hibernated') {
@@ -178,7 +178,7 @@ export function sleepTitle(
       return trans.__('Hibernating.');
     case 'refused':
       // Users know what they asked for, and a refusal does not matter where nothing is on the GPU.
-      return wishes.keep || ['off', 'nothing'].includes(hibernation.code ?? '')
+      return preferences.keep || ['off', 'nothing'].includes(hibernation.code ?? '')
         ? ''
         : trans.__('Not hibernated: %1.', refusalText(hibernation, trans));
     default:
@@ -188,7 +188,7 @@ export function sleepTitle(
 
 /** Why a group has its class; null for the default. */
 export function classText(group: IGroup, trans: ITranslation): string | null {
-  const asked = group.wishes.priority !== 'auto';
+  const asked = group.preferences.priority !== 'auto';
   if (group.class === 'interactive') {
     return asked ? trans.__('interactive (set manually)') : null;
   }
@@ -207,38 +207,38 @@ export function classText(group: IGroup, trans: ITranslation): string | null {
 }
 
 /** What users have set for a group, other than the defaults. */
-export function wishesText(
-  wishes: IWishes,
+export function preferencesText(
+  preferences: IGroupPreferences,
   { trans, units }: Pick<IWording, 'trans' | 'units'>
 ): string[] {
   const texts: string[] = [];
-  if (wishes.frozen) {
+  if (preferences.frozen) {
     texts.push(frozenText(trans));
   }
-  if (wishes.held) {
+  if (preferences.on_hold) {
     texts.push(trans.__('on hold by an administrator'));
   }
-  if (wishes.exclusive) {
+  if (preferences.exclusive) {
     texts.push(trans.__('exclusive for this cell'));
   }
-  if (wishes.keep) {
+  if (preferences.keep) {
     texts.push(trans.__('kept on the GPU'));
   }
-  if (wishes.memory > 0) {
+  if (preferences.memory > 0) {
     texts.push(
-      trans.__('at most %1 of memory', formatBytes(wishes.memory, units))
+      trans.__('at most %1 of memory', formatBytes(preferences.memory, units))
     );
   }
-  if (wishes.request > 0) {
+  if (preferences.request > 0) {
     texts.push(
-      trans.__('at least %1 of GPU time', formatPercent(wishes.request))
+      trans.__('at least %1 of GPU time', formatPercent(preferences.request))
     );
   }
-  if (wishes.limit > 0) {
-    texts.push(trans.__('at most %1 of GPU time', formatPercent(wishes.limit)));
+  if (preferences.limit > 0) {
+    texts.push(trans.__('at most %1 of GPU time', formatPercent(preferences.limit)));
   }
-  if (wishes.weight !== 1) {
-    texts.push(trans.__('weight %1', wishes.weight));
+  if (preferences.weight !== 1) {
+    texts.push(trans.__('weight %1', preferences.weight));
   }
   return texts;
 }

@@ -44,7 +44,7 @@ export function statusText(
   const parts: string[] = [];
   if (group) {
     const bytes = memoryOf(group).resident;
-    if (group.wishes.frozen) {
+    if (group.preferences.frozen) {
       parts.push(frozenText(trans));
     } else if (group.state === 'waking') {
       parts.push(waitText(group, trans, now));

@@ -20,11 +20,11 @@ from .decisions import (
     Pace,
     Park,
     Prepare,
+    PreparePool,
     ReadDevice,
     Revoke,
     Room,
     Step,
-    Stock,
     Wakeup,
 )
 from .events import (
@@ -140,6 +140,7 @@ __all__ = [
     "Parking",
     "Phase",
     "Prepare",
+    "PreparePool",
     "Priority",
     "Quantum",
     "ReadDevice",
@@ -151,7 +152,6 @@ __all__ = [
     "Revoke",
     "Room",
     "Step",
-    "Stock",
     "Stuck",
     "Tick",
     "Usage",

@@ -115,7 +115,7 @@ class Prepare(Struct, frozen=True):
     bytes: int
 
 
-class Stock(Struct, frozen=True):
+class PreparePool(Struct, frozen=True):
     """The bytes of the host memory pool that the server keeps prepared, in use or ahead of need."""
 
     bytes: int
@@ -192,6 +192,6 @@ class Log(Struct, frozen=True):
 
 
 Decision = (
-    Grant | Revoke | Step | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | Stock
+    Grant | Revoke | Step | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | PreparePool
     | Park | Hibernate | Wakeup | Hibernated | Awake | ReadDevice | Log
 )  # fmt: skip

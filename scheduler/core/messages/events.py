@@ -43,7 +43,7 @@ class Attach(Struct, frozen=True):
     user: str = ""
     #: The user's groups, according to the system or JupyterHub.
     teams: tuple[str, ...] = ()
-    #: Whether it is parked, and so may be checkpointed: ``pinned`` and ``context`` are what it needs to be awake.
+    #: Whether it is parked, and so may be checkpointed: ``unevictable`` and ``context`` are what it needs to be awake.
     hibernated: bool = False
     #: The GPUs that it may use then; empty: not known.
     sees: tuple[str, ...] = ()
@@ -153,8 +153,8 @@ class Restored(Struct, frozen=True):
 class Parked(Struct, frozen=True):
     """The answer to ``Park``.
 
-    ``needs``: what the client needs on its GPU to be awake (``pinned`` and ``context``). ``sees``: the GPUs that it may
-    use.
+    ``needs``: what the client needs on its GPU to be awake (``unevictable`` and ``context``). ``sees``: the GPUs that
+    it may use.
     """
 
     client: int
@@ -191,10 +191,10 @@ class Cancel(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """End the group's burst and release its lease. With ``offload``, also evict all of its memory."""
+    """End the group's burst and release its lease. With ``evict``, also evict all of its memory."""
 
     group: str
-    offload: bool = False
+    evict: bool = False
 
 
 class HibernateNow(Struct, frozen=True):
@@ -215,10 +215,10 @@ class Rename(Struct, frozen=True):
 
 
 class Adjust(Struct, frozen=True):
-    """A user changes the wishes for a group. A field that is None stays as it is.
+    """A user changes the preferences for a group. A field that is None stays as it is.
 
     ``memory``: the cap of the footprint on each GPU in bytes, 0 for none. ``request``, ``limit``, ``weight``: as in
-    ``Entitlement``. With ``later``, the wishes are remembered for a group that has no process yet.
+    ``Entitlement``. With ``later``, the preferences are remembered for a group that has no process yet.
     """
 
     group: str

@@ -13,12 +13,14 @@ Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", 
 Growth = Literal["resident", "swapped", "device", "cap", "host"]
 MoveStatus = Literal["done", "partial", "failed"]
 #: A client's answer to ``Park``: ``done``, or why it must not be checkpointed.
-Parking = Literal["done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "pinned", "plain"]
+Parking = Literal[
+    "done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "unevictable", "plain"
+]
 WakeCause = Literal["call", "exit"]
 #: The order of GPUs for a group without one: the scheduler's, the stated one, or still none.
 Keep = Literal["none", "it", "ask"]
 AntiThrash = Literal["auto", "on", "off"]
-#: A user's wish. With ``auto``, the group's class follows from what it does (``activity.py``).
+#: The priority that a user chose. With ``auto``, the group's class follows from what it does (``activity.py``).
 Priority = Literal["auto", "interactive", "background"]
 #: The class of a group.
 Class = Literal["interactive", "background"]
@@ -34,6 +36,6 @@ class Usage(Struct):
     gpu: str
     promised: int = 0
     resident: int = 0
-    pinned: int = 0
+    unevictable: int = 0
     context: int = 0
     host: int = 0

@@ -14,13 +14,13 @@ from .records import (
     Hibernation,
     LeaseState,
     Obstacle,
+    Preferences,
     Progress,
     Stage,
     Subscribers,
     Totals,
     Trial,
     Unfit,
-    Wishes,
 )
 from .state import Model, excess, growth, is_managed, staying, staying_contexts
 
@@ -41,6 +41,7 @@ __all__ = [
     "LeaseState",
     "Model",
     "Obstacle",
+    "Preferences",
     "Progress",
     "Share",
     "Stage",
@@ -49,7 +50,6 @@ __all__ = [
     "Trial",
     "Unfit",
     "Wait",
-    "Wishes",
     "excess",
     "growth",
     "is_managed",

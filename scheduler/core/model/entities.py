@@ -22,11 +22,11 @@ from .records import (
     Delayed,
     DurationPredictor,
     Hibernation,
+    Preferences,
     Stage,
     Subscribers,
     Totals,
     Unfit,
-    Wishes,
 )
 
 
@@ -46,7 +46,7 @@ class Gpu:
     measured: bool = False
     promised: int = 0
     resident: int = 0
-    pinned: int = 0
+    unevictable: int = 0
     context: int = 0
     #: Bytes that are charged for what hibernated clients leave here.
     left: int = 0
@@ -119,7 +119,7 @@ class Gpu:
     @property
     def free(self) -> int:
         """Room for more; negative where more is charged than there is."""
-        held = self.resident + self.pinned + self.context + self.arriving
+        held = self.resident + self.unevictable + self.context + self.arriving
         others = self.foreign + self.pending_reclaim + self.uncovered(self.left)
         return self.total - self.reserve - others - held
 
@@ -134,7 +134,7 @@ class Gpu:
     @property
     def capacity(self) -> int:
         """Room for footprints."""
-        fixed = self.pinned + self.context + self.uncovered(self.left)
+        fixed = self.unevictable + self.context + self.uncovered(self.left)
         return self.total - self.reserve - self.foreign - fixed
 
     @property
@@ -165,7 +165,7 @@ class Holding:
     share: Share
     promised: int = 0
     resident: int = 0
-    pinned: int = 0
+    unevictable: int = 0
     #: Bytes charged for contexts: measured, or known from similar contexts, or as stated.
     context: int = 0
     #: Bytes that the client states for its contexts; and whether these were measured since the statement changed.
@@ -217,7 +217,7 @@ class Share:
     holdings: dict[int, Holding] = field(default_factory=dict)
     promised: int = 0
     resident: int = 0
-    pinned: int = 0
+    unevictable: int = 0
     context: int = 0
     #: The residues of its hibernated clients.
     left: int = 0
@@ -246,7 +246,7 @@ class Share:
     def asleep(self) -> int:
         """Bytes that its hibernated clients need to wake."""
         return sum(
-            h.client.needs.pinned + h.client.needs.context
+            h.client.needs.unevictable + h.client.needs.context
             for h in self.holdings.values()
             if h.client.gone and h.client.needs is not None
         )
@@ -261,7 +261,7 @@ class Share:
     @property
     def used(self) -> bool:
         """Whether it holds anything. A group may have asked for memory and got none."""
-        return self.promised + self.pinned + self.context > 0
+        return self.promised + self.unevictable + self.context > 0
 
     @property
     def oversubscribes(self) -> bool:
@@ -389,7 +389,7 @@ class Group:
     #: The GPUs of these shares.
     gpus: dict[str, Gpu] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
-    wishes: Wishes = field(default_factory=Wishes)
+    preferences: Preferences = field(default_factory=Preferences)
     #: The lease, until all clients have released it; and the clients that have not.
     lease: int | None = None
     granted: dict[int, Client] = field(default_factory=dict)
@@ -414,7 +414,7 @@ class Group:
     turn_at: float = 0.0
     #: Whether nothing was evicted from it since its last grant.
     intact: bool = False
-    #: Whether it was revoked for a wait while it ran. Until its next lease, its wish to keep its memory is ignored.
+    #: Whether it was revoked for a wait while it ran. Until its next lease, its preference ``keep`` is ignored.
     spent: bool = False
     #: The wait for which it was revoked. Until its next lease, it does not pass that wait.
     makes_way_for: Wait | None = None
@@ -436,14 +436,14 @@ class Group:
     #: When each open cell began, by msg_id, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
     ended_cells: dict[str, None] = field(default_factory=dict)
-    #: When its user asked for a lease for a whole cell. A cell that ended earlier does not end the wish.
+    #: When its user asked for a lease for a whole cell. A cell that ended earlier does not end the preference.
     exclusive_at: float = 0.0
     #: Its place in the queue for a lease.
     wait: Wait | None = None
     failures: int = 0
     #: The driver's error (0: not known) if the last failure was a restore.
     restore_error: int | None = None
-    offload: bool = False
+    evict_on_release: bool = False
     since: float = 0.0
     shown: State = "idle"
     #: When it last did something for which it needs no lease.
@@ -470,13 +470,13 @@ class Group:
         """The state that users see."""
         if self.lease is not None:
             if self.yielding:
-                return "yielding"
+                return "finishing"
             if self.restoring:
-                return "moving"
+                return "restoring"
             for share in self.shares.values():
                 if share.gpu.delayed_growth and self.delayed is not None:
                     return "waiting"
-            return "running" if self.busy else "held"
+            return "running" if self.busy else "idle_lease"
         if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
             return "waking" if self.waking else "hibernated"
         return "idle" if self.wait is None and self.delayed is None else "waiting"
@@ -539,7 +539,7 @@ class Group:
     @property
     def exclusive(self) -> bool:
         """Whether it keeps its lease until the open cell ends."""
-        return self.wishes.exclusive and bool(self.cells)
+        return self.preferences.exclusive and bool(self.cells)
 
     @property
     def runs(self) -> bool:
@@ -590,11 +590,11 @@ class Wait:
     @property
     def frozen(self) -> bool:
         """Whether it is for a lease of a group that is frozen or on hold. It holds up no other wait."""
-        return self.grow is None and self.group.wishes.stopped
+        return self.grow is None and self.group.preferences.stopped
 
     @property
     def passed_over(self) -> bool:
         """Whether it is for a lease that its group must not get for now."""
         if self.grow is None:
             return self.frozen or self.group.unresponsive or self.group.departs
-        return self.for_lease and self.group.wishes.stopped
+        return self.for_lease and self.group.preferences.stopped

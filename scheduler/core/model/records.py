@@ -216,8 +216,8 @@ class Unfit:
 
 
 @dataclass(slots=True)
-class Wishes:
-    """A user's wishes for a group."""
+class Preferences:
+    """A user's preferences for a group."""
 
     priority: Priority = "auto"
     #: Keep its memory on the GPU while it is idle, until another group has waited too long for it.
@@ -225,7 +225,7 @@ class Wishes:
     #: Grant it nothing until the user unfreezes it.
     frozen: bool = False
     #: Whether an administrator put it on hold.
-    held: bool = False
+    on_hold: bool = False
     #: The cap of its footprint on each GPU in bytes; 0: none.
     memory: int = 0
     #: Fractions of a GPU's time, and the weight in the spare time; see ``events.Entitlement``.
@@ -238,7 +238,7 @@ class Wishes:
     @property
     def stopped(self) -> bool:
         """Whether it is granted nothing, because it is frozen or on hold."""
-        return self.frozen or self.held
+        return self.frozen or self.on_hold
 
 
 class Bar(NamedTuple):

@@ -69,7 +69,7 @@ class Model:
             fixed = left = 0
             for c in group.clients.values():
                 if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid:
-                    fixed += c.needs.pinned + c.needs.context
+                    fixed += c.needs.unevictable + c.needs.context
                     left += c.holdings[gpu.uuid].left
             fixed = max(0, fixed - gpu.freed_without(left))
             need = fixed + group.shares[gpu.uuid].need
@@ -87,7 +87,7 @@ def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     context = least.context
     if not holding.client.gone:
         context = holding.contexts(max(holding.stated, context))
-    fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
+    fixed = max(0, least.unevictable - holding.unevictable) + max(0, context - holding.context)
     fixed -= holding.share.gpu.freed_without(holding.left)
     return max(0, least.promised - holding.promised), max(0, fixed)
 
@@ -108,7 +108,7 @@ def is_managed(group: Group) -> bool:
 
 def excess(gpu: Gpu) -> int:
     """Return by how many bytes all allocations, resident or not, exceed the GPU; negative if all fits."""
-    held = gpu.promised - gpu.unused + gpu.pinned + gpu.context + gpu.left
+    held = gpu.promised - gpu.unused + gpu.unevictable + gpu.context + gpu.left
     return held + gpu.foreign + gpu.pending_reclaim - gpu.total
 
 

@@ -86,7 +86,7 @@ def _usage_values(usage: ev.Usage) -> tuple[Any, ...]:
         gpu_bytes(usage.gpu),
         usage.promised,
         usage.resident,
-        usage.pinned,
+        usage.unevictable,
         usage.context,
         usage.host,
     )

@@ -66,7 +66,7 @@ def _usage(usage: Any) -> ev.Usage:
         gpu_name(ffi.buffer(usage.gpu)[:]),
         usage.promised,
         usage.resident,
-        usage.pinned,
+        usage.unevictable,
         usage.context,
         usage.host,
     )

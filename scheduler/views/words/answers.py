@@ -11,7 +11,7 @@ from typing import Any
 
 from .events import process_text, settings_text
 from .explanations import explanation_lines, with_texts
-from .groups import hibernation_text, rank, remark, state_text, wishes_text
+from .groups import hibernation_text, preferences_text, rank, remark, state_text
 from .notices import notice_text
 from .reasons import reason_text
 
@@ -56,7 +56,7 @@ def explanation(found: Mapping[str, Any]) -> Answer:
 def _group(group: Mapping[str, Any]) -> Answer:
     words = {
         "state": state_text(group),
-        "wishes": wishes_text(group.get("wishes")),
+        "preferences": preferences_text(group.get("preferences")),
         "why": remark(group),
     }
     reason = group["reason"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from .amounts import duration, percent, size
 from .codes import UNFIT
-from .groups import wishes_text
+from .groups import preferences_text
 from .notices import notice_text
 from .reasons import reason_text
 
@@ -35,7 +35,9 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "hibernate_failed": lambda found: f"could not be hibernated: {found['text'] or found['code']}",
     "wake_failed": lambda found: f"could not be woken: {found['text'] or found['code']}",
     "cancel": lambda found: "was interrupted while waiting",
-    "adjust": lambda found: f"now has the settings: {wishes_text(found['wishes']) or 'default'}",
+    "adjust": lambda found: (
+        f"now has the settings: {preferences_text(found['preferences']) or 'default'}"
+    ),
     "stuck": lambda found: (
         f"is keeping others waiting: its CUDA kernel {found['kernel']} is not finishing"
     ),

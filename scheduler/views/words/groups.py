@@ -13,11 +13,11 @@ from .reasons import reason_text
 #: The name of each state, in the order of lists; JupyterLab and the Hub page use the same words.
 STATES = {
     "running": "running",
-    "yielding": "finishing",
-    "moving": "restoring",
+    "finishing": "finishing",
+    "restoring": "restoring",
     "waking": "waking",
     "waiting": "waiting",
-    "held": "idle lease",
+    "idle_lease": "idle lease",
     "idle": "idle",
     "hibernated": "hibernated",
 }
@@ -57,14 +57,14 @@ def estimate_text(found: Any) -> str:
     return f"about {about} s ({low_text}-{high_text} s)"
 
 
-def wishes_text(wishes: Mapping[str, Any] | None) -> str:
+def preferences_text(preferences: Mapping[str, Any] | None) -> str:
     """Return the settings of a group that differ from the defaults."""
-    given = wishes or {}
+    given = preferences or {}
     parts = [
         str(given["priority"]) if given.get("priority", "auto") != "auto" else "",
         "keep" if given.get("keep") else "",
         "frozen" if given.get("frozen") else "",
-        "on hold" if given.get("held") else "",
+        "on hold" if given.get("on_hold") else "",
         "memory {}".format(size(given["memory"])) if given.get("memory") else "",
         "request {}".format(percent(given["request"])) if given.get("request") else "",
         "limit {}".format(percent(given["limit"])) if given.get("limit") else "",

@@ -111,8 +111,8 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         + (f" (about {duration(given['estimate'])} more)" if given.get("estimate") else "")
     ),
     "dying": lambda given: (
-        f"needs {size(given['lack'])} more; waiting for the driver to free {size(given['ghosts'])} of a process that "
-        "has exited"
+        f"needs {size(given['lack'])} more; waiting for the driver to free {size(given['pending_reclaim'])} of a "
+        "process that has exited"
     ),
     "returning": lambda given: (
         f"needs {size(given['lack'])} more; waiting for {_processes(given['clients'])} to reconnect after the "

@@ -121,7 +121,7 @@ def test_a_notebook_that_cannot_hibernate_is_shown_with_the_reason(
     scheduler: Scheduler, gpushare: Command
 ) -> None:
     with scheduler.client("kernel-1", name="plain.ipynb", backend="plain") as client:
-        client.change(ev.Usage(scheduler.gpu, pinned=GIB, context=16 << 20))
+        client.change(ev.Usage(scheduler.gpu, unevictable=GIB, context=16 << 20))
         until(lambda: "1 GiB" in gpushare("status").stdout)
         until(lambda: gpushare("hibernate", "plain.ipynb").returncode == 2)
         assert "plain.ipynb does not hibernate" in gpushare("hibernate", "plain.ipynb").stderr

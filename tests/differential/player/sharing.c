@@ -109,7 +109,7 @@ static void op_evict(struct self *self, const unsigned long long *n)
     if (scheduler.control == NULL)
         return;
     unsigned way = (unsigned)(n[0] % 4);
-    free(ask(way == 0 ? "release" : "offload"));
+    free(ask(way == 0 ? "release" : "evict"));
     /* Threads that go on take it back at once, perhaps before it is seen here. To ask takes the scheduler long. */
     for (useconds_t pause = 1000; way > 1 && pause < 64000 && !has_left(true); pause *= 2)
         usleep(pause);

@@ -11,7 +11,7 @@ import {
   makeGroup,
   makeSleep,
   makeStatus,
-  makeWishes,
+  makePreferences,
   trans
 } from '../../__tests__/fixtures';
 import type { IGroup, ISession } from '../../core/status';
@@ -153,7 +153,7 @@ describe('commands', () => {
     const keep = CommandIds.toggleKeep;
     expect(commands.label(keep)).toBe('Keep on the GPU');
     const caption = commands.caption(keep);
-    change('a', { wishes: makeWishes({ keep: true, frozen: true }) });
+    change('a', { preferences: makePreferences({ keep: true, frozen: true }) });
     expect(commands.label(keep)).toBe('Stop Keeping on the GPU');
     expect(commands.caption(keep)).not.toBe(caption);
     expect(commands.label(CommandIds.toggleFrozen)).toBe('Unfreeze');
@@ -175,7 +175,7 @@ describe('commands', () => {
       ['interactive', 'background'],
       ['background', 'auto']
     ] as const) {
-      change('a', { wishes: makeWishes({ priority: asked }) });
+      change('a', { preferences: makePreferences({ priority: asked }) });
       expect(commands.isEnabled(setPriority, { priority })).toBe(true);
       const same = { priority: asked };
       expect(commands.isEnabled(setPriority, same)).toBe(false);
@@ -235,7 +235,7 @@ describe('commands', () => {
   it.each<[string, Partial<IGroup>, string]>([
     [
       'one that is kept',
-      { wishes: makeWishes({ keep: true }) },
+      { preferences: makePreferences({ keep: true }) },
       'it is kept on the GPU'
     ],
     [
@@ -312,7 +312,7 @@ describe('commands', () => {
     const { setPriority } = CommandIds;
     const auto = { priority: 'auto' };
     expect(commands.isVisible(setPriority, auto)).toBe(false);
-    change('a', { wishes: makeWishes({ priority: 'background' }) });
+    change('a', { preferences: makePreferences({ priority: 'background' }) });
     expect(commands.isVisible(setPriority, auto)).toBe(true);
     await commands.execute(setPriority, auto);
     expect(model.acts).toEqual([
@@ -406,15 +406,15 @@ describe('dangerous commands', () => {
   });
 
   it('ask before they move the memory of one that works', async () => {
-    await commands.execute(CommandIds.offload);
-    expect(model.acts).toEqual([{ op: 'offload', group: 'a' }]);
+    await commands.execute(CommandIds.evict);
+    expect(model.acts).toEqual([{ op: 'evict', group: 'a' }]);
     change('a', { state: 'running' });
-    await answer(CommandIds.offload, {}, 'reject', ['The memory is in use.']);
+    await answer(CommandIds.evict, {}, 'reject', ['The memory is in use.']);
     expect(model.acts).toHaveLength(1);
   });
 
   it('do not ask before they undo', async () => {
-    change('a', { wishes: makeWishes({ frozen: true }) });
+    change('a', { preferences: makePreferences({ frozen: true }) });
     await commands.execute(CommandIds.toggleFrozen);
     await commands.execute(CommandIds.setAntiThrash, { anti_thrash: 'auto' });
     expect(model.acts).toEqual([

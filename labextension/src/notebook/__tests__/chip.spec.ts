@@ -8,7 +8,7 @@ import {
   makeStatus,
   makeWaiting,
   makeWaking,
-  makeWishes,
+  makePreferences,
   plain
 } from '../../__tests__/fixtures';
 import type { IGroup } from '../../core/status';
@@ -40,13 +40,13 @@ describe('The chip', () => {
   it.each<[string, Partial<IGroup>]>([
     ['GPU: running', { state: 'running' }],
     ['GPU: idle', { state: 'idle' }],
-    ['GPU: idle lease', { state: 'held' }],
+    ['GPU: idle lease', { state: 'idle_lease' }],
     [
       'GPU: idle lease',
-      { state: 'held', cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 } }
+      { state: 'idle_lease', cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 } }
     ],
-    ['GPU: restoring', { state: 'moving' }],
-    ['GPU: frozen', { wishes: makeWishes({ frozen: true }) }]
+    ['GPU: restoring', { state: 'restoring' }],
+    ['GPU: frozen', { preferences: makePreferences({ frozen: true }) }]
   ])('says %s', async (expected, changes) => {
     await open('plots');
     await tell(makeGroup('plots', changes), holder());
@@ -89,7 +89,7 @@ describe('The chip', () => {
     [
       'alone as somebody asked',
       'GPU: running, low priority',
-      { state: 'running', wishes: makeWishes({ priority: 'background' }) }
+      { state: 'running', preferences: makePreferences({ priority: 'background' }) }
     ]
   ])(
     'says that its notebook is in the background only where it matters: %s',

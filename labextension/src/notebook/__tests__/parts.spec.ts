@@ -6,7 +6,7 @@ import {
   makeGroup,
   makeWaiting,
   makeWaking,
-  makeWishes,
+  makePreferences,
   PREFERENCES
 } from '../../__tests__/fixtures';
 import type { IGroup } from '../../core/status';
@@ -60,7 +60,7 @@ describe('The notification', () => {
     expect(toasts()).toEqual([]);
     await tell(long({ since: 50 }), holder());
     expect(toasts()).toHaveLength(1);
-    await tell(makeGroup('plots', { state: 'moving' }));
+    await tell(makeGroup('plots', { state: 'restoring' }));
     expect(toasts()).toEqual([]);
   });
 
@@ -88,7 +88,7 @@ describe('The notification', () => {
     model.preferences = PREFERENCES;
     await tell(long({ since: 80, cell: null }), holder());
     await tell(
-      long({ since: 80, wishes: makeWishes({ frozen: true }) }),
+      long({ since: 80, preferences: makePreferences({ frozen: true }) }),
       holder()
     );
     expect(toasts()).toEqual([]);

@@ -6,7 +6,7 @@ import {
   makeGroup,
   makeWaiting,
   makeWaking,
-  makeWishes
+  makePreferences
 } from '../../__tests__/fixtures';
 import { FakePanel } from '../../__tests__/notebooks';
 import type { IGroup } from '../../core/status';
@@ -104,9 +104,9 @@ describe('The strip', () => {
 
   it('offers to unfreeze what is frozen', async () => {
     await open('plots');
-    const wishes = makeWishes({ frozen: true });
+    const preferences = makePreferences({ frozen: true });
     const reason = { code: 'frozen', params: {} };
-    await tell(makeWaiting('plots', 1, { wishes, reason }));
+    await tell(makeWaiting('plots', 1, { preferences, reason }));
     fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
     expect(commands.executed).toEqual([
       [CommandIds.toggleFrozen, { group: 'plots' }]
@@ -350,7 +350,7 @@ describe('The strip', () => {
       'This cell is waiting for the GPU. train is using it.'
     );
     expect(said).not.toHaveBeenCalled();
-    await tell(makeGroup('plots', { state: 'moving', cell: CELL }));
+    await tell(makeGroup('plots', { state: 'restoring', cell: CELL }));
     expect(said).toHaveBeenCalled();
     observer.disconnect();
   });

@@ -12,7 +12,7 @@ import {
   makeGroup,
   makeStatus,
   makeWaiting,
-  makeWishes,
+  makePreferences,
   plain
 } from '../../__tests__/fixtures';
 import { CommandIds } from '../../tokens';
@@ -104,8 +104,8 @@ describe('actions', () => {
   });
 
   it('unfreezes what is frozen', () => {
-    const wishes = makeWishes({ frozen: true });
-    const { commands } = setUp(makeStatus(makeGroup('a', { wishes })));
+    const preferences = makePreferences({ frozen: true });
+    const { commands } = setUp(makeStatus(makeGroup('a', { preferences })));
     fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
     expect(commands.executed).toEqual([
       [CommandIds.toggleFrozen, { group: 'a' }]

@@ -10,7 +10,7 @@ import {
   makeStatus,
   makeWaiting,
   makeWaking,
-  makeWishes
+  makePreferences
 } from '../../__tests__/fixtures';
 import type { IGroup } from '../../core/status';
 import { CommandIds } from '../../tokens';
@@ -90,7 +90,7 @@ describe('the card of the notebook in front', () => {
     ],
     [
       'has an idle lease',
-      makeGroup('a', { state: 'held' }),
+      makeGroup('a', { state: 'idle_lease' }),
       [
         'Idle lease',
         'It can use the GPU again without waiting.',
@@ -128,7 +128,7 @@ describe('the card of the notebook in front', () => {
     ],
     [
       'is frozen',
-      makeWaiting('a', 2, { wishes: makeWishes({ frozen: true, keep: true }) }),
+      makeWaiting('a', 2, { preferences: makePreferences({ frozen: true, keep: true }) }),
       [
         'Frozen',
         'It does not use the GPU until you unfreeze it.',
@@ -138,7 +138,7 @@ describe('the card of the notebook in front', () => {
     ],
     [
       'is on hold',
-      makeWaiting('a', 2, { wishes: makeWishes({ held: true }) }),
+      makeWaiting('a', 2, { preferences: makePreferences({ on_hold: true }) }),
       [
         'On hold',
         'Only an administrator can resume it.',
@@ -148,7 +148,7 @@ describe('the card of the notebook in front', () => {
     [
       'is being restored',
       makeGroup('a', {
-        state: 'moving',
+        state: 'restoring',
         reason: {
           code: 'filling',
           params: { arrived: GiB, footprint: 2 * GiB, victims: [] }
@@ -165,7 +165,7 @@ describe('the card of the notebook in front', () => {
     ],
     [
       'finishes',
-      makeGroup('a', { state: 'yielding', gpus: [] }),
+      makeGroup('a', { state: 'finishing', gpus: [] }),
       [
         'Finishing its queued GPU work',
         'nothing on the GPU',

@@ -12,7 +12,7 @@ import {
   makeTimeline,
   makeWaiting,
   makeWaking,
-  makeWishes,
+  makePreferences,
   plain
 } from '../../__tests__/fixtures';
 import type { INotice, IStatus, IUnshared } from '../../core/status';
@@ -150,7 +150,7 @@ describe('PanelContent', () => {
   it('says what people asked for', () => {
     const asked = {
       class: 'background' as const,
-      wishes: makeWishes({
+      preferences: makePreferences({
         priority: 'background',
         keep: true,
         frozen: true,

@@ -6,7 +6,7 @@ import {
   makeStatus,
   makeWaiting,
   makeWaking,
-  makeWishes,
+  makePreferences,
   plain,
   trans
 } from '../../__tests__/fixtures';
@@ -56,10 +56,10 @@ describe('makeSections', () => {
   it('puts each group into the section that people expect', () => {
     const { running, waiting, idle } = makeSections([
       makeGroup('runs', { state: 'running' }),
-      makeGroup('keeps', { state: 'held' }),
-      makeGroup('thinks', { state: 'held', cell }),
-      makeGroup('arrives', { state: 'moving' }),
-      makeGroup('ends', { state: 'yielding' }),
+      makeGroup('keeps', { state: 'idle_lease' }),
+      makeGroup('thinks', { state: 'idle_lease', cell }),
+      makeGroup('arrives', { state: 'restoring' }),
+      makeGroup('ends', { state: 'finishing' }),
       makeGroup('sleeps', { since: 20 }),
       makeHibernated('hibernates', { since: 10 }),
       makeWaiting('second', 2),
@@ -86,7 +86,7 @@ describe('makeShares', () => {
     const group = (id: string, uuid: string, resident: number): IGroup =>
       makeGroup(id, {
         gpus: [
-          { uuid, resident, footprint: GiB, swapped: 0, pinned: 0, context: 0 }
+          { uuid, resident, footprint: GiB, swapped: 0, unevictable: 0, context: 0 }
         ]
       });
     const before = makeShares([group('a', 'x', GiB), group('b', 'y', GiB)]);
@@ -107,7 +107,7 @@ describe('makeGpu', () => {
       gpu.segments.map(({ part, colour, percent }) => [part, colour, percent])
     ).toEqual([
       ['resident', 0, 20],
-      ['pinned', 0, 5],
+      ['unevictable', 0, 5],
       ['contexts', null, 5],
       ['foreign', null, 10]
     ]);
@@ -164,7 +164,7 @@ describe('makeGpu', () => {
       footprint: GiB,
       resident: GiB,
       swapped: 0,
-      pinned: 0,
+      unevictable: 0,
       context: 0
     };
     const status = makeStatus(
@@ -192,7 +192,7 @@ describe('makeGpu', () => {
             footprint: 0,
             resident: index === 0 ? 8 * GiB : GiB / 8,
             swapped: 0,
-            pinned: 0,
+            unevictable: 0,
             context: 0
           }
         ]
@@ -228,7 +228,7 @@ describe('restsSince', () => {
       {},
       [
         makeGroup('a', { since: 20 }),
-        makeGroup('b', { since: 95, state: 'held' })
+        makeGroup('b', { since: 95, state: 'idle_lease' })
       ]
     ],
     [
@@ -299,18 +299,18 @@ describe('detailText', () => {
     ],
     [
       'one with an idle lease',
-      makeGroup('a', { state: 'held' }),
+      makeGroup('a', { state: 'idle_lease' }),
       'idle lease for 12 s · 5 GiB on the GPU, 2 GiB in host memory'
     ],
     [
       'one with an idle lease in the middle of a cell',
-      makeGroup('a', { state: 'held', cell }),
+      makeGroup('a', { state: 'idle_lease', cell }),
       'cell running for 14 s · idle lease · 5 GiB on the GPU, 2 GiB in host memory'
     ],
     [
       'one whose memory arrives',
       makeGroup('a', {
-        state: 'moving',
+        state: 'restoring',
         reason: {
           code: 'filling',
           params: { arrived: GiB, footprint: 2 * GiB, victims: ['b.ipynb'] }
@@ -401,7 +401,7 @@ describe('words', () => {
     expect(announce(waiting, 'a', trans)).toBe(
       'a is waiting for the GPU, position 2'
     );
-    const frozen = makeGroup('a', { wishes: makeWishes({ frozen: true }) });
+    const frozen = makeGroup('a', { preferences: makePreferences({ frozen: true }) });
     expect(announce(frozen, 'a', trans)).toBe('a is not using the GPU');
   });
 });

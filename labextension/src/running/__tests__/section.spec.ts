@@ -8,7 +8,7 @@ import {
   makeHibernated,
   makeStatus,
   makeWaiting,
-  makeWishes,
+  makePreferences,
   plain,
   trans
 } from '../../__tests__/fixtures';
@@ -72,7 +72,7 @@ describe('The section of the running kernels', () => {
         makeWaiting('train', 2),
         makeGroup('elsewhere', { sessions: [] }),
         makeGroup('plots', { state: 'running' }),
-        makeGroup('calm', { wishes: makeWishes({ frozen: true }) }),
+        makeGroup('calm', { preferences: makePreferences({ frozen: true }) }),
         makeHibernated('asleep')
       )
     ).toEqual([

@@ -17,7 +17,7 @@ import {
   makeStatus,
   makeWaiting,
   makeWaking,
-  makeWishes,
+  makePreferences,
   plain,
   PREFERENCES,
   trans
@@ -114,12 +114,12 @@ it('says nothing while nothing is known', () => {
 
 it.each<[string, Partial<IGroup>]>([
   ['GPU: running', { state: 'running' }],
-  ['GPU: restoring', { state: 'moving' }],
+  ['GPU: restoring', { state: 'restoring' }],
   ['GPU: idle, 5 GiB on the GPU', { state: 'idle' }],
   ['GPU: idle', { state: 'idle', gpus: [] }],
   ['GPU: hibernated', makeHibernated('plots')],
   ['GPU: waking, about 0.7 s', makeWaking('plots')],
-  ['GPU: frozen, 5 GiB on the GPU', { wishes: makeWishes({ frozen: true }) }]
+  ['GPU: frozen, 5 GiB on the GPU', { preferences: makePreferences({ frozen: true }) }]
 ])('says of the notebook in front: %s', async (expected, changes) => {
   await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
   expect(text()).toBe(expected);

@@ -4,7 +4,7 @@ import {
   makeGroup,
   makeSleep,
   makeWaking,
-  makeWishes,
+  makePreferences,
   plain,
   trans
 } from '../../__tests__/fixtures';
@@ -25,7 +25,7 @@ import {
   stateText,
   waitTitle,
   wakeText,
-  wishesText
+  preferencesText
 } from '../states';
 
 const wording: IWording = { trans, units: 'binary', names: new Map() };
@@ -184,7 +184,7 @@ describe('reasonText', () => {
     ],
     [
       'dying',
-      { lack: GiB, ghosts: GiB },
+      { lack: GiB, pending_reclaim: GiB },
       'needs 1 GiB more; waiting for the driver to free the memory of a process that has exited'
     ],
     [
@@ -457,7 +457,7 @@ describe('hibernation', () => {
     expect(refused('off')).toBe('');
     expect(refused('nothing', 'it has no CUDA context')).toBe('');
     const kept = makeGroup('a', {
-      wishes: makeWishes({ keep: true }),
+      preferences: makePreferences({ keep: true }),
       hibernation: makeSleep({ state: 'refused', code: 'busy' })
     });
     expect(sleepTitle(kept, trans)).toBe('');
@@ -489,17 +489,17 @@ describe('hibernation', () => {
   });
 });
 
-describe('wishesText', () => {
+describe('preferencesText', () => {
   it('names what differs from the usual', () => {
-    expect(wishesText(makeWishes(), wording)).toEqual([]);
-    const wishes = makeWishes({
+    expect(preferencesText(makePreferences(), wording)).toEqual([]);
+    const preferences = makePreferences({
       keep: true,
       memory: 20 * GiB,
       request: 0.25,
       limit: 0.5,
       weight: 2
     });
-    expect(wishesText(wishes, wording).map(plain)).toEqual([
+    expect(preferencesText(preferences, wording).map(plain)).toEqual([
       'kept on the GPU',
       'at most 20 GiB of memory',
       'at least 25 % of GPU time',
@@ -535,8 +535,8 @@ describe('classText', () => {
       'low priority: it has been using the GPU for a long time; it becomes interactive again after a pause'
     ]
   ] as const)('says of %s, %s', (priority, class_, changes, expected) => {
-    const wishes = makeWishes({ priority });
-    const group = makeGroup('a', { ...changes, wishes, class: class_ });
+    const preferences = makePreferences({ priority });
+    const group = makeGroup('a', { ...changes, preferences, class: class_ });
     const text = classText(group, trans);
     expect(text && plain(text)).toBe(expected);
   });

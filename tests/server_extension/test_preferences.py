@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
-from jupyter_gpushare.server_extension import wishes as module
+from jupyter_gpushare.server_extension import preferences as module
 from jupyter_gpushare.server_extension.app import GpuShareExtension
-from jupyter_gpushare.server_extension.wishes import NONE, Wishes
+from jupyter_gpushare.server_extension.preferences import NONE, Preferences
 from tests.support.client import FakeClient
 
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]
@@ -29,7 +29,7 @@ async def test_they_are_repeated_to_the_next_scheduler(
     get_status: GetStatus,
     eventually: Any,
 ) -> None:
-    wishes = {
+    preferences = {
         "priority": "background",
         "keep": True,
         "frozen": True,
@@ -41,14 +41,17 @@ async def test_they_are_repeated_to_the_next_scheduler(
     path = runtime / "s.sock"
     with FakeClient(path, kernel.id, gpu["uuid"]) as client:
         client.attach()
-        await scheduler.request("adjust", group=kernel.id, **wishes, exclusive=True)
+        await scheduler.request("adjust", group=kernel.id, **preferences, exclusive=True)
     await replace()
     with FakeClient(path, kernel.id, gpu["uuid"]) as client:
         client.attach()
 
         async def repeated() -> bool:
             (group,) = (await get_status())["groups"]
-            return wishes.items() <= group["wishes"].items() and not group["wishes"]["exclusive"]
+            return (
+                preferences.items() <= group["preferences"].items()
+                and not group["preferences"]["exclusive"]
+            )
 
         await eventually(repeated)
     # And to the one after that, which nobody has told but we.
@@ -78,19 +81,19 @@ async def test_they_go_with_the_kernel(
             await scheduler.request("adjust", group=client.group, keep=True)
 
         async def known() -> bool:
-            return set(extension._wishes._wishes) == {kernel.id, "elsewhere"}
+            return set(extension._preferences._preferences) == {kernel.id, "elsewhere"}
 
         await eventually(known)
 
     # A kernel of ours may be on its way to another process; of others' nobody else would tell.
     async def gone() -> bool:
-        return set(extension._wishes._wishes) == {kernel.id}
+        return set(extension._preferences._preferences) == {kernel.id}
 
     await eventually(gone)
     await kernel.manager.shutdown_kernel(kernel.id, now=True)
 
     async def forgotten() -> bool:
-        return not extension._wishes._wishes
+        return not extension._preferences._preferences
 
     await eventually(forgotten)
     sent.clear()
@@ -118,32 +121,34 @@ async def test_the_same_scheduler_is_not_told_twice(
         await scheduler.request("adjust", group="first", keep=False)
 
         async def learnt() -> bool:
-            return not extension._wishes._wishes
+            return not extension._preferences._preferences
 
         await eventually(learnt)
         assert len([op for op, _ in sent if op == "adjust"]) == 1, "the test's own"
 
 
-def status(**wishes: dict[str, Any]) -> dict[str, Any]:
-    return {"groups": [{"id": group, "wishes": wished} for group, wished in wishes.items()]}
+def status(**preferences: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "groups": [{"id": group, "preferences": wished} for group, wished in preferences.items()]
+    }
 
 
 def test_who_has_told_a_new_scheduler_knows_better() -> None:
-    wishes = Wishes()
+    preferences = Preferences()
     for group in ("a", "b", "c"):
-        wishes.note(group, {**KEEP, "exclusive": True})
+        preferences.note(group, {**KEEP, "exclusive": True})
     frozen = {**NONE, "frozen": True}
     told = status(a=frozen, b={**NONE, "exclusive": True}, d=KEEP)
-    untold = wishes.untold(told)
+    untold = preferences.untold(told)
     assert untold == {"b": KEEP, "c": KEEP}
-    wishes.learn(told["groups"], but=untold)
-    assert wishes.untold(status()) == {"a": frozen, "b": KEEP, "c": KEEP, "d": KEEP}
+    preferences.learn(told["groups"], but=untold)
+    assert preferences.untold(status()) == {"a": frozen, "b": KEEP, "c": KEEP, "d": KEEP}
 
 
 def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_GROUPS", 3)
-    wishes = Wishes()
+    preferences = Preferences()
     for group in "abacda":
-        wishes.note(group, KEEP)
-    wishes.note("e", NONE)
-    assert list(wishes.untold(status())) == ["c", "d", "a"]
+        preferences.note(group, KEEP)
+    preferences.note("e", NONE)
+    assert list(preferences.untold(status())) == ["c", "d", "a"]

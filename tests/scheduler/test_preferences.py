@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core import preferences as wishes
+from jupyter_gpushare.scheduler.core import preferences as preferences
 from jupyter_gpushare.scheduler.core import reasons
-from jupyter_gpushare.scheduler.core.model import Wishes
+from jupyter_gpushare.scheduler.core.model import Preferences
 from jupyter_gpushare.scheduler.core.planner import Planner
 from tests.scheduler.core_machine import BY_AGE, GIB, GPU, Machine, Process, of
 
@@ -38,13 +38,13 @@ def order(m: Machine) -> list[str]:
 # --- Asking ---------------------------------------------------------------------------------------
 
 
-def test_wishes_are_taken_in_and_told() -> None:
+def test_preferences_are_taken_in_and_told() -> None:
     m = Machine()
     a = m.process("a", 10)
     m.do(ev.Adjust("a", priority="background", keep=True, memory=20 * GIB))
-    wanted = Wishes(priority="background", keep=True, memory=20 * GIB)
-    assert m.core.wishes_of("a") == m.core.groups["a"].wishes == wanted
-    assert m.history[-1] == ev.Log("adjust", "a", {"wishes": asdict(wanted)})
+    wanted = Preferences(priority="background", keep=True, memory=20 * GIB)
+    assert m.core.preferences_of("a") == m.core.groups["a"].preferences == wanted
+    assert m.history[-1] == ev.Log("adjust", "a", {"preferences": asdict(wanted)})
     before = len(m.history)
     m.do(ev.Adjust("a", keep=True))
     assert len(m.history) == before
@@ -52,7 +52,7 @@ def test_wishes_are_taken_in_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
+    ("preference", "sentence"),
     [
         ({"priority": "urgent"}, "priority must be auto, interactive or background, not 'urgent'"),
         ({"memory": -1}, "memory must be a whole number of bytes, 0 for no cap, not -1"),
@@ -74,13 +74,15 @@ def test_wishes_are_taken_in_and_told() -> None:
         ({"exclusive": 0}, "exclusive must be true or false"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_changes_nothing(wish: Any, sentence: str) -> None:
+def test_what_cannot_be_asked_is_refused_and_changes_nothing(
+    preference: Any, sentence: str
+) -> None:
     m = Machine()
     m.process("a", 10)
     for group in ("a", "z"):
         with pytest.raises(ValueError, match=sentence):
-            m.do(ev.Adjust(group, **{"later": True, **wish}))
-        assert m.core.wishes_of(group) == Wishes()
+            m.do(ev.Adjust(group, **{"later": True, **preference}))
+        assert m.core.preferences_of(group) == Preferences()
 
 
 def test_a_group_that_is_not_there_is_remembered_only_on_request() -> None:
@@ -88,38 +90,38 @@ def test_a_group_that_is_not_there_is_remembered_only_on_request() -> None:
     with pytest.raises(ValueError, match="no group on the GPU has the id 'a'"):
         m.do(ev.Adjust("a", keep=True))
     m.do(ev.Adjust("a", keep=True, exclusive=True, later=True))
-    assert m.core.wishes_of("a") == Wishes(keep=True)
+    assert m.core.preferences_of("a") == Preferences(keep=True)
     m.process("a", 10)
-    assert m.core.groups["a"].wishes == Wishes(keep=True)
+    assert m.core.groups["a"].preferences == Preferences(keep=True)
 
 
-def test_a_kernel_that_is_restarted_has_its_wishes_again_but_for_the_cell() -> None:
+def test_a_kernel_that_is_restarted_has_its_preferences_again_but_for_the_cell() -> None:
     m = Machine()
     a = m.runs("a", 10)
     cell(m, "a", "begin")
     m.do(ev.Adjust("a", priority="background", frozen=True, exclusive=True))
     m.do(ev.Detach(a.number))
     assert "a" not in m.core.groups
-    lasting = Wishes(priority="background", frozen=True)
-    assert m.core.wishes_of("a") == lasting
+    lasting = Preferences(priority="background", frozen=True)
+    assert m.core.preferences_of("a") == lasting
     m.process("a", 10)
-    assert m.core.groups["a"].wishes == lasting
+    assert m.core.groups["a"].preferences == lasting
 
 
 def test_not_every_group_is_remembered_for_ever() -> None:
     m = Machine()
     a = m.process("a", 10)
     m.do(ev.Adjust("a", keep=True))
-    for number in range(wishes.MOST_REMEMBERED):
+    for number in range(preferences.MOST_REMEMBERED):
         m.do(ev.Adjust(f"later-{number}", keep=True, later=True))
-    assert m.core.wishes_of("a").keep
+    assert m.core.preferences_of("a").keep
     m.do(ev.Detach(a.number))
-    assert m.core.wishes_of("a").keep
-    assert not m.core.wishes_of("later-0").keep
-    assert m.core.wishes_of("later-1").keep
+    assert m.core.preferences_of("a").keep
+    assert not m.core.preferences_of("later-0").keep
+    assert m.core.preferences_of("later-1").keep
     m.do(ev.Adjust("later-1", keep=False, later=True))
     m.do(ev.Adjust("one-more", keep=True, later=True))
-    assert m.core.wishes_of("later-2").keep
+    assert m.core.preferences_of("later-2").keep
 
 
 # --- Priority -------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def test_idle_memory_that_is_kept_stays_for_five_minutes() -> None:
     assert m.sleep(299.9) == []
     (evict,) = of(ev.Evict, m.sleep(0.2))
     assert (evict.client, evict.bytes) == (a.number, 35 * GIB)
-    assert b.state == "moving"
+    assert b.state == "restoring"
 
 
 def test_a_held_lease_of_one_that_is_kept_stays_too() -> None:
@@ -292,7 +294,7 @@ def test_one_that_is_kept_and_cannot_run_at_once_keeps_nobody_waiting() -> None:
     b.request()
     (evict,) = of(ev.Evict, a.request())
     assert evict.client == a.number
-    assert b.state == "moving"
+    assert b.state == "restoring"
 
 
 def test_nobody_passes_so_that_the_head_needs_what_is_kept() -> None:
@@ -335,7 +337,7 @@ def test_freezing_takes_the_lease_and_holds_nobody_up() -> None:
     # It came first, and its memory is nobody's turn.
     (evict,) = of(ev.Evict, b.request())
     assert evict.client == a.number
-    assert b.state == "moving"
+    assert b.state == "restoring"
     b.restore()
     a.evict(evict)
     b.restore()
@@ -444,7 +446,7 @@ def test_growth_beyond_the_cap_is_refused() -> None:
     # What is there stays.
     m.do(ev.Adjust("a", memory=5 * GIB))
     assert of(ev.Grant, a.request())
-    answer = a.grow(0, pinned=1)
+    answer = a.grow(0, unevictable=1)
     assert answer is not None
     assert answer.status == "resident"
     m.do(ev.Adjust("a", memory=0))
@@ -480,7 +482,7 @@ def test_a_whole_cell_keeps_its_lease_through_quiet_times() -> None:
     }  # fmt: skip
     decisions = cell(m, "a", "end")
     assert of(ev.Revoke, decisions) == [ev.Revoke(a.number, a.lease)]
-    assert not m.core.wishes_of("a").exclusive
+    assert not m.core.preferences_of("a").exclusive
     assert m.kinds("a").count("adjust") == 2
 
 
@@ -489,7 +491,7 @@ def test_a_whole_cell_does_not_last_for_ever() -> None:
     a, _ = exclusive(m)
     assert of(ev.Revoke, m.sleep(599)) == []
     assert of(ev.Revoke, m.sleep(2)) == [ev.Revoke(a.number, a.lease)]
-    assert not m.core.wishes_of("a").exclusive
+    assert not m.core.preferences_of("a").exclusive
     assert of(ev.Evict, a.release())
 
 
@@ -499,11 +501,11 @@ def test_people_may_end_it_before(end: ev.Event) -> None:
     a, _ = exclusive(m)
     m.sleep(30)
     assert of(ev.Revoke, m.do(end)) == [ev.Revoke(a.number, a.lease)]
-    assert not m.core.wishes_of("a").exclusive
+    assert not m.core.preferences_of("a").exclusive
     assert of(ev.Evict, a.release())
 
 
-def test_the_wish_is_for_the_next_cell_if_none_is_open() -> None:
+def test_the_preference_is_for_the_next_cell_if_none_is_open() -> None:
     m = Machine(quantum=20.0)
     m.runs("a", 75)
     cell(m, "a", "begin", 1)
@@ -514,14 +516,14 @@ def test_the_wish_is_for_the_next_cell_if_none_is_open() -> None:
     # News of an older cell come late.
     cell(m, "a", "begin", 2, at=early)
     cell(m, "a", "end", 2, at=early)
-    assert m.core.wishes_of("a").exclusive
+    assert m.core.preferences_of("a").exclusive
     b = m.process("b", 60)
     b.request()
     assert b.reason["code"] == "needs_memory"
     cell(m, "a", "begin", 3)
     assert b.reason["code"] == "exclusive"
     cell(m, "a", "end", 3)
-    assert not m.core.wishes_of("a").exclusive
+    assert not m.core.preferences_of("a").exclusive
 
 
 def test_a_whole_cell_that_grows_comes_before_the_others() -> None:
