@@ -41,7 +41,9 @@ export const PREFERENCES: IPreferences = {
   statusBar: 'state-and-memory'
 };
 
-export function makePreferences(changes: Partial<IGroupPreferences> = {}): IGroupPreferences {
+export function makePreferences(
+  changes: Partial<IGroupPreferences> = {}
+): IGroupPreferences {
   return {
     priority: 'auto',
     keep: false,

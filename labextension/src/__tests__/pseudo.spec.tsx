@@ -113,7 +113,13 @@ const holder = {
   ahead: 'h',
   ahead_name: OTHER
 };
-const sizes = { need: GiB, lack: GiB, foreign: GiB, fixed: GiB, pending_reclaim: GiB };
+const sizes = {
+  need: GiB,
+  lack: GiB,
+  foreign: GiB,
+  fixed: GiB,
+  pending_reclaim: GiB
+};
 const params = {
   ...holder,
   ...sizes,

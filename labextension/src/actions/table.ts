@@ -213,7 +213,8 @@ export const ACTIONS: readonly IActionRow[] = [
       group?.preferences.priority !== priorityOf(group, args),
     // What is so anyway needs no word.
     isVisible: ({ group, args }) =>
-      priorityOf(group, args) !== 'auto' || group?.preferences.priority !== 'auto',
+      priorityOf(group, args) !== 'auto' ||
+      group?.preferences.priority !== 'auto',
     parameters: () => ({
       priority: { enum: ['interactive', 'background', 'auto'] }
     }),

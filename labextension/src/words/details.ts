@@ -37,7 +37,10 @@ export function detailText(
 ): string {
   const { trans } = wording;
   const parts: string[] = [];
-  if (isWaiting(group) || (group.state === 'restoring' && group.reason !== null)) {
+  if (
+    isWaiting(group) ||
+    (group.state === 'restoring' && group.reason !== null)
+  ) {
     // One time in a row: how much longer it takes, or else what the reason says.
     const left = isWaiting(group) ? leftText(group, trans, now) : null;
     parts.push(

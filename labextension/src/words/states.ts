@@ -178,7 +178,8 @@ export function sleepTitle(
       return trans.__('Hibernating.');
     case 'refused':
       // Users know what they asked for, and a refusal does not matter where nothing is on the GPU.
-      return preferences.keep || ['off', 'nothing'].includes(hibernation.code ?? '')
+      return preferences.keep ||
+        ['off', 'nothing'].includes(hibernation.code ?? '')
         ? ''
         : trans.__('Not hibernated: %1.', refusalText(hibernation, trans));
     default:
@@ -235,7 +236,9 @@ export function preferencesText(
     );
   }
   if (preferences.limit > 0) {
-    texts.push(trans.__('at most %1 of GPU time', formatPercent(preferences.limit)));
+    texts.push(
+      trans.__('at most %1 of GPU time', formatPercent(preferences.limit))
+    );
   }
   if (preferences.weight !== 1) {
     texts.push(trans.__('weight %1', preferences.weight));

@@ -43,7 +43,10 @@ describe('The chip', () => {
     ['GPU: idle lease', { state: 'idle_lease' }],
     [
       'GPU: idle lease',
-      { state: 'idle_lease', cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 } }
+      {
+        state: 'idle_lease',
+        cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 }
+      }
     ],
     ['GPU: restoring', { state: 'restoring' }],
     ['GPU: frozen', { preferences: makePreferences({ frozen: true }) }]
@@ -89,7 +92,10 @@ describe('The chip', () => {
     [
       'alone as somebody asked',
       'GPU: running, low priority',
-      { state: 'running', preferences: makePreferences({ priority: 'background' }) }
+      {
+        state: 'running',
+        preferences: makePreferences({ priority: 'background' })
+      }
     ]
   ])(
     'says that its notebook is in the background only where it matters: %s',

@@ -128,7 +128,9 @@ describe('the card of the notebook in front', () => {
     ],
     [
       'is frozen',
-      makeWaiting('a', 2, { preferences: makePreferences({ frozen: true, keep: true }) }),
+      makeWaiting('a', 2, {
+        preferences: makePreferences({ frozen: true, keep: true })
+      }),
       [
         'Frozen',
         'It does not use the GPU until you unfreeze it.',

@@ -86,7 +86,14 @@ describe('makeShares', () => {
     const group = (id: string, uuid: string, resident: number): IGroup =>
       makeGroup(id, {
         gpus: [
-          { uuid, resident, footprint: GiB, swapped: 0, unevictable: 0, context: 0 }
+          {
+            uuid,
+            resident,
+            footprint: GiB,
+            swapped: 0,
+            unevictable: 0,
+            context: 0
+          }
         ]
       });
     const before = makeShares([group('a', 'x', GiB), group('b', 'y', GiB)]);
@@ -401,7 +408,9 @@ describe('words', () => {
     expect(announce(waiting, 'a', trans)).toBe(
       'a is waiting for the GPU, position 2'
     );
-    const frozen = makeGroup('a', { preferences: makePreferences({ frozen: true }) });
+    const frozen = makeGroup('a', {
+      preferences: makePreferences({ frozen: true })
+    });
     expect(announce(frozen, 'a', trans)).toBe('a is not using the GPU');
   });
 });

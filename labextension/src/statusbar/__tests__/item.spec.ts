@@ -119,7 +119,10 @@ it.each<[string, Partial<IGroup>]>([
   ['GPU: idle', { state: 'idle', gpus: [] }],
   ['GPU: hibernated', makeHibernated('plots')],
   ['GPU: waking, about 0.7 s', makeWaking('plots')],
-  ['GPU: frozen, 5 GiB on the GPU', { preferences: makePreferences({ frozen: true }) }]
+  [
+    'GPU: frozen, 5 GiB on the GPU',
+    { preferences: makePreferences({ frozen: true }) }
+  ]
 ])('says of the notebook in front: %s', async (expected, changes) => {
   await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
   expect(text()).toBe(expected);
