@@ -17,7 +17,7 @@ MAX_GROUPS = 1000
 NONE = {
     name: none
     for name, none in asdict(state.Preferences()).items()
-    if name not in ("exclusive", "idle_lease")
+    if name not in ("exclusive", "on_hold")
 }
 
 

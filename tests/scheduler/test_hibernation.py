@@ -197,7 +197,7 @@ def test_an_idle_group_gives_its_context_back() -> None:
     kernel = night.ran("a")
     night.sleep(590)
     assert kernel.resident
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
     night.sleep(20)
     assert (kernel.where, kernel.state) == ("hibernated", "hibernated")
     assert (kernel.resident, kernel.away, kernel.parked) == (0, True, True)
@@ -242,7 +242,7 @@ def test_where_it_is_off_nobody_hibernates(off: dict[str, Any]) -> None:
     night = Night(**off)
     kernel = night.ran("a")
     night.sleep(10_000)
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
     with pytest.raises(ValueError, match="switched off"):
         night.do(ev.HibernateNow("a"))
     night.do(ev.Configure(hibernate_after=60))
@@ -255,7 +255,7 @@ def test_where_the_driver_cannot_nobody_does() -> None:
     kernel = night.ran("a")
     night.do(ev.Hibernatable(False, code="driver", text="the driver is too old"))
     night.sleep(10_000)
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
     with pytest.raises(ValueError, match="too old"):
         night.do(ev.HibernateNow("a"))
     assert snapshot.status(night.core, night.now)["hibernation"]["code"] == "driver"
@@ -290,7 +290,7 @@ def test_who_is_kept_does_not() -> None:
     kernel = night.ran("a")
     night.do(ev.Adjust("a", keep=True))
     night.sleep(10_000)
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
 
 
 def test_nobody_does_within_a_cell() -> None:
@@ -342,7 +342,7 @@ def test_an_order_is_void_once_people_think_otherwise(change: ev.Event) -> None:
     night.sleep(1)
     kernel.end()
     night.sleep(5)
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
     assert not night.orders(ev.Park)
 
 
@@ -513,7 +513,7 @@ def test_an_order_stands_until_it_is_carried_out() -> None:
     kernel.restore()
     kernel.end()
     night.sleep(500)
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
 
 
 def test_an_order_can_be_taken_back() -> None:
@@ -526,7 +526,7 @@ def test_an_order_can_be_taken_back() -> None:
     assert kernel.hibernation is None
     night.do(ev.Cell("a", "end", "1", night.now, from_kernel=True))
     night.sleep(500)
-    assert kernel.where == "held"
+    assert kernel.where == "idle_lease"
 
 
 def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:

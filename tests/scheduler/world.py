@@ -512,8 +512,23 @@ class World(RuleBasedStateMachine):
                     total += memory.unevictable + memory.context + memory.surplus
                 elif memory.away:
                     left += memory.left
-        # Half of the reserve is there for what hibernated processes are thought to leave.
-        return total + left - min(self.core.gpus[gpu].left, RESERVE // 2)
+        # Half of the reserve is there for what hibernated processes are expected to leave.
+        return total + left - min(self.core.gpus[gpu].left + self.expected(gpu), RESERVE // 2)
+
+    def expected(self, gpu: str) -> int:
+        """What waking processes were expected to leave, until a reading has shown what processes leave.
+
+        The core took that part of the last reading for their residues. It may be other programs' use.
+        """
+        sizes = self.core.gpus[gpu].context_sizes
+        waking = [
+            p.memory[gpu].context
+            for p in self.processes.values()
+            if gpu in p.memory
+            and p.memory[gpu].away
+            and gpu in self.core.clients[p.number].holdings
+        ]
+        return 0 if sizes.residues else sum(map(sizes.leaves, waking))
 
     @invariant()
     def physical_memory_is_never_exceeded(self) -> None:

@@ -275,7 +275,7 @@ async def test_settings_are_taken(
         ("release", '{"group": "first", "evict": true}', "evict"),
     ],
 )
-async def test_a_bad_wish_is_answered_in_words(
+async def test_an_invalid_request_is_answered_in_words(
     holder: FakeClient, jp_fetch: Fetch, op: str, body: str, words: str
 ) -> None:
     code, answer = await post(jp_fetch, op, body)

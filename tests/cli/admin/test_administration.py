@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Commands for administrators: ``gpushare drain``, ``hold``, ``evict``, ``maintenance``, ``audit`` and ``report``."""
+"""Commands for administrators: ``gpushare drain``, ``hold``, ``maintenance``, ``audit`` and ``report``."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def test_orders_of_administrators_survive_the_scheduler(node: Node, gpushare: Co
         assert state(scheduler, "aaaa")["reason"]["code"] == "on_hold"
         gpushare("hold", "aaaa", "--off")
         a.take()
-        assert gpushare("evict", "aaaa").stdout.startswith("The memory of train.ipynb is being")
+        assert gpushare("evict", "aaaa").stdout == (
+            "Released the GPU held by train.ipynb. "
+            "The memory of train.ipynb is being evicted to the host.\n"
+        )
         a.expect(ev.Revoke)
         a.release()
         assert a.evict().bytes == GIB
