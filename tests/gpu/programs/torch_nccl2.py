@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two ranks on two GPUs train one model through NCCL: neither may wait for what the other holds."""
+"""Two ranks on two GPUs train one model through NCCL: no rank may wait for memory that the other holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common_torch import Held, Transformer, begin, loss_of, raw, state_of, token
 
 
 def rank(number: int, port: int, meet: Any, parsed: Any) -> None:
-    """Train as one of two; the first says what came of it."""
+    """Train as one of two ranks. The first reports the results."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     cuda = parsed.device == "cuda"
     device = torch.device("cuda", number) if cuda else torch.device("cpu")
@@ -29,7 +29,7 @@ def rank(number: int, port: int, meet: Any, parsed: Any) -> None:
     torch.manual_seed(13 + number)
 
     def train(index: int) -> None:
-        # The first may be having all memory moved out: a collective of the second's would wait for it on the GPU.
+        # While the first rank waits until all memory has been evicted, a collective of the second would occupy the GPU.
         meet.wait()
         for _ in range(3):
             inputs, targets = tokens(device)
@@ -53,6 +53,8 @@ def rank(number: int, port: int, meet: Any, parsed: Any) -> None:
         for index in range(parsed.steps):
             train(index)
             step.digests(map(raw, seen))
+    # The memory may still be on its way to the host after the last step, too.
+    meet.wait()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
