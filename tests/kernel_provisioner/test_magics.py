@@ -310,7 +310,7 @@ async def test_release_and_evict(scheduler: Ask) -> None:
         evicted = displayed(await kernel.execute(f"%gpushare evict {name}\nx = 1"))
         assert (
             evicted["text/plain"]
-            == f"{name} has released the GPU, and its data is moving to host memory."
+            == f"{name} has released the GPU, and its data is being evicted to host memory."
         )
         await eventually(
             lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
