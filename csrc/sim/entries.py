@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Make the simulated driver's exported functions: each passes the gate (gate.h) and calls what the modules define.
+"""Make the simulated driver's exported functions. Each passes the gate (gate.h) and calls the function of a module.
 
-``symbols.def`` says which there are, the driver's header what they look like. Being made of both, none can be
-forgotten. Arguments: the file to write, the compiler, the header's folder.
+``symbols.def`` lists the functions, and the driver's header declares them. Because all functions are generated from
+these, none can be forgotten. Arguments: the file to write, the compiler, the header's folder.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from generate import (  # noqa: E402
+from generator.declarations import (  # noqa: E402
     DECLARATION,
-    GENERATED,
     Function,
     declarations,
     parameter_name,
     preprocess,
-    write,
 )
+from generator.files import GENERATED, write  # noqa: E402
 
-# What a locked process may still call.
+# A locked process may still call these.
 FREE = re.compile(
     r"cuDriverGetVersion|cuGetErrorName|cuGetErrorString|cuGetProcAddress(_v2)?|cuCheckpoint\w+"
 )

@@ -12,8 +12,8 @@ $(BUILD)/sim/%.o: sim/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(CPPFLAGS) $(SIM_CFLAGS) -c $< -o $@
 
-# The exported functions: each passes the gate and calls what a module defines.
-$(BUILD)/sim/entries.c: sim/entries.py sim/symbols.def generate.py $(BUILD)/flags
+# The exported functions: each passes the gate and calls the function of a module.
+$(BUILD)/sim/entries.c: sim/entries.py sim/symbols.def $(GENERATOR) $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(PYTHON) sim/entries.py $@ '$(CC)' $(CUDA_INCLUDE)
 	@touch $@
@@ -21,7 +21,7 @@ $(BUILD)/sim/entries.c: sim/entries.py sim/symbols.def generate.py $(BUILD)/flag
 $(BUILD)/sim/entries.o: $(BUILD)/sim/entries.c
 	$(CC) $(CFLAGS) $(CPPFLAGS) $(SIM_CFLAGS) -c $< -o $@
 
-# The simulated compiler carries the header that it puts before every source.
+# The simulated NVRTC contains the headers that precede every source.
 $(BUILD)/sim/nvrtc/nvrtc.o: sim/device_runtime.h sim/kernel_abi.h
 
 $(OUT)/sim/libcuda.so.1: $(SIM_CUDA_OBJECTS) $(STUBS)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
@@ -47,24 +47,24 @@ def headers() -> Path:
 
 
 @pytest.fixture(scope="session")
-def generate(root: Path) -> ModuleType:
-    """Return the module csrc/generate.py."""
-    spec = importlib.util.spec_from_file_location("gpushare_generate", root / "csrc/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def generator(root: Path) -> Callable[[str], ModuleType]:
+    """Return a function that imports a module of csrc/generator."""
+    folder = str(root / "csrc")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return lambda name: importlib.import_module(f"generator.{name}")
 
 
 @pytest.fixture(scope="session")
-def declared(generate: ModuleType, root: Path, headers: Path) -> dict[str, tuple[str, ...]]:
+def declared(
+    generator: Callable[[str], ModuleType], root: Path, headers: Path
+) -> dict[str, tuple[str, ...]]:
     """Return the driver's functions and their parameters, as the headers declare them."""
     interop = root / "csrc/compat/interop"
     flags = ["-D__CUDA_API_VERSION_INTERNAL", f"-I{interop}", f"-I{headers}"]
-    text = generate.preprocess("cc", interop / "driver.h", flags)
-    found: dict[str, tuple[str, ...]] = generate.declarations(text, generate.DECLARATION)
+    declarations = generator("declarations")
+    text = declarations.preprocess("cc", interop / "driver.h", flags)
+    found: dict[str, tuple[str, ...]] = declarations.declarations(text, declarations.DECLARATION)
     return found
 
 

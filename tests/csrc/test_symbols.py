@@ -82,14 +82,17 @@ def test_the_driver_shim_exports_the_driver(
     assert promised(root) - ours == set()
 
 
-def test_the_nvml_shim_exports_nvml(libraries: Path, generate: ModuleType, headers: Path) -> None:
+def test_the_nvml_shim_exports_nvml(
+    libraries: Path, generator: Callable[[str], ModuleType], headers: Path
+) -> None:
+    declarations = generator("declarations")
     flags = ["-DNVML_NO_UNVERSIONED_FUNC_DEFS"]
-    text = generate.preprocess("cc", headers / "nvml.h", flags)
+    text = declarations.preprocess("cc", headers / "nvml.h", flags)
     # Whatever looks like a function of NVML's in the header, whatever its result.
     functions = set(re.findall(r"\b(nvml[A-Z]\w*)\s*\([^()*]*[^()]*\)\s*;", text))
     names = exported(libraries / "libgpushare-nvml.so")
     assert functions - names == set()
-    assert names == functions | set(generate.NVML_UNDECLARED) | {"gpushare_nvml_shim"}
+    assert names == functions | set(declarations.NVML_UNDECLARED) | {"gpushare_nvml_shim"}
 
 
 def test_sonames(libraries: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 Rows = list[dict[str, str]]
 Generated = Callable[[Rows], subprocess.CompletedProcess[str]]
+Generator = Callable[[str], ModuleType]
 
 # Functions that take a stream and yet need no gate: they submit nothing that touches memory.
 NOT_A_SUBMISSION = re.compile(
@@ -31,13 +32,13 @@ def rows(root: Path) -> Rows:
 
 
 @pytest.fixture
-def generated(root: Path, headers: Path, generate: ModuleType, tmp_path: Path) -> Generated:
+def generated(root: Path, headers: Path, generator: Generator, tmp_path: Path) -> Generated:
     """Run the generator with other rows."""
 
     def run(rows: Rows) -> subprocess.CompletedProcess[str]:
         table = tmp_path / "driver_api.csv"
         with table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, generate.COLUMNS)
+            writer = csv.DictWriter(file, generator("table").COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
         command = [sys.executable, str(root / "csrc/generate.py"), "--out", str(tmp_path / "gen")]
@@ -188,10 +189,11 @@ def test_every_copy_and_fill_is_hooked(rows: Rows) -> None:
 
 
 def test_the_stream_of_a_call_is_found(
-    generate: ModuleType, declared: dict[str, tuple[str, ...]]
+    generator: Generator, declared: dict[str, tuple[str, ...]]
 ) -> None:
     def stream(name: str) -> tuple[str, str]:
-        found: tuple[str, str] = generate.stream_argument(generate.Function(name, declared[name]))
+        function = generator("declarations").Function(name, declared[name])
+        found: tuple[str, str] = generator("wrappers").stream_argument(function)
         return found
 
     assert stream("cuLaunchKernel") == ("hStream", "GS_STREAM_LEGACY")
@@ -205,13 +207,14 @@ def test_the_stream_of_a_call_is_found(
 
 
 def test_the_work_of_a_call_is_found(
-    generate: ModuleType, rows: Rows, declared: dict[str, tuple[str, ...]]
+    generator: Generator, rows: Rows, declared: dict[str, tuple[str, ...]]
 ) -> None:
     def work(name: str) -> str:
         row = row_of(rows, name)
-        found: str = generate.work_of(
-            generate.Function(name, declared[name], row["hook"], row["class"])
+        function = generator("declarations").Function(
+            name, declared[name], row["hook"], row["class"]
         )
+        found: str = generator("wrappers").work_of(function)
         return found
 
     assert work("cuLaunchKernelEx_ptsz") == "GS_WORK_FUNCTION(f)"
@@ -226,9 +229,9 @@ def test_the_work_of_a_call_is_found(
 
 
 def test_copies_that_are_waited_for_can_be_cut(
-    generate: ModuleType, declared: dict[str, tuple[str, ...]]
+    generator: Generator, declared: dict[str, tuple[str, ...]]
 ) -> None:
-    cut = [name for name in declared if generate.IN_PIECES.fullmatch(name)]
+    cut = [name for name in declared if generator("wrappers").IN_PIECES.fullmatch(name)]
     assert len(cut) == 8
     for name in cut:
         to, source, size = declared[name]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The parts of ``generate.py``, which makes the interposer's tables, stubs and wrappers."""
