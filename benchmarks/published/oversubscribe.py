@@ -30,7 +30,7 @@ BUFFER, PASSES = 8 * MIB, 4
 #: Of the counters of the simulated driver (csrc/sim/counters.h), the first ones.
 COUNTERS = (
     *("faulted", "prefetched", "stolen", "copied_in", "copied_out", "kernels"),
-    *("injected", "page_locked", "pin_ns", "remote", "written_back"),
+    *("injected", "page_locked", "page_lock_ns", "remote", "written_back"),
 )
 
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The driver under test, as the dynamic linker found it, and what the interposer and the simulated driver add. */
+/*
+ * The driver under test, as the dynamic linker found it, and additional functions of the interposer and of the
+ * simulated driver.
+ */
 #ifndef FUZZ_DRIVER_H
 #define FUZZ_DRIVER_H
 
@@ -61,7 +64,7 @@ extern CUmodule module;
 extern CUfunction kernel;
 extern const char *module_path;
 
-/* NULL where there is none. */
+/* NULL if the library does not have it. */
 extern int (*inject)(const char *);
 extern void (*counters)(uint64_t *, size_t);
 extern void (*cell_begin)(const char *), (*cell_end)(const char *);
@@ -69,10 +72,10 @@ extern int (*attached)(const char **);
 extern const char *(*group)(void);
 extern int64_t (*control)(const char *, char *, size_t);
 
-/* Ends the process with a line on stderr. */
+/* Prints one line and ends the process. */
 __attribute__((format(printf, 1, 2))) void give_up(const char *format, ...);
 
-/* Finds all of these, and makes a context in which the module is. */
+/* Finds all of these functions, creates a context, and loads the module. */
 void find_driver(void);
 void load_module(void);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The fuzzer's runner and its kernels (see ../tests/fuzz/random_programs.py): included by ../Makefile.
+# The fuzzer's runner and its kernels (see ../tests/fuzz/random_programs.py). Included by ../Makefile.
 
 FUZZ_CFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Werror -D_GNU_SOURCE \
     -include compat/glibc.h -isystem $(CUDA_INCLUDE)

@@ -5,7 +5,10 @@
 
 #include <time.h>
 
-/* Failures are injected until then, and refusals are right until a little later: calls under way have seen them. */
+/*
+ * Failures are injected until then. Refusals are accepted until a little later, because calls in progress may return
+ * them.
+ */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;

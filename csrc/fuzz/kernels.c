@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The fuzzer's kernels, as a module for the simulated driver. The order in which they run shows in the bytes. */
+/* The fuzzer's kernels, as a module for the simulated driver. The bytes show in which order they ran. */
 #include "mix.h"
 
 #include "../sim/kernel_abi.h"

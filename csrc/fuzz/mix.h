@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the kernel does, for the kernel and for the model of it. */
+/* The operation of the kernel, for the kernel and for its model. */
 #ifndef GPUSHARE_FUZZ_MIX_H
 #define GPUSHARE_FUZZ_MIX_H
 
 #include <stddef.h>
 
-/* Reads and writes both. Two of these on the same bytes do not commute, whatever their keys. */
+/* Reads and writes both. Two of these operations on the same bytes do not commute, whatever their keys. */
 static inline void fuzz_mix(unsigned char *a, unsigned char *b, size_t count, unsigned key)
 {
     for (size_t i = 0; i < count; i++) {

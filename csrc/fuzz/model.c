@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* True if the operation took effect. */
+/* Returns true if the operation took effect. */
 bool took_effect(struct thread *thread, CUresult result)
 {
     if (result == CUDA_SUCCESS)
@@ -34,13 +34,13 @@ void compare(struct thread *thread, const unsigned char *found, const unsigned c
           first, found[first], expected[first]);
 }
 
-/* Not for the context: that would end another thread's capture. */
+/* Does not synchronise the context, because that would end another thread's capture. */
 static bool wait_for_all(struct thread *thread)
 {
     bool complete = true;
     for (unsigned i = 0; i < STREAMS; i++) {
         CUresult result = CUDA_ERROR_UNKNOWN;
-        /* A wait that was refused says nothing of the work: again. */
+        /* If the wait was refused, it does not show whether the work is done, so it waits again. */
         for (unsigned tries = 0; result != CUDA_SUCCESS && tries < 1000; tries++)
             result = driver_cuStreamSynchronize(thread->streams[i]);
         complete = complete && result == CUDA_SUCCESS;
@@ -69,21 +69,21 @@ struct block *block_at(struct thread *thread, unsigned long long slot)
     return block->at != 0 ? block : NULL;
 }
 
-/* What `stream` does next happens after all that was done to the block. */
+/* Makes the next work in `stream` wait for all earlier work on the block. */
 void order(struct thread *thread, struct block *block, int stream)
 {
     if (block->last != stream && block->last >= 0) {
         CUresult result = driver_cuEventRecord(thread->event, thread->streams[block->last]);
         if (result == CUDA_SUCCESS)
             result = driver_cuStreamWaitEvent(thread->streams[stream], thread->event, 0);
-        /* A cancelled wait: the GPU is waited for instead. */
+        /* If the wait is cancelled, waits for the GPU instead. */
         if (result != CUDA_SUCCESS && !wait_for_all(thread))
             wrong(thread, "work cannot be ordered: CUDA error %d", (int)result);
     }
     block->last = stream;
 }
 
-/* Gives fresh memory known bytes before it is used in part. */
+/* Fills new memory with known bytes before a part of it is used. */
 static bool define(struct thread *thread, struct block *block, int stream)
 {
     if (block->defined)
@@ -112,7 +112,7 @@ void forget(struct block *block)
     *block = (struct block){.generation = block->generation + 1, .last = -1};
 }
 
-/* Keeps offset and length inside of the block. False if nothing is left. */
+/* Limits offset and length to the block. False if nothing is left. */
 bool clip(const struct block *block, unsigned long long *offset, unsigned long long *length)
 {
     *offset %= block->size;

@@ -141,7 +141,7 @@ static void op_read2d(struct thread *thread, const struct operation *operation)
     free(found);
 }
 
-/* capture GRAPH: what comes next is recorded, until "replay" or the end */
+/* capture GRAPH: records the next operations, until "replay" or the end */
 static void op_capture(struct thread *thread, const struct operation *operation)
 {
     if (thread->capturing != NULL)
@@ -198,7 +198,7 @@ static void op_replay(struct thread *thread, const struct operation *operation)
         kind_of(&graph->steps[i].operation)->model(thread, &graph->steps[i].operation);
 }
 
-/* query SLOT OFFSET: what the driver says of an address, wherever its memory is */
+/* query SLOT OFFSET: checks what the driver reports about an address, wherever its memory is */
 static void op_query(struct thread *thread, const struct operation *operation)
 {
     struct block *block = block_at(thread, operation->n[0]);
@@ -237,7 +237,7 @@ static void op_cell(struct thread *thread, const struct operation *operation)
         phase("fuzz");
 }
 
-/* ask OP: 0 release, 1 evict (all), 2 cancel (as an interrupt does) */
+/* ask OP: 0 release, 1 evict (all), 2 cancel (like an interrupt) */
 static void op_ask(struct thread *thread, const struct operation *operation)
 {
     static const char *const names[] = {"release", "evict", "cancel"};
@@ -257,7 +257,7 @@ static void op_pause(struct thread *thread, const struct operation *operation)
     usleep((useconds_t)operation->n[0]);
 }
 
-/* fork: the child must find us out of the way */
+/* fork: in the child, the interposer must be inactive */
 static void op_fork(struct thread *thread, const struct operation *operation)
 {
     (void)operation;
@@ -284,7 +284,7 @@ void make_streams(struct thread *thread)
     thread->streams[PER_THREAD] = CU_STREAM_PER_THREAD;
 }
 
-/* reset: all that the context held is gone */
+/* reset: everything in the context is destroyed */
 static void op_reset(struct thread *thread, const struct operation *operation)
 {
     (void)operation;
@@ -337,7 +337,7 @@ void run_operation(struct thread *thread, const struct operation *operation)
     give_up("fuzz: line %u names no operation: %s", operation->line, operation->name);
 }
 
-/* Every byte is compared, and everything is given back. */
+/* Compares every byte, and frees everything. */
 void finish(struct thread *thread)
 {
     end_capture(thread);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What each operation does; their arguments are said at their functions. */
+/* The operations. Their arguments are described at their functions. */
 #ifndef FUZZ_OPERATIONS_H
 #define FUZZ_OPERATIONS_H
 
 #include "thread.h"
 
-/* Threads of the program that runs. */
+/* The number of threads of the running program. */
 extern unsigned concurrent;
 
 void make_streams(struct thread *thread);
 
 void run_operation(struct thread *thread, const struct operation *operation);
 
-/* Every byte is compared, and everything is given back. */
+/* Compares every byte, and frees everything. */
 void finish(struct thread *thread);
 
 #endif

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Runs the fuzzer's programs against the driver and, beside it, against a plain model: a host copy of every block that
- * the same operations change. Whenever bytes come back from the device they are compared with the model.
+ * Runs the fuzzer's programs against the driver, and against a simple model: a host copy of every block, which the
+ * operations change in the same way. Bytes that are read from the device are compared with the model.
  *
- * Programs come on standard input, one operation a line, and end with "end"; what was found is answered in one line:
+ * Programs are read from standard input, one operation on each line, and end with "end". The answer is one line:
  *
  *     ok OPERATIONS REFUSED BYTES COMPARED INJECTED
  *     failed LINE what was wrong
  *
- * An operation is "THREAD NAME NUMBER...": its thread, 0 to 3, and what its function below says. All threads start
- * together; each has blocks, streams and graphs of its own, so that the model needs no lock and the order of the
- * operations on a block is that of the lines. Operations on a block from several streams are ordered by events. An
- * operation on a block that does not exist does nothing, so a program from which lines were taken is a program too.
+ * An operation is "THREAD NAME NUMBER...": its thread, 0 to 3, and the arguments that the comment of its function
+ * describes. All threads start together. Each has its own blocks, streams and graphs, so the model needs no lock, and
+ * operations on a block happen in the order of the lines. Events order operations on a block in several streams. An
+ * operation on a block that does not exist does nothing, so a program is still valid after lines were removed.
  *
- * An operation that the driver refuses is to have changed nothing. Which refusals are right: OUT_OF_MEMORY always,
- * a cancelled wait always, others while failures are injected.
+ * An operation that the driver refuses must have no effect. Accepted refusals are OUT_OF_MEMORY and a cancelled wait at
+ * any time, and other errors while failures are injected.
  *
- * It is a library, loaded into a Python process, because a library can be built for old systems where a program cannot.
+ * It is a library that a Python process loads, because a library can be built for old systems where a program cannot.
  */
 #include "driver.h"
 #include "injection.h"
@@ -51,7 +51,7 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
-/* False once a difference was found: what memory holds now means nothing any more. */
+/* False once a difference was found: after that, the contents of memory mean nothing. */
 static bool run_program(struct operation *operations, unsigned count)
 {
     static struct thread threads[THREADS];

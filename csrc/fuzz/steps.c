@@ -125,7 +125,7 @@ static bool clip_pair(const struct block *a, const struct block *b, unsigned lon
     return a != b && clip(a, at_a, length) && clip(b, at_b, length);
 }
 
-/* copy SLOT SLOT STREAM ASYNC OFFSET OFFSET LENGTH: the second to the first */
+/* copy SLOT SLOT STREAM ASYNC OFFSET OFFSET LENGTH: from the second to the first */
 static CUresult drive_copy(struct thread *thread, const struct operation *operation)
 {
     int stream = (int)operation->n[2];
@@ -146,7 +146,7 @@ static void model_copy(struct thread *thread, const struct operation *operation)
     thread->bytes += length;
 }
 
-/* mix SLOT SLOT STREAM KEY OFFSET OFFSET LENGTH: the kernel */
+/* mix SLOT SLOT STREAM KEY OFFSET OFFSET LENGTH: launches the kernel */
 static CUresult drive_mix(struct thread *thread, const struct operation *operation)
 {
     int stream = (int)operation->n[2];

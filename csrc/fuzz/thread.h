@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operations of a program, and what each of its threads has. */
+/* The operations of a program, and the state of each of its threads. */
 #ifndef FUZZ_THREAD_H
 #define FUZZ_THREAD_H
 
@@ -17,26 +17,26 @@ struct operation {
     unsigned thread;
     char name[12];
     unsigned long long n[7];
-    char text[160]; /* of `inject` */
+    char text[160]; /* for `inject` */
 };
 
 struct block {
     CUdeviceptr at;
     size_t size, pitch;
     unsigned char *model;
-    bool defined; /* the model knows the bytes: fresh memory holds anything */
+    bool defined; /* the model knows the bytes; new memory can contain anything */
     unsigned generation;
-    int last; /* stream whose work the block's next user has to wait for */
+    int last; /* the stream whose work the next user of the block has to wait for */
 };
 
-/* A read whose bytes are compared once its stream has been waited for. */
+/* A read whose bytes are compared after its stream was waited for. */
 struct read {
     unsigned char *found, *expected;
     size_t size;
     unsigned line;
 };
 
-/* What a graph does to the model. */
+/* The effect of a graph on the model. */
 struct step {
     struct operation operation;
     unsigned generations[2];
@@ -51,7 +51,7 @@ struct graph {
 struct thread {
     pthread_t self;
     unsigned number;
-    struct operation *operations; /* the whole program's */
+    struct operation *operations; /* of the whole program */
     unsigned count;
     struct block blocks[SLOTS];
     CUstream streams[STREAMS];
@@ -66,7 +66,7 @@ struct thread {
     unsigned problem_line;
 };
 
-/* What is wrong with the driver; the first is told. */
+/* Reports an error of the driver. Only the first is printed. */
 __attribute__((format(printf, 2, 3))) void wrong(struct thread *thread, const char *format, ...);
 
 #endif

@@ -19,10 +19,10 @@
 
 struct array {
     uint64_t magic;
-    struct array *next; /* in the pool of recycled ones, so that a stale handle is seen to be stale */
+    struct array *next; /* in the pool of recycled arrays, so that a stale handle is recognised */
     struct sim_context *context;
     struct sim_array_view view;
-    bool level; /* of a mipmapped array, and not to be destroyed by itself */
+    bool level; /* one level of a mipmapped array, which must not be destroyed by itself */
 };
 
 struct mipmap {
@@ -69,7 +69,7 @@ static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return CUDA_SUCCESS;
 }
 
-/* Its memory would be mapped later, which cannot be done here: it has none. */
+/* An array with deferred mapping has no memory. The simulated driver cannot map memory into it later. */
 static bool is_deferred(const struct sim_array_view *view)
 {
     return (view->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0;
@@ -198,7 +198,7 @@ static CUresult require(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, struct arr
     return CUDA_SUCCESS;
 }
 
-/* Only of arrays with deferred mapping. */
+/* Only for arrays with deferred mapping. */
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray handle, CUdevice device)
 {
     struct array *array;
@@ -207,7 +207,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requiremen
     return require(requirements, &array, 1);
 }
 
-/* Only of sparse arrays. */
+/* Only for sparse arrays. */
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUarray handle)
 {
     struct array *array;
@@ -216,7 +216,7 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CU
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Only of arrays with planes. */
+/* Only for arrays with planes. */
 CUresult cuArrayGetPlane(CUarray *plane, CUarray handle, unsigned index)
 {
     struct array *array;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Copies with attributes, one or many to a call. */
+/* Copies with attributes, one or several in a call. */
 #include "array.h"
 #include "context.h"
 #include "copy.h"
@@ -46,7 +46,7 @@ static CUresult copy_many(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, siz
                 attribute_count > 0 && attribute_count <= count && starts[0] == 0);
     for (size_t i = 1; i < attribute_count; i++)
         SIM_REQUIRE(starts[i] > starts[i - 1] && starts[i] < count);
-    /* All or nothing: first look whether each is right. */
+    /* All or nothing: first checks every copy. */
     for (int submitting = 0; submitting < 2; submitting++) {
         size_t current = 0;
         for (size_t i = 0; i < count; i++) {

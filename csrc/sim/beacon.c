@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 #define BEACON_MAGIC UINT64_C(0x53494d4245434e31)
-#define LOOK_NS 20000000 /* how often who waits looks whether the recorder still lives */
+#define LOOK_NS 20000000 /* how often a waiting process checks whether the recorder is alive */
 
 struct page {
     uint64_t magic;
     uint64_t recorded, reached;
-    int recorder;  /* pid of the last one */
-    uint32_t wake; /* a futex; counts reaches */
+    int recorder;  /* pid of the last recorder */
+    uint32_t wake; /* futex; counts the reached records */
 };
 
 struct sim_beacon {

@@ -7,7 +7,7 @@
 pthread_mutex_t sim_graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct sim_capture *captures;
-static unsigned own_mode_captures; /* of mode global or thread-local */
+static unsigned own_mode_captures; /* captures of mode global or thread-local */
 static unsigned long long next_id = 1;
 static __thread CUstreamCaptureMode thread_mode __attribute__((tls_model("initial-exec")));
 
@@ -65,7 +65,7 @@ CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     pthread_mutex_lock(&sim_graphs_lock);
-    /* The order of capture is one that all dependencies allow; a chain of them says so. */
+    /* The order of capture satisfies all dependencies. A chain of dependencies keeps it. */
     CUresult result = sim_ports.record(capture->graph, op, NULL);
     pthread_mutex_unlock(&sim_graphs_lock);
     return result;
@@ -134,7 +134,7 @@ bool sim_capture_finish(struct sim_capture *capture)
     }
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
         __atomic_sub_fetch(&own_mode_captures, 1, __ATOMIC_RELAXED);
-    capture->over = true; /* kept: events may still say that they were recorded into it */
+    capture->over = true; /* kept, because events may still refer to it */
     bool invalid = capture->invalid;
     pthread_mutex_unlock(&sim_graphs_lock);
     if (invalid && !capture->borrowed)

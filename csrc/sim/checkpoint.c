@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A process's desk (segment/layout.h) has one word, which both sides change by compare-and-swap: the process's state
- * and how far a call is. Who asks holds the desk's turn, posts, and waits; the thread of the process takes what is
- * posted, does it and says so with the state that it leads to. So whoever is killed leaves a state that another can go
- * on from: one who asked, a call that ends by itself; one who was asked, none. Only a lock is not left to nobody: it is
- * undone.
+ * A process's desk (segment/layout.h) has one word, which both sides change by compare-and-swap. It contains the
+ * process's state and the phase of a call. The requesting process takes the desk's turn, posts a call and waits. A
+ * thread of the target process takes the call, carries it out and answers with the resulting state. If either process
+ * is killed, the state it leaves is one from which others can continue. If the requester is killed, the call ends by
+ * itself. If the target is killed, no state remains. Only a lock that lost its requester is undone.
  *
- * Results, and who waits for what, are as they were measured of driver 580.159.04 on an NVIDIA H200.
+ * The results, and the order in which calls wait for each other, are as measured with driver 580.159.04 on an NVIDIA
+ * H200.
  */
 #include "checkpoint.h"
 
@@ -31,13 +32,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LOOK_NS 20000000 /* how often who waits looks whether the other still lives */
-#define DRAIN_NS 500000  /* how often a lock looks whether the work is done */
+#define LOOK_NS 20000000 /* how often a waiting process checks whether the other one is alive */
+#define DRAIN_NS 500000  /* how often a lock checks whether the work is done */
 
 enum phase { IDLE, POSTED, TAKEN };
 enum call { NONE, LOCK, CHECKPOINT, RESTORE, UNLOCK, STATE };
 
-/* Never 0, which says that nobody answers. */
+/* Never 0, which means that the process does not answer. */
 static uint32_t word_of(CUprocessState state, enum phase phase)
 {
     return ((uint32_t)state + 1) | (uint32_t)phase << 8;
@@ -73,9 +74,9 @@ static void wait_while(const struct sim_desk *desk, uint32_t word, uint64_t most
     syscall(SYS_futex, &desk->word, FUTEX_WAIT, word, most > 0 ? &slice : NULL, NULL, 0);
 }
 
-/* What is done in the process that is asked. */
+/* --- In the target process --- */
 
-/* Who asks holds the turn for as long as it lives. */
+/* The requester holds the turn as long as it lives. */
 static bool is_wanted(struct sim_desk *desk)
 {
     if (!sim_segment_try(&desk->turn))
@@ -85,7 +86,7 @@ static bool is_wanted(struct sim_desk *desk)
     return false;
 }
 
-/* The time that it is given is for the work alone, and begins now: who was stopped until now is late for nobody. */
+/* The time limit is for draining the work, and starts now. A process that was stopped until now is not late. */
 static CUresult do_lock(struct sim_desk *desk)
 {
     uint64_t deadline = sim_now() + desk->timeout_ms * UINT64_C(1000000);
@@ -98,7 +99,7 @@ static CUresult do_lock(struct sim_desk *desk)
     return is_wanted(desk) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Takes the time of all devices' bytes, which go at once, and then the fixed one. */
+/* Takes the time for the bytes of all devices, which are copied in parallel, plus the fixed time. */
 static void move(enum sim_engine engine, uint64_t fixed_ms)
 {
     uint64_t until = 0;
@@ -141,7 +142,7 @@ static bool alike(const struct sim_unit *a, const struct sim_unit *b)
     return strcmp(a->model, b->model) == 0 && (a->slice < 0) == (b->slice < 0);
 }
 
-/* Where each of the machine's devices goes: the pairs name all of them, whether the process sees them or not. */
+/* Where each of the machine's devices goes. The pairs must name all of them, whether the process sees them or not. */
 static CUresult plan(const struct sim_desk *desk, unsigned to[SIM_MAX_DEVICES])
 {
     unsigned named = 0, entered = 0;
@@ -187,7 +188,7 @@ static const struct {
     [CHECKPOINT] = {"cuCheckpointProcessCheckpoint", CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED},
     [RESTORE] = {"cuCheckpointProcessRestore", CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_LOCKED},
     [UNLOCK] = {"cuCheckpointProcessUnlock", CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_RUNNING},
-    [STATE] = {.name = "cuCheckpointProcessGetState"}, /* from any to the same */
+    [STATE] = {.name = "cuCheckpointProcessGetState"}, /* from any state to the same state */
 };
 
 static CUresult inject(enum call call, enum sim_effect *effect)
@@ -246,20 +247,20 @@ void sim_checkpoint_serve(void)
     pthread_t thread;
     if (pthread_create(&thread, NULL, serve, desk) == 0) {
         pthread_detach(thread);
-        /* Who comes back from cuInit can be asked. */
+        /* When cuInit returns, the process must be able to answer. */
         while (look(desk) == 0)
             wait_while(desk, 0, LOOK_NS);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* What is done in the process that asks. */
+/* --- In the requesting process --- */
 
 struct target {
     struct sim_desk *desk;
     pid_t pid;
     uint64_t started;
-    CUprocessState state; /* when nothing was under way last */
+    CUprocessState state; /* the state at the last time when no call was running */
 };
 
 static CUresult find(int pid, struct target *target)
@@ -283,7 +284,7 @@ static bool lives(const struct target *target)
     return look(target->desk) != 0 && sim_segment_desk_is_of(target->desk, target->pid, target->started);
 }
 
-/* Until nothing is under way: what somebody else asked who was killed. */
+/* Waits until no call is running, for example a call of a requester that was killed. */
 static CUresult settle(struct target *target)
 {
     uint32_t word;
@@ -296,7 +297,7 @@ static CUresult settle(struct target *target)
     return lives(target) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-/* However long the process is stopped. */
+/* Works however long the process is stopped. */
 static CUresult post(struct target *target, enum call call)
 {
     struct sim_desk *desk = target->desk;
@@ -313,13 +314,13 @@ static CUresult post(struct target *target, enum call call)
     return word != 0 ? (CUresult)__atomic_load_n(&desk->result, __ATOMIC_RELAXED) : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-/* Holding the turn. */
+/* The caller holds the turn. */
 static CUresult ask_now(struct target *target, enum call call, unsigned timeout_ms,
                         const CUcheckpointRestoreArgs *restore)
 {
     struct sim_desk *desk = target->desk;
     SIM_TRY(settle(target));
-    /* Who asked for the lock was killed before the answer. */
+    /* The requester of the lock was killed before the answer. */
     if (desk->call == LOCK && target->state == CU_PROCESS_STATE_LOCKED)
         SIM_TRY(post(target, UNLOCK));
     if (call != STATE && target->state != calls[call].from)
@@ -333,7 +334,7 @@ static CUresult ask_now(struct target *target, enum call call, unsigned timeout_
     return post(target, call);
 }
 
-/* `state`: the one that it leads to, or NULL. */
+/* `state`: the resulting state, or NULL. */
 static CUresult ask(int pid, enum call call, unsigned timeout_ms, const CUcheckpointRestoreArgs *restore,
                     CUprocessState *state)
 {
@@ -408,7 +409,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
     return ask(pid, STATE, 0, NULL, state);
 }
 
-/* Answered from the segment, even if the process is stopped: what the driver does then was not measured. */
+/* Answered from the segment, even if the process is stopped. The driver's behaviour then was not measured. */
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
     SIM_SITE(cuCheckpointProcessGetRestoreThreadId);

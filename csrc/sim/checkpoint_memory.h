@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a checkpoint does to the memory of the process. */
+/* The effect of a checkpoint on the memory of the process. */
 #ifndef SIM_CHECKPOINT_MEMORY_H
 #define SIM_CHECKPOINT_MEMORY_H
 
 #include <stdbool.h>
 
-/* Whether a checkpoint can hold it all: nothing is managed, nor known to other processes. */
+/* Whether a checkpoint can save everything: no managed memory, and none that is shared with other processes. */
 bool sim_memory_is_own(void);
 
-/* Puts all device memory out of reach, its contents kept, or back. False if the system refuses. */
+/* Makes all device memory inaccessible while keeping its contents, or accessible again. False if the system refuses. */
 bool sim_memory_reach(bool reach);
 
-/* Reservations that nothing is mapped in will take no mapping any more. */
+/* From now on, nothing can be mapped into existing reservations that are empty. */
 void sim_memory_forget_reservations(void);
 
 #endif

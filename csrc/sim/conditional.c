@@ -9,16 +9,16 @@
 
 #define CONDITION_MAGIC UINT64_C(0x53494d434f4e4431)
 
-/* Never freed, since kernels may write to it as long as they run; given out again. */
+/* Never freed, because running kernels may write to it; reused instead. */
 struct sim_condition {
     struct gpushare_sim_condition cell; /* what the handle points to */
     uint64_t magic;
-    struct sim_condition *next; /* of its graph, or of those that are not in use */
-    const void *graph;          /* only to be compared */
+    struct sim_condition *next; /* next condition of the graph, or next unused one */
+    const void *graph;          /* only compared */
     const struct sim_context *context;
     unsigned initial;
-    bool begins;         /* with the initial value, at each launch */
-    unsigned references; /* its graph, and operations */
+    bool begins;         /* set to the initial value at each launch */
+    unsigned references; /* from its graph and operations */
     unsigned nodes, executables;
 };
 
@@ -30,7 +30,7 @@ struct conditional {
     struct sim_body bodies[];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards conditions but for their values */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards conditions, except their values */
 static struct sim_condition *unused;
 
 static struct conditional *conditional_of(const struct sim_op *op)
@@ -65,7 +65,7 @@ CUresult sim_condition_add(struct sim_condition **conditions, const void *graph,
     return CUDA_SUCCESS;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void release(struct sim_condition *condition)
 {
     if (--condition->references > 0)
@@ -132,7 +132,7 @@ static CUresult run(struct sim_context *context, struct sim_op *op)
 {
     const struct conditional *conditional = conditional_of(op);
     if (conditional->type == CU_GRAPH_COND_TYPE_WHILE) {
-        /* A context that has failed meanwhile does not go on for ever. */
+        /* A loop in a context that has failed meanwhile does not continue for ever. */
         while (value_of(conditional) != 0 && sim_context_error(context) == CUDA_SUCCESS)
             SIM_TRY(run_body(context, &conditional->bodies[0]));
         return CUDA_SUCCESS;
@@ -143,7 +143,7 @@ static CUresult run(struct sim_context *context, struct sim_op *op)
     return chosen < conditional->size ? run_body(context, &conditional->bodies[chosen]) : CUDA_SUCCESS;
 }
 
-/* A reference to the condition is the operation's. */
+/* The operation owns a reference to the condition. */
 static struct sim_op *op_new(struct sim_condition *condition, CUgraphConditionalNodeType type, unsigned size,
                              bool is_node)
 {
@@ -211,7 +211,7 @@ void sim_conditional_put(struct sim_op *op, unsigned number, struct sim_body bod
 
 typedef bool (*visitor)(struct sim_condition *condition);
 
-/* Looks at all conditions, also those in bodies, until one says no. Under the lock. */
+/* Visits all conditions, including those in bodies, until `look` returns false. Called with the lock held. */
 static bool visit(struct sim_op *const *ops, size_t count, visitor look)
 {
     for (size_t i = 0; i < count; i++) {
@@ -288,7 +288,7 @@ static bool copy_body(struct sim_body *to, const struct sim_body *from)
     return true;
 }
 
-/* True if the node was there; takes over the reference then. */
+/* True if the node was there; then it has taken ownership of the reference. */
 static bool replace_in(struct sim_body *body, const void *node, struct sim_op *by)
 {
     for (size_t i = 0; i < body->count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A context, and the one that is current for the thread. */
+/* A context, and the thread's current context. */
 #ifndef SIM_CONTEXT_H
 #define SIM_CONTEXT_H
 
@@ -16,23 +16,26 @@ struct sim_context {
     struct sim_context *made_before;
     unsigned device;
     bool primary;
-    struct sim_context *parent; /* of a green context: the primary one, whose memory is its own */
+    struct sim_context *parent; /* for a green context: the primary one, which owns its memory */
     unsigned retained;
-    unsigned attached; /* beside whoever made it */
+    unsigned attached; /* how often it is attached, in addition to its creation */
     unsigned flags;
     unsigned long long id;
     CUresult error; /* sticky: set by a fault, cleared only by destruction */
     size_t limits[CU_LIMIT_MAX];
-    /* Makes "what was submitted before" one order for the legacy stream and the blocking ones. Guards `streams`. */
+    /*
+     * Serialises submissions, so that the legacy stream and the blocking streams agree on "submitted before". Guards
+     * `streams`.
+     */
     pthread_mutex_t order;
     struct sim_stream *legacy;
-    struct sim_stream *internal; /* carries what cuCtxRecordEvent and cuCtxWaitEvent order */
+    struct sim_stream *internal; /* carries the order of cuCtxRecordEvent and cuCtxWaitEvent */
     struct sim_stream *streams;
-    uint64_t waits;             /* sequence number in `internal` that new streams begin after; 0: none */
+    uint64_t waits;             /* sequence number in `internal` after which new streams begin; 0: none */
     uint64_t code;              /* bytes of the kernels that were loaded in it */
-    bool grown;                 /* it has taken what comes with the first module or kernel */
-    unsigned captures;          /* streams being captured */
-    unsigned blocking_captures; /* of them, those that synchronise with the legacy stream */
+    bool grown;                 /* it has taken the memory for its first module or kernel */
+    unsigned captures;          /* streams that are being captured */
+    unsigned blocking_captures; /* those of them that synchronise with the legacy stream */
 };
 
 extern __thread struct sim_context *sim_context_current __attribute__((tls_model("initial-exec")));
@@ -41,10 +44,10 @@ CUresult sim_context_enter(struct sim_context **context);
 
 CUresult sim_context_alive(const struct sim_context *context);
 
-/* NULL means the current one. */
+/* NULL means the current context. */
 CUresult sim_context_resolve(CUcontext handle, struct sim_context **context);
 
-/* Of a strict driver: one context's failure is the whole process's, for good. */
+/* For a strict driver: the failure of one context is permanent for the whole process. */
 extern CUresult sim_process_error;
 
 static inline void sim_context_fail(struct sim_context *context, CUresult error)

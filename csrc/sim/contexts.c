@@ -45,7 +45,7 @@ static struct points snapshot(struct sim_context *context)
 
 struct sim_context *sim_context_next_green(const struct sim_context *parent, struct sim_context *context)
 {
-    /* None is ever taken out. */
+    /* No context is ever removed from the list. */
     context = context == NULL ? __atomic_load_n(&sim_contexts, __ATOMIC_ACQUIRE) : context->made_before;
     while (context != NULL && (context->parent != parent || context->magic != SIM_CONTEXT_MAGIC))
         context = context->made_before;

@@ -38,7 +38,7 @@ static bool is_device(uint64_t address)
     return device;
 }
 
-/* Device memory, or host memory that is page-locked. */
+/* Whether it is device memory, or page-locked host memory. */
 static bool is_known(uint64_t address)
 {
     pthread_rwlock_rdlock(&sim_ranges_lock);
@@ -47,7 +47,7 @@ static bool is_known(uint64_t address)
     return known;
 }
 
-/* Where the driver looks memory up: of what is reserved, all has to be mapped. */
+/* The checks when the driver looks up memory: the whole range in a reservation must be mapped. */
 static bool is_there(uint64_t address, uint64_t size, enum side side)
 {
     if (side == HOST)
@@ -62,7 +62,7 @@ static bool is_there(uint64_t address, uint64_t size, enum side side)
     return there;
 }
 
-/* From the first byte to the last. */
+/* The distance from the first byte to the last. */
 static uint64_t extent(const struct sim_copy *copy, size_t pitch, size_t slice)
 {
     return (copy->depth - 1) * slice + (copy->height - 1) * pitch + copy->width;
@@ -169,7 +169,7 @@ static CUresult copy_checked(const struct sim_copy *copy, enum side to, enum sid
     SIM_REQUIRE(to != DEVICE || is_known(copy->to));
     SIM_REQUIRE(from != DEVICE || is_known(copy->from));
     SIM_REQUIRE((stream->capture == NULL && !sim_config.strict) || are_there(copy, to, from));
-    /* The driver reads pageable memory before it returns, and has written it when it returns. */
+    /* The driver has read pageable memory before it returns, and has written it when it returns. */
     if (mode == ASYNCHRONOUS && stream->capture == NULL &&
         ((to != DEVICE && !is_known(copy->to)) || (from != DEVICE && !is_known(copy->from)))) {
         struct sim_context *ignored;
@@ -187,7 +187,7 @@ static CUresult copy_linear(uint64_t to_address, enum side to, uint64_t from_add
     return copy_checked(&copy, to, from, stream, meant, mode);
 }
 
-/* The driver reaches all devices, with peer access or without. */
+/* The driver copies between all devices, with or without peer access. */
 static CUresult copy_peer(uint64_t to, CUcontext to_context, uint64_t from, CUcontext from_context, size_t size,
                           CUstream stream, enum sim_stream_default meant, enum mode mode)
 {
@@ -227,14 +227,14 @@ CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, enum sim_
     return copy_checked(copy, EITHER, EITHER, stream, meant, synchronous ? SYNCHRONOUS : ASYNCHRONOUS);
 }
 
-/* One end of a 2D or 3D copy, as its description says. */
+/* One end of a 2D or 3D copy, as described in the call. */
 struct end {
     CUmemorytype type;
     const void *host;
     CUdeviceptr device;
     CUarray array;
-    size_t x, y, z;       /* bytes, rows, slices */
-    size_t pitch, height; /* 0: as the copy */
+    size_t x, y, z;       /* in bytes, rows, slices */
+    size_t pitch, height; /* 0: as in the copy */
 };
 
 struct place {
@@ -437,7 +437,7 @@ SIM_PAIR(cuMemcpy3DPeer, _ptds, (const CUDA_MEMCPY3D_PEER *copy), copy_3d_peer(c
 SIM_PAIR(cuMemcpy3DPeerAsync, _ptsz, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
          copy_3d_peer(copy, stream, meant, ASYNCHRONOUS))
 
-/* The linear copies of arrays are for those of one dimension. */
+/* Linear copies are for arrays of one dimension. */
 static CUresult find_linear(CUarray array, size_t offset, size_t size, uint64_t *address)
 {
     struct sim_array_view view;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What can be asked of a device without a context. */
+/* Queries about a device that need no context. */
 #include "device.h"
 #include "driver.h"
 #include "identity.h"
@@ -81,7 +81,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(id != NULL && length > 0);
-    /* Stays what it was when the process was moved to another GPU, as it was reported of the driver. */
+    /* After the process was moved to another GPU, the bus id stays the same, as reported for the real driver. */
     snprintf(id, (size_t)length, "0000:%02X:00.0", SIM_FIRST_BUS + sim_segment_first_gpu((unsigned)device));
     return CUDA_SUCCESS;
 }
@@ -184,7 +184,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(value != NULL && attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
-    *value = 0; /* what is not in the table is not supported */
+    *value = 0; /* an attribute that is not in the table is not supported */
     if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         *value = (int)sim_segment_unit((unsigned)device)->major;
     else if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)

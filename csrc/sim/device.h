@@ -4,7 +4,7 @@
 
 #include "driver.h"
 
-/* A result by its name, with or without CUDA_ERROR_. False if there is none. */
+/* Finds a result by its name, with or without CUDA_ERROR_. False if there is none. */
 bool sim_result_by_name(const char *name, CUresult *result);
 
 #endif

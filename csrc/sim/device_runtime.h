@@ -174,7 +174,7 @@ static inline void __threadfence_system()
 namespace gpushare_sim
 {
 
-/* Applies an operation atomically, for types that have no instruction of their own. */
+/* Applies an operation atomically, for types without an instruction for it. */
 template <typename T, typename Operation> static inline T update(T *address, Operation operation)
 {
     T before, after;
@@ -344,7 +344,10 @@ static inline texel read_texel(const gpushare_sim_texture *t, const gpushare_sim
     return out;
 }
 
-/* The index of a texel by the address mode; false: the border's colour. Wrap and mirror are for normalized only. */
+/*
+ * The index of a texel by the address mode; false: the border's colour. Wrap and mirror are only for normalized
+ * coordinates.
+ */
 static inline bool address(const gpushare_sim_texture *t, unsigned dimension, long size, long *index)
 {
     long i = *index;
@@ -376,7 +379,7 @@ static inline texel pick(const gpushare_sim_texture *t, const gpushare_sim_level
     return {{t->border[0], t->border[1], t->border[2], t->border[3]}};
 }
 
-/* The lower neighbour, and how far beyond it the point is, with the 8 bits that the hardware has. */
+/* The lower neighbour, and the distance of the point from it, with the 8 bits of precision of the hardware. */
 static inline double neighbour(double coordinate, long *lower)
 {
     double shifted = coordinate - 0.5, below = floor(shifted);
@@ -404,7 +407,7 @@ static inline const gpushare_sim_texture *find_texture(unsigned long long object
     return t;
 }
 
-/* `z` is a layer, and not filtered, where there are fewer than three dimensions. */
+/* With fewer than three dimensions, `z` is a layer and is not filtered. */
 template <typename T>
 static inline T sample(unsigned long long object, int dimensions, double x, double y, double z, float lod = 0.0f)
 {
@@ -438,7 +441,7 @@ static inline T sample(unsigned long long object, int dimensions, double x, doub
     return convert<T>(sum);
 }
 
-/* Where a surface's bytes are; nullptr: nowhere, and a read gives zero. */
+/* The address in a surface; nullptr: outside, so that a read returns zero. */
 static inline char *surface(unsigned long long object, long x, long y, long z, size_t size, int mode)
 {
     const gpushare_sim_texture *t = find_texture(object);
@@ -559,8 +562,8 @@ static inline void *dynamic_shared()
 #if GPUSHARE_SIM_FIBERS
 
 /*
- * The threads of a block take turns on one host thread: each runs until its next barrier. A context starts a fiber
- * once; after that setjmp and longjmp switch, which unlike swapcontext need no system call.
+ * The threads of a block run alternately on one host thread: each runs until its next barrier. A context starts a fiber
+ * once. Afterwards setjmp and longjmp switch, which unlike swapcontext need no system call.
  */
 struct fiber {
     jmp_buf registers;
@@ -621,7 +624,7 @@ static inline void prepare(void (*body)(void *), void *argument)
         own.stacks = (char *)mmap(nullptr, fiber_limit * fiber_stack, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     }
-    /* A kernel that faulted has left its fibers where they were: each launch starts anew. */
+    /* A kernel that faulted has left its fibers in the middle, so each launch starts them again. */
     for (unsigned i = 0; i < fiber_limit; i++)
         own.fibers[i].started = false;
     own.body = body;

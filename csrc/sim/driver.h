@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What every module of the simulated libcuda shares: cuda.h with exact symbol names, and the entry checks. What the
- * modules define as cuXyz is called sim_cuXyz outside of C; the exported cuXyz is made by entries.py and calls it.
+ * Shared by every module of the simulated libcuda: cuda.h with exact symbol names, and the entry checks. The modules
+ * define functions as cuXyz, which are compiled as sim_cuXyz. entries.py generates the exported cuXyz, which call them.
  */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
@@ -55,7 +55,7 @@ static inline CUresult sim_entry(void)
             return CUDA_ERROR_INVALID_VALUE;                                                                           \
     } while (0)
 
-/* Also finds the current context, which must be there and free of sticky errors. */
+/* Also finds the current context, which must exist and have no sticky error. */
 #define SIM_ENTER_CONTEXT(variable)                                                                                    \
     struct sim_context *variable = NULL;                                                                               \
     SIM_TRY(sim_context_enter(&variable))

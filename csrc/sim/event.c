@@ -19,7 +19,7 @@
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_event *pool;
 
-/* Takes over the beacon. */
+/* Takes ownership of the beacon. */
 static CUresult event_new(CUevent *out, struct sim_context *context, unsigned flags, struct sim_beacon *beacon)
 {
     pthread_mutex_lock(&pool_lock);
@@ -78,7 +78,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
     pthread_mutex_lock(&event->lock);
     event->magic = 0;
     event->life++;
-    event->generation++; /* a record that is still queued is for nobody */
+    event->generation++; /* no wait may use a record that is still queued */
     if (event->beacon != NULL)
         sim_beacon_release(event->beacon);
     event->beacon = NULL;
@@ -158,7 +158,7 @@ CUresult sim_op_event(struct sim_op **op, enum sim_op_kind kind, CUevent handle)
     return CUDA_SUCCESS;
 }
 
-/* A flag that only means something while the stream is captured, where the event then becomes a node's. */
+/* A flag that is only valid while the stream is captured. The event then becomes part of a node. */
 static CUresult check_external(const struct sim_stream *stream, unsigned flags, unsigned external)
 {
     SIM_REQUIRE((flags & ~external) == 0 && (flags == 0 || stream->capture != NULL));
@@ -212,7 +212,7 @@ static struct sim_point point_of(struct sim_event *event)
     return point;
 }
 
-/* What is known of the work before a point that has passed. */
+/* The result of the work before a point that has passed. */
 static CUresult told(const struct sim_event *event, struct sim_point point)
 {
     SIM_TRY(sim_point_injected(point));
@@ -327,7 +327,7 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
         sim_capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
-    /* Also where there is nothing to wait for: what a capture forbids is no matter of time. */
+    /* Checked even if there is nothing to wait for: a capture forbids calls regardless of timing. */
     SIM_TRY(sim_stream_check_synchronize(stream, true));
     if (event->beacon != NULL)
         return wait_for_processes(stream, event->beacon);
@@ -357,7 +357,7 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
     SIM_TRY(sim_capture_check_context(context));
     pthread_mutex_lock(&event->lock);
     if (sim_context_is_idle(context) && event->beacon == NULL) {
-        /* A GPU without work records at once; a worker would first have to be woken. */
+        /* On a GPU without work, the record completes at once. Waking a worker would take longer. */
         event->generation++;
         event->timed_generation = event->generation;
         event->time = sim_now();

@@ -10,7 +10,7 @@ static const int signals[] = {SIGSEGV, SIGBUS};
 static struct sigaction previous[sizeof signals / sizeof signals[0]];
 static __thread sigjmp_buf *guard __attribute__((tls_model("initial-exec")));
 
-/* Odd while memory is out of reach. */
+/* Odd while memory is inaccessible. */
 static unsigned pauses;
 static __thread unsigned pauses_seen __attribute__((tls_model("initial-exec")));
 
@@ -24,7 +24,7 @@ void sim_fault_resume(void)
     __atomic_add_fetch(&pauses, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The fault may be one of a pause, even of one that is over by now. A fault in earnest only comes once more. */
+/* The fault may have happened in a pause, even in one that is over by now. A real fault happens again, once. */
 static bool is_to_be_tried_again(void)
 {
     unsigned now;

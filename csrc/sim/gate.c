@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define STORES_NS 10000000 /* without membarrier: by then every store is seen */
+#define STORES_NS 10000000 /* the wait without membarrier: by then every store is visible */
 
 __thread struct sim_visitor *sim_gate_visitor;
 unsigned sim_gate_is_shut;

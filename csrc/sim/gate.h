@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The gate that every exported function passes (entries.py), so that a checkpoint finds nobody in the driver. Open, it
- * costs a load and two stores of the thread's own: who shuts it makes every thread's stores visible (membarrier).
+ * The gate that every exported function passes (entries.py), so that during a checkpoint no thread is in the driver.
+ * While open, it costs a load and two stores of the thread's own. The side that shuts it makes every thread's stores
+ * visible (membarrier).
  */
 #ifndef SIM_GATE_H
 #define SIM_GATE_H
@@ -9,17 +10,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A thread that calls, or has called, the driver. */
+/* A thread that is in the driver, or has called it before. */
 struct sim_visitor {
     struct sim_visitor *next;
-    unsigned depth; /* calls that it is in; a callback may call again */
-    bool taken;     /* its thread lives */
+    unsigned depth; /* nested calls: a callback may call the driver again */
+    bool taken;     /* its thread is alive */
 };
 
 extern __thread struct sim_visitor *sim_gate_visitor __attribute__((tls_model("initial-exec")));
 extern unsigned sim_gate_is_shut;
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 struct sim_visitor *sim_gate_register(void);
 void sim_gate_wait(struct sim_visitor *visitor);
 
@@ -41,12 +42,12 @@ static inline void sim_gate_leave(struct sim_visitor *visitor)
     __atomic_store_n(&visitor->depth, visitor->depth - 1, __ATOMIC_RELEASE);
 }
 
-/* From now on nobody enters; who is in may still be. */
+/* From now on no thread enters, but threads may still be inside. */
 void sim_gate_shut(void);
 bool sim_gate_is_empty(void);
 void sim_gate_open(void);
 
-/* In the child of a fork, which nobody locks: it is open. */
+/* In the child of a fork: opens the gate, because the child is not locked. */
 void sim_gate_forget(void);
 
 #endif

@@ -56,7 +56,7 @@ CUresult sim_node_depend(struct sim_node *node, struct sim_node *const *dependen
     return CUDA_SUCCESS;
 }
 
-/* Takes over the reference to the operation, also on failure. */
+/* Takes ownership of the reference to the operation, also on failure. */
 CUresult sim_graph_append(struct sim_graph *graph, struct sim_op *op, struct sim_node *const *dependencies,
                           size_t count, struct sim_node **out)
 {
@@ -84,7 +84,7 @@ CUresult sim_graph_append(struct sim_graph *graph, struct sim_op *op, struct sim
     return CUDA_SUCCESS;
 }
 
-/* Behind all that the graph has. */
+/* Depends on all nodes of the graph. */
 CUresult sim_graph_append_last(struct sim_graph *graph, struct sim_op *op, struct sim_node **out)
 {
     struct sim_node *previous = graph->last;
@@ -291,7 +291,7 @@ CUresult sim_node_find(CUgraphNode handle, enum sim_op_kind kind, struct sim_op 
     return CUDA_SUCCESS;
 }
 
-/* Takes over the reference. Executables that were made before keep what they have. */
+/* Takes ownership of the reference. Existing executable graphs keep their operations. */
 void sim_node_set(CUgraphNode handle, struct sim_op *op)
 {
     struct sim_node *node = (struct sim_node *)handle;
@@ -311,7 +311,7 @@ bool sim_graph_has_memory(const struct sim_graph *graph)
     return false;
 }
 
-/* Shape. */
+/* --- Shape --- */
 
 CUresult cuGraphDestroyNode(CUgraphNode handle)
 {

@@ -14,7 +14,7 @@ CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUme
     struct sim_op *op;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    /* What the pool exports is of no concern to the graph, whose memory cannot be exported. */
+    /* The pool's export handles do not matter here, because memory of a graph cannot be exported. */
     CUmemPoolProps plain = *properties;
     plain.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
     SIM_TRY(sim_op_allocate(&op, stream->context, stream->capture->graph, size, &plain, accessible));

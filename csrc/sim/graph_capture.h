@@ -5,7 +5,7 @@
 
 #include "stream.h"
 
-/* An allocation or a free while the stream is being captured: a node, like all else. */
+/* An allocation or free in a stream that is being captured becomes a node. */
 CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUmemPoolProps *properties,
                               unsigned accessible, CUdeviceptr *address);
 CUresult sim_capture_free(struct sim_stream *stream, CUdeviceptr address);

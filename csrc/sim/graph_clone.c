@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Clones of graphs, and children, which are clones, too. */
+/* Clones of graphs, and child graphs, which are clones, too. */
 #include "capture.h"
 #include "graph.h"
 
 #include <stdlib.h>
 
-/* Clones and children. Operations never change, so that a clone can have the same. */
+/* --- Clones and child graphs. Operations never change, so that a clone can share them. --- */
 
-/* Memory and conditions are of one graph alone. */
+/* Memory nodes and conditions belong to a single graph. */
 static bool has_single_nodes(const struct sim_graph *graph)
 {
     for (const struct sim_node *node = graph->first; node != NULL; node = node->next)
@@ -24,7 +24,7 @@ static struct sim_node *clone_in(const struct sim_graph *clone, const struct sim
     return node;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static CUresult clone_graph(const struct sim_graph *graph, struct sim_graph **out)
 {
     if (has_single_nodes(graph))

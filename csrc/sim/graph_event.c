@@ -12,12 +12,12 @@
 struct mark {
     bool waits;
     struct sim_event_named named;
-    struct sim_point point;         /* of the record, or what is waited for */
-    struct sim_event_record record; /* of a wait: only the number that an interprocess event has to reach */
+    struct sim_point point;         /* of the record, or the point to wait for */
+    struct sim_event_record record; /* for a wait: only the number that an interprocess event has to reach */
 };
 
 struct sim_marks {
-    struct sim_stream *stream; /* whose points the records are */
+    struct sim_stream *stream; /* the stream of the records' points */
     size_t count, next;
     struct mark items[];
 };
@@ -56,7 +56,7 @@ CUresult sim_marks_new(struct sim_marks **out, struct sim_op *const *ops, size_t
     return CUDA_SUCCESS;
 }
 
-/* Under the event's lock. */
+/* Called with the event's lock held. */
 static void begin_wait(struct mark *mark)
 {
     struct sim_event *event = mark->named.event;
@@ -125,7 +125,10 @@ void sim_marks_end(struct sim_marks *marks)
     free(marks);
 }
 
-/* An event that is not there is a value that is not valid where nodes are made, and a handle where they are changed. */
+/*
+ * An invalid event is CUDA_ERROR_INVALID_VALUE when a node is created, and CUDA_ERROR_INVALID_HANDLE when it is
+ * changed.
+ */
 static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUevent event,
                     enum sim_op_kind kind)
 {

@@ -21,7 +21,7 @@ static size_t count_all(const struct sim_graph *graph)
     return count;
 }
 
-/* Destroyed last, given out first. */
+/* Reuses the last destroyed one first. */
 static struct sim_exec *destroyed;
 static pthread_mutex_t destroyed_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -80,7 +80,7 @@ static void exec_free(struct sim_exec *exec)
     put_destroyed(exec);
 }
 
-/* Order. */
+/* --- Order --- */
 
 static CUresult compile(struct sim_graph *graph, struct sim_exec **out);
 
@@ -98,7 +98,7 @@ static bool is_body(const struct sim_exec *exec)
     return allowed;
 }
 
-/* Gives a conditional node's operation what its bodies are now. */
+/* Gives a conditional node's operation its current bodies. */
 static CUresult place_bodies(struct sim_op *op, struct sim_graph *const *bodies)
 {
     for (unsigned i = 0; i < sim_conditional_size(op); i++) {
@@ -134,7 +134,7 @@ static CUresult place_op(const struct sim_node *node, struct sim_exec *exec)
 
 static CUresult place_all(struct sim_graph *graph, struct sim_exec *exec);
 
-/* Depth first; a cycle is not valid. */
+/* Depth first; a cycle is invalid. */
 static CUresult place(struct sim_node *node, struct sim_exec *exec)
 {
     if (node->mark == 2)
@@ -172,7 +172,7 @@ static CUresult compile(struct sim_graph *graph, struct sim_exec **out)
     return result;
 }
 
-/* Whether all conditions that were made for the graph, and for what is inside of it, have nodes. */
+/* Whether all conditions that were created for the graph and the graphs inside it have nodes. */
 static bool uses_conditions(const struct sim_graph *graph)
 {
     bool used = sim_conditions_are_used(graph->conditions);
@@ -185,7 +185,7 @@ static bool uses_conditions(const struct sim_graph *graph)
     return used;
 }
 
-/* There can be one executable at a time of memory nodes and of conditional ones. */
+/* Memory nodes and conditional nodes can belong to only one executable graph at a time. */
 static CUresult claim(struct sim_exec *exec)
 {
     if (!sim_graph_memory_instantiate(exec->ops, exec->count))
@@ -292,7 +292,7 @@ CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags)
     return CUDA_SUCCESS;
 }
 
-/* Whether an executable that has one operation can have the other, of the same kind, in its place. */
+/* Whether one operation can replace another of the same kind in an executable graph. */
 static bool may_replace(const struct sim_op *old, const struct sim_op *new)
 {
     return old->kind == SIM_OP_BATCH         ? sim_op_batch_is_alike(old, new)
@@ -300,7 +300,7 @@ static bool may_replace(const struct sim_op *old, const struct sim_op *new)
                                              : true;
 }
 
-/* Takes over the reference, also on failure. */
+/* Takes ownership of the reference, also on failure. */
 CUresult sim_exec_set(CUgraphExec handle, CUgraphNode node, struct sim_op *op)
 {
     struct sim_exec *exec;
@@ -327,7 +327,7 @@ CUresult sim_exec_set(CUgraphExec handle, CUgraphNode node, struct sim_op *op)
     return old != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Replaces what the executable does by what another graph of the same shape does. */
+/* Replaces the operations of the executable graph by those of another graph of the same shape. */
 CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo *info)
 {
     struct sim_exec *exec;

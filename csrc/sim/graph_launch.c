@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Launches of executable graphs, also into a capture. */
+/* Launches of executable graphs, also in captured streams. */
 #include "capture.h"
 #include "conditional.h"
 #include "context.h"
@@ -55,7 +55,7 @@ static bool has_conditions(const struct sim_exec *exec)
     return false;
 }
 
-/* What is launched into a capture becomes a graph inside of its graph. */
+/* A launch in a captured stream becomes a child graph of the capture's graph. */
 static CUresult capture_launch(struct sim_stream *stream, const struct sim_exec *exec)
 {
     if (stream->capture->invalid)

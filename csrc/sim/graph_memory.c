@@ -16,26 +16,26 @@ struct memory {
     const struct sim_context *context;
     unsigned device;
     CUmemPoolProps properties;
-    const void *owner, *freed_in; /* graphs, only to be compared */
-    unsigned references;          /* operations */
+    const void *owner, *freed_in; /* graphs, only compared */
+    unsigned references;          /* from operations */
     unsigned executables;
-    unsigned running; /* launches and frees that are not over */
-    bool gone;        /* with its context */
-    bool taken;       /* device memory is there for it */
+    unsigned running; /* launches and frees in progress */
+    bool gone;        /* its context has ended */
+    bool taken;       /* device memory was taken for it */
     bool live, planned;
 };
 
 struct use {
     struct memory *memory;
-    bool alone; /* not in a graph */
+    bool alone; /* not used by a graph any more */
 };
 
-/* What a device has for graphs. */
+/* The memory for graphs on a device. */
 struct share {
     uint64_t reserved, reserved_high, used, used_high;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the table's may be taken under it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the table's lock may be taken while this is held */
 static struct memory *memories;
 static struct share shares[SIM_MAX_DEVICES];
 
@@ -44,7 +44,7 @@ static struct memory *memory_of(const struct sim_op *op)
     return op->kind == SIM_OP_ALLOCATE || op->kind == SIM_OP_FREE ? ((const struct use *)op->payload)->memory : NULL;
 }
 
-/* Under the lock, as all that follow. */
+/* Called with the lock held, like all functions that follow. */
 static void shrink(unsigned device)
 {
     struct share *share = &shares[device];
@@ -212,7 +212,7 @@ CUresult sim_op_free(struct sim_op **op, const void *graph, CUdeviceptr address)
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     struct memory *memory = find(address);
-    /* Once in the graph that allocates, or in others. */
+    /* It can be freed once in the graph that allocates it, or in other graphs. */
     if (memory != NULL && (memory->freed_in == NULL || (memory->freed_in != memory->owner && graph != memory->owner))) {
         *op = op_new(memory, SIM_OP_FREE, false);
         result = *op == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -257,7 +257,7 @@ void sim_graph_memory_abandon(struct sim_op *const *ops, size_t count)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether the launch is right; then `planned` says what is live after it. */
+/* Whether the launch is valid. If so, `planned` is what is allocated after it. */
 static bool plan(struct sim_op *const *ops, size_t count, bool free_first)
 {
     for (size_t i = 0; i < count; i++)

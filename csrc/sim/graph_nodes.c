@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Nodes of each kind: what their parameters make, and what they are asked for. */
+/* Nodes of each kind: their creation from parameters, and queries of parameters. */
 #include "capture.h"
 #include "conditional.h"
 #include "context.h"
@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-/* Memory nodes. */
+/* --- Memory nodes --- */
 
 static unsigned access_mask(const CUmemAccessDesc *descriptions, size_t count)
 {
@@ -70,7 +70,7 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *address)
     return CUDA_SUCCESS;
 }
 
-/* What a node's parameters make. */
+/* --- Operations from a node's parameters --- */
 
 static CUresult kernel_op(struct sim_op **op, const CUDA_KERNEL_NODE_PARAMS *p)
 {
@@ -228,7 +228,7 @@ static CUDA_KERNEL_NODE_PARAMS kernel_of(const CUDA_KERNEL_NODE_PARAMS_v3 *p)
                                      .kern = p->kern};
 }
 
-/* The operation of a node that is nothing but one. */
+/* The operation of a node that consists of a single operation. */
 static CUresult op_of(struct sim_op **op, const CUgraphNodeParams *p)
 {
     switch (p->type) {
@@ -266,7 +266,7 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgrap
     return result;
 }
 
-/* A graph can use the conditions of those that it is inside of. */
+/* A graph can use the conditions of the graphs that contain it. */
 static bool has_condition(const struct sim_graph *graph, const struct sim_op *op)
 {
     while (graph != NULL && graph != sim_conditional_graph(op))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the simulated driver and the simulated NVML must say alike about a device. */
+/* What the simulated driver and the simulated NVML must both report about a device. */
 #ifndef SIM_IDENTITY_H
 #define SIM_IDENTITY_H
 
@@ -10,7 +10,7 @@
 
 #define SIM_FIRST_BUS 1u
 
-/* The same for the same name and index, in every process and after every restart. */
+/* The UUID is the same for the same name and index, in every process and after every restart. */
 static inline void sim_identity_uuid(const char *name, unsigned index, unsigned char uuid[16])
 {
     uint64_t hash[2] = {UINT64_C(0xcbf29ce484222325), UINT64_C(0x84222325cbf29ce4)};
@@ -21,7 +21,7 @@ static inline void sim_identity_uuid(const char *name, unsigned index, unsigned 
         for (unsigned i = 0; i < 8; i++)
             uuid[half * 8 + i] = (unsigned char)(hash[half] >> (8 * i));
     }
-    uuid[6] = (unsigned char)((uuid[6] & 0x0f) | 0x80); /* RFC 9562, version 8: made by the vendor's own rule */
+    uuid[6] = (unsigned char)((uuid[6] & 0x0f) | 0x80); /* RFC 9562, version 8: a custom UUID */
     uuid[8] = (unsigned char)((uuid[8] & 0x3f) | 0x80);
 }
 
@@ -30,7 +30,9 @@ static inline void sim_unit_uuid(const char *name, const struct sim_unit *unit, 
     sim_identity_uuid(name, unit->slice < 0 ? unit->gpu : 256 * (unit->gpu + 1) + (unsigned)unit->slice, uuid);
 }
 
-/* As NVML and CUDA_VISIBLE_DEVICES have it: "GPU-8-4-4-4-12", of a slice "MIG-..."; `text` has room for 64. */
+/*
+ * The form of NVML and CUDA_VISIBLE_DEVICES: "GPU-8-4-4-4-12", or "MIG-..." for a slice; `text` has room for 64 bytes.
+ */
 static inline void sim_identity_text(const unsigned char uuid[16], bool slice, char *text)
 {
     int used = snprintf(text, 64, slice ? "MIG-" : "GPU-");

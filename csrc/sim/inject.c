@@ -17,13 +17,13 @@
 
 #define MAX_RULES 32
 #define MAX_NAME 64
-#define LOOK_NS 2000000 /* how often who hangs looks whether the rules are others */
+#define LOOK_NS 2000000 /* how often a hanging call checks whether the rules have changed */
 
 struct rule {
-    char function[MAX_NAME]; /* without version; a beginning if `prefix` */
+    char function[MAX_NAME]; /* without version; a prefix if `prefix` is set */
     bool prefix;
-    char thread[16];    /* only calls of threads whose name begins so; "": of all */
-    bool other_threads; /* only calls of the others */
+    char thread[16];    /* only for threads whose name begins like this; "": for all */
+    bool other_threads; /* only for the other threads */
     uint64_t number;    /* 0: every call */
     bool onwards;
     double probability;
@@ -43,7 +43,7 @@ __thread bool sim_lingers __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rule rules[MAX_RULES];
 static unsigned rule_count;
-static unsigned settings; /* how often the rules were set */
+static unsigned settings; /* number of times the rules were set */
 static uint64_t seed;
 static __thread CUresult later __attribute__((tls_model("initial-exec")));
 
@@ -53,7 +53,7 @@ static bool ends_with(const char *name, size_t length, const char *suffix)
     return length > size && memcmp(name + length - size, suffix, size) == 0;
 }
 
-/* The length of a name without its variant and version. */
+/* The length of a name without variant and version. */
 static size_t plain_length(const char *name)
 {
     size_t length = strlen(name);
@@ -107,7 +107,7 @@ static CUresult usual_result(const char *function)
     return CUDA_ERROR_UNKNOWN;
 }
 
-/* A number in [0, 1) that depends on nothing but the seed, the rule and the call (splitmix64). */
+/* A number in [0, 1) that depends only on the seed, the rule and the call (splitmix64). */
 static double chance(unsigned rule, uint64_t call)
 {
     uint64_t x = seed + UINT64_C(0x9e3779b97f4a7c15) * (call + ((uint64_t)rule << 40));
@@ -116,7 +116,7 @@ static double chance(unsigned rule, uint64_t call)
     return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
 }
 
-/* The first rule that takes the call; false: none does. */
+/* Finds the first rule that applies to the call. False: there is none. */
 static bool take(const char *function, struct rule *taken)
 {
     bool found = false;
@@ -146,7 +146,7 @@ static void hang(void)
 void sim_linger(void)
 {
     sim_lingers = false;
-    /* Only now: a test that sees it knows that the function has done its work. */
+    /* Comes last: a test that sees it knows that the function has done its work. */
     __atomic_add_fetch(&sim_counters_now.injected, 1, __ATOMIC_RELAXED);
     hang();
 }
@@ -196,7 +196,7 @@ CUresult sim_inject_take_later(void)
     return result;
 }
 
-/* Ends the text at the mark; what follows it, or NULL. */
+/* Ends the text at the mark, and returns what follows it, or NULL. */
 static char *cut(char *text, char mark)
 {
     char *at = strchr(text, mark);
@@ -224,48 +224,49 @@ static bool parse_effect(const char *text, struct rule *rule)
     return isdigit((unsigned char)text[0]) && rule->delay_ms <= 3600000 && strcmp(end, "ms") == 0;
 }
 
-/* NULL, or what is wrong with the rule. */
+/* Returns NULL, or what is wrong with the rule. */
 static const char *parse_rule(char *text, struct rule *rule)
 {
     *rule = (struct rule){.probability = 1};
     char *effect = cut(text, '/'), *result = cut(text, '='), *probability = cut(text, '@'), *number = cut(text, ':'),
          *thread = cut(text, '%');
     if (effect != NULL && !parse_effect(effect, rule))
-        return "after '/' comes 'later', 'fatal', 'hang', 'linger', 'die', 'forget' or milliseconds, for example 200ms";
+        return "use one of these after '/': 'later', 'fatal', 'hang', 'linger', 'die', 'forget' or milliseconds, for "
+               "example 200ms";
     rule->has_result = result != NULL;
     if (result != NULL && (!sim_result_by_name(result, &rule->result) || rule->result == CUDA_SUCCESS))
-        return "after '=' comes the name of an error, for example OUT_OF_MEMORY";
+        return "use the name of an error after '=', for example OUT_OF_MEMORY";
     char *end;
     if (probability != NULL) {
         rule->probability = strtod(probability, &end);
         if (!isdigit((unsigned char)probability[0]) || *end != '\0' || !(rule->probability <= 1))
-            return "after '@' comes a probability from 0 to 1";
+            return "use a probability from 0 to 1 after '@'";
     }
     if (number != NULL) {
         rule->number = strtoull(number, &end, 10);
         rule->onwards = *end == '+';
         if (!isdigit((unsigned char)number[0]) || rule->number == 0 || end[rule->onwards] != '\0')
-            return "after ':' comes which call fails, from 1, and '+' if those after it fail too";
+            return "use the number of the call that fails (from 1) after ':', and '+' if all later calls fail, too";
     }
     if (thread != NULL) {
         rule->other_threads = thread[0] == '!';
         thread += rule->other_threads;
         if (thread[0] == '\0' || strlen(thread) >= sizeof rule->thread)
-            return "after '%' comes the beginning of a thread's name, or '!' and that of the threads left out";
+            return "use the beginning of a thread's name after '%', or '!' and the beginning of the names to leave out";
         strcpy(rule->thread, thread);
     }
     size_t length = strlen(text);
     rule->prefix = length > 0 && text[length - 1] == '*';
     length = rule->prefix ? length - 1 : plain_length(text);
     if (length >= sizeof rule->function)
-        return "no such function can fail";
+        return "this function cannot fail";
     memcpy(rule->function, text, length);
     for (const struct sim_site *site = sites_begin; site < sites_end; site++)
         if (matches(rule, site->function))
             return NULL;
-    return rule->effect == SIM_LATER    ? "no such function submits work that can fail later"
-           : rule->effect == SIM_FORGET ? "only cuCheckpointProcessRestore can forget"
-                                        : "no such function can fail";
+    return rule->effect == SIM_LATER    ? "this function does not submit work that can fail later"
+           : rule->effect == SIM_FORGET ? "'forget' is only possible for cuCheckpointProcessRestore"
+                                        : "this function cannot fail";
 }
 
 static bool set(const char *text, const char *name)
@@ -280,7 +281,7 @@ static bool set(const char *text, const char *name)
         if (one[0] == '\0' && count == 0 && rest == NULL)
             break;
         snprintf(whole, sizeof whole, "%s", one);
-        const char *wrong = count == MAX_RULES ? "32 rules are the most" : parse_rule(one, &parsed[count]);
+        const char *wrong = count == MAX_RULES ? "there can be at most 32 rules" : parse_rule(one, &parsed[count]);
         if (wrong != NULL) {
             fprintf(stderr, "gpushare-sim: %s: rule '%s' is malformed: %s\n", name, whole, wrong);
             free(copy);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Legacy IPC of memory (for events, see event.c), and descriptors for address ranges. Memory gets a file behind it when
- * it is first asked for a handle, so that memory which is never shared costs nothing.
+ * Legacy IPC of memory (for events, see event.c), and descriptors for address ranges. Memory gets a file when its first
+ * handle is requested, so that memory which is never shared costs nothing.
  */
 #include "ipc.h"
 
@@ -46,7 +46,7 @@ int sim_shared_open(enum sim_shared_kind kind, const struct sim_shared *shared)
         return -1;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", shared->pid, shared->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    /* The descriptor's number may be another file's by now. */
+    /* The descriptor's number may belong to another file by now. */
     if (fd >= 0 && (syscall(SYS_fstat, fd, &status) != 0 || status.st_ino != shared->inode)) {
         close(fd);
         fd = -1;
@@ -59,7 +59,7 @@ CUresult sim_shared_map(struct sim_context *context, const struct sim_shared *sh
 {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     unsigned device = 0;
-    sim_segment_seen(shared->device, &device); /* it was, when it was opened */
+    sim_segment_seen(shared->device, &device); /* it was found when it was opened */
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_reserve(SIM_RANGE_IPC, 0, shared->size, SIM_GRANULARITY);
     if (range != NULL && sim_memory_back_with(range, fd)) {
@@ -115,7 +115,7 @@ static void find_opened(struct sim_range *range, void *argument)
         opened->found = range;
 }
 
-/* The flag is the only one there is, and must be there. It makes the memory of another device accessible, too. */
+/* This flag is the only one that exists, and is required. It also makes the memory of another device accessible. */
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
 {
     SIM_INJECT(cuIpcOpenMemHandle_v2);
@@ -167,7 +167,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     return last ? sim_memory_free(pointer) : CUDA_SUCCESS;
 }
 
-/* Stands in for a dma-buf: a descriptor of the file behind the memory, from its first byte on. */
+/* In place of a dma-buf: a descriptor of the file that backs the memory, from its first byte on. */
 CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr pointer, size_t size, CUmemRangeHandleType type,
                                        unsigned long long flags)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a module image, a shared object for the host, exports for the simulated driver: `gpushare_sim_module`. The
- * simulated NVRTC writes it; a module written by hand may too. C and C++.
+ * A module image is a shared object for the host that exports `gpushare_sim_module` for the simulated driver. The
+ * simulated NVRTC generates it, and it can also be written by hand. For C and C++.
  */
 #ifndef GPUSHARE_SIM_KERNEL_ABI_H
 #define GPUSHARE_SIM_KERNEL_ABI_H
@@ -9,13 +9,13 @@
 #define GPUSHARE_SIM_KERNEL_ABI 1
 
 struct gpushare_sim_kernel {
-    /* The kernel itself: the name of the symbol at this address is the kernel's name. */
+    /* The kernel itself. The symbol at this address is the kernel's name. */
     const void *function;
-    /* Runs the whole grid; grid and block are three numbers each. */
+    /* Runs the whole grid; `grid` and `block` have three numbers each. */
     void (*launch)(void *const *arguments, const unsigned *grid, const unsigned *block, unsigned long dynamic_shared);
     unsigned argument_count;
     const unsigned *argument_sizes;
-    const unsigned *argument_offsets; /* in the packed form, naturally aligned */
+    const unsigned *argument_offsets; /* in packed form, naturally aligned */
 };
 
 struct gpushare_sim_module {
@@ -24,7 +24,7 @@ struct gpushare_sim_module {
     const struct gpushare_sim_kernel *kernels;
 };
 
-/* What a texture or surface object's handle points to. Formats, modes and filters are those of cuda.h. */
+/* The target of a texture or surface object's handle. Formats, modes and filters are those of cuda.h. */
 
 #define GPUSHARE_SIM_LEVELS 16
 
@@ -35,14 +35,14 @@ struct gpushare_sim_level {
 };
 
 struct gpushare_sim_texture {
-    unsigned format, channels, channel_size /* bytes */, filter, address[3];
+    unsigned format, channels, channel_size /* in bytes */, filter, address[3];
     unsigned linear, normalized, as_integer, surface;
     float border[4];
     unsigned level_count;
     struct gpushare_sim_level levels[GPUSHARE_SIM_LEVELS];
 };
 
-/* What the handle of a conditional node's value points to: a kernel sets the value by storing it here. */
+/* The target of a conditional node's handle. A kernel sets the value by storing it here. */
 struct gpushare_sim_condition {
     unsigned value;
 };

@@ -13,12 +13,12 @@
 #include <alloca.h>
 #include <string.h>
 
-/* Words of the arguments that are looked at for pointers to managed and to other devices' memory. */
+/* How many words of the arguments are checked for pointers to managed memory and to other devices' memory. */
 #define MAX_POINTERS 128
-/* Kernels that last take turns after so many nanoseconds. */
+/* Long kernels of several processes alternate after this many nanoseconds. */
 #define SLICE UINT64_C(2000000)
 
-/* UINT64_MAX: as configured. */
+/* UINT64_MAX: the configured duration. */
 static uint64_t chosen_duration = UINT64_MAX;
 
 void gpushare_sim_duration(uint64_t nanoseconds)
@@ -36,7 +36,7 @@ static void run_kernel(void *argument)
     code->launch(arguments, launch->grid, launch->block, launch->shared);
 }
 
-/* False if the kernel was given memory of another device that it may not touch. */
+/* False if an argument points to memory of another device that the kernel may not access. */
 static bool touch(const struct sim_context *context, const struct sim_launch *launch)
 {
     uint64_t words[MAX_POINTERS];

@@ -16,10 +16,10 @@ struct sim_launch {
 CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsigned grid[3], const unsigned block[3],
                        unsigned shared, void **parameters, void **extra);
 
-/* For tests: what this process launches, or adds to a graph, from now on takes so long at least. */
+/* For tests: sets the least duration of kernels that this process launches or adds to a graph from now on. */
 __attribute__((visibility("default"))) void gpushare_sim_duration(uint64_t nanoseconds);
 
-/* The parameters of such an operation. `pointers` has room for one for each argument. */
+/* The parameters of a launch operation. `pointers` has room for one pointer for each argument. */
 void sim_op_launch_parameters(struct sim_op *op, void **pointers, CUDA_KERNEL_NODE_PARAMS *parameters);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How the driver, and each context, begins and ends: what all modules have to do then is called from here. */
+/* The begin and end of the driver and of each context. Calls the functions of all other modules for these occasions. */
 #include "capture.h"
 #include "checkpoint.h"
 #include "context.h"
@@ -25,7 +25,10 @@
 
 #define STACK_DEPTH 64
 
-/* Below the current one; allocated with the first push, since static TLS is scarce in a library that is loaded late. */
+/*
+ * The contexts below the current one. Allocated with the first push, because static TLS is scarce in a library that is
+ * loaded late.
+ */
 static __thread struct sim_context **below;
 static __thread unsigned below_count;
 
@@ -33,7 +36,7 @@ static struct sim_context *primary[SIM_MAX_DEVICES];
 static unsigned primary_flags[SIM_MAX_DEVICES];
 static unsigned long long next_context_id = 1;
 
-/* What lower modules ask of these. */
+/* The functions that lower modules call here. */
 static const struct sim_ports ports = {
     .settle = sim_pool_settle,
     .take_back = sim_pool_take_back,
@@ -55,7 +58,7 @@ CUresult cuInit(unsigned flags)
 {
     SIM_REQUIRE(flags == 0);
     CUresult result = CUDA_SUCCESS;
-    /* The child of a fork may have inherited a lock that nobody will open. */
+    /* The child of a fork may have inherited a lock that no thread will release. */
     if (__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != SIM_UNINITIALIZED)
         return sim_entry();
     pthread_mutex_lock(&sim_contexts_lock);
@@ -104,7 +107,7 @@ static struct sim_context *context_new(unsigned device, unsigned flags, bool is_
     context->flags = flags;
     context->primary = is_primary;
     context->parent = parent;
-    context->grown = parent != NULL; /* what it takes, the primary one has taken */
+    context->grown = parent != NULL; /* the primary context has taken this memory */
     context->id = next_context_id++;
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
@@ -159,7 +162,7 @@ static void context_free(struct sim_context *context)
                            sim_config.context + (context->grown ? sim_config.context_growth : 0) + context->code);
     if (sim_context_current == context)
         sim_context_current = NULL;
-    /* The structure stays: handles that the application still has must be seen to be dead. */
+    /* The structure stays, so that a handle which the application still has is recognised as invalid. */
 }
 
 static CUresult check_device(CUdevice device)
@@ -191,7 +194,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     return result;
 }
 
-/* All of a device is one resource; what share of it a green context has does not matter here. */
+/* The whole device is one resource. Which part of it a green context has does not matter here. */
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
 {
     SIM_TRY(check_device(device));

@@ -20,7 +20,7 @@ static void count(uint64_t *counter, uint64_t bytes)
     __atomic_add_fetch(counter, bytes, __ATOMIC_RELAXED);
 }
 
-/* The driver keeps house in pieces of this size. */
+/* The unit in which managed memory moves. */
 #define CHUNK SIM_GRANULARITY
 
 struct place {
@@ -30,7 +30,7 @@ struct place {
 struct sim_chunk {
     bool resident, read_mostly, discarded;
     struct place preferred, prefetched;
-    uint32_t accessed_by; /* devices as bits, then the host */
+    uint32_t accessed_by; /* a bit for each device, then one for the host */
 };
 
 #define HOST_BIT SIM_MAX_DEVICES
@@ -74,7 +74,7 @@ static CUmemLocation location_of(CUdevice device)
                            .id = device};
 }
 
-/* False if there is no memory for them. Under the table's lock, for writing. */
+/* False if there is no memory for the chunks. Called with the table's lock held for writing. */
 static bool have_chunks(struct sim_range *range)
 {
     if (range->chunks != NULL)
@@ -118,7 +118,10 @@ static struct sweep sweep(unsigned device, const struct sim_range *spared)
     return result;
 }
 
-/* Makes at least so many bytes of a range leave the device, if it has them outside the span; returns how many did. */
+/*
+ * Evicts at least that many bytes of a range from the device, except in the spared span, as far as the range has them.
+ * Returns how many bytes were evicted.
+ */
 static uint64_t push_out(struct sim_range *range, uint64_t bytes, struct span spared, struct cost *cost)
 {
     uint64_t freed = 0;
@@ -135,7 +138,10 @@ static uint64_t push_out(struct sim_range *range, uint64_t bytes, struct span sp
     return freed;
 }
 
-/* Others took residency from this process without asking, and paid: its oldest ranges lost it. */
+/*
+ * Other processes have evicted memory of this process and have spent the time for it. Marks the least recently used
+ * ranges as evicted.
+ */
 static void reconcile(unsigned device)
 {
     const struct span nothing = {0, 0};
@@ -143,7 +149,7 @@ static void reconcile(unsigned device)
     for (;;) {
         struct sweep own = sweep(device, NULL);
         if (own.resident <= actual || own.oldest == NULL) {
-            if (own.resident < actual) /* whole chunks went */
+            if (own.resident < actual) /* whole chunks were evicted */
                 sim_segment_managed_drop(device, actual - own.resident);
             return;
         }
@@ -152,7 +158,10 @@ static void reconcile(unsigned device)
     }
 }
 
-/* Brings in what is missing of a span, as far as the device goes. Under the table's lock, for writing. */
+/*
+ * Makes the missing part of a span resident, as far as the device permits. Called with the table's lock held for
+ * writing.
+ */
 static struct cost admit(struct sim_range *range, struct span span, const bool *skipped)
 {
     struct cost cost = {0, 0};
@@ -191,7 +200,7 @@ static struct cost admit(struct sim_range *range, struct span span, const bool *
         uint64_t freed = push_out(victim, missing - credit, victim == range ? span : (struct span){0, 0}, &cost);
         sim_segment_managed_drop(range->device, freed);
         if (freed == 0) {
-            /* The span is larger than the room: it cycles through it, and every page of it faults each time. */
+            /* The span is larger than the room, so it is cycled through the room, and every page faults each time. */
             cost = (struct cost){all, all_written};
             break;
         }
@@ -200,7 +209,7 @@ static struct cost admit(struct sim_range *range, struct span span, const bool *
     return cost;
 }
 
-/* Has the time of a cost passed? The moves in and out go on at once. */
+/* Waits for the time of a cost. Moves to and from the device overlap. */
 static void pay(unsigned device, struct cost cost, enum sim_engine engine, uint64_t bandwidth)
 {
     uint64_t until = 0;
@@ -214,7 +223,7 @@ static void pay(unsigned device, struct cost cost, enum sim_engine engine, uint6
     sim_sleep_until(until);
 }
 
-/* Whether a device reaches a chunk over the bus, where it is, and it does not move. */
+/* Whether a device accesses a chunk over the bus, so that the chunk does not move. */
 static bool is_remote(const struct sim_chunk *chunk, unsigned device)
 {
     bool at_home =
@@ -299,7 +308,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* The managed range that holds [pointer, pointer + count), or NULL. Under the table's lock. */
+/* The managed range that contains [pointer, pointer + size), or NULL. Called with the table's lock held. */
 static struct sim_range *find(CUdeviceptr pointer, size_t size)
 {
     struct sim_range *range = sim_range_find(pointer);
@@ -332,7 +341,7 @@ static bool is_host(struct place place)
     return place.type != CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-/* Under the table's lock, for writing. */
+/* Called with the table's lock held for writing. */
 static void discard(struct sim_range *range, const struct prefetch *item)
 {
     uint64_t end = item->pointer + item->size;
@@ -344,7 +353,7 @@ static void discard(struct sim_range *range, const struct prefetch *item)
     sim_memory_poison((void *)(uintptr_t)item->pointer, item->size);
 }
 
-/* Under the table's lock, for writing. */
+/* Called with the table's lock held for writing. */
 static struct cost move(struct sim_range *range, const struct prefetch *item)
 {
     struct span span = span_of(range, item->pointer, item->size);
@@ -409,8 +418,8 @@ struct request {
     const CUdeviceptr *pointers;
     const size_t *sizes;
     size_t number;
-    const CUmemLocation *locations; /* NULL: nothing moves */
-    const size_t *firsts;           /* where each location begins to apply */
+    const CUmemLocation *locations; /* NULL: no memory moves */
+    const size_t *firsts;           /* the index of the first range for each location */
     size_t location_count;
     bool discard;
 };
@@ -554,7 +563,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t size, CUmem_advise advice, C
     return advise(pointer, size, advice, location);
 }
 
-/* The place that all chunks agree on. */
+/* The location that all chunks have in common. */
 static struct place common(const struct sim_range *range, struct span span, bool preferred)
 {
     struct place place = {CU_MEM_LOCATION_TYPE_INVALID, 0};

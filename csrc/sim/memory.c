@@ -36,7 +36,7 @@ CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind ki
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void release(struct sim_range *range)
 {
     if (range->kind == SIM_RANGE_MANAGED)
@@ -68,7 +68,7 @@ CUresult sim_memory_free(uint64_t base)
 static void release_if_of(struct sim_range *range, void *context)
 {
     if (range->context == context && range->pool != NULL)
-        range->context = NULL; /* memory of a pool is the device's */
+        range->context = NULL; /* memory of a pool belongs to the device */
     else if (range->context == context)
         release(range);
 }
@@ -80,13 +80,13 @@ void sim_memory_release_context(struct sim_context *context)
     pthread_rwlock_unlock(&sim_ranges_lock);
 }
 
-/* Pinning takes the caller's time; several threads may pin at once. */
-void sim_memory_pin(uint64_t bytes)
+/* Page-locking takes the caller's time. Several threads may do it at once. */
+void sim_memory_page_lock(uint64_t bytes)
 {
     __atomic_add_fetch(&sim_counters_now.page_locked, bytes, __ATOMIC_RELAXED);
-    if (sim_config.pin_bandwidth == 0)
+    if (sim_config.page_lock_bandwidth == 0)
         return;
-    uint64_t duration = sim_duration(bytes, sim_config.pin_bandwidth);
-    __atomic_add_fetch(&sim_counters_now.pin_ns, duration, __ATOMIC_RELAXED);
+    uint64_t duration = sim_duration(bytes, sim_config.page_lock_bandwidth);
+    __atomic_add_fetch(&sim_counters_now.page_lock_ns, duration, __ATOMIC_RELAXED);
     sim_sleep_until(sim_now() + duration);
 }

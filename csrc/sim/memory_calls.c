@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The calls for memory: of the device, of the host, and what a pointer is. */
+/* The calls for device memory and host memory, and queries about pointers. */
 #include "capture.h"
 #include "context.h"
 #include "contexts.h"
@@ -129,7 +129,7 @@ static CUresult allocate_host(void **out, size_t size, unsigned flags)
     sim_range_find(base)->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     pthread_rwlock_unlock(&sim_ranges_lock);
     *out = (void *)(uintptr_t)base;
-    sim_memory_pin(size);
+    sim_memory_page_lock(size);
     return CUDA_SUCCESS;
 }
 
@@ -183,7 +183,7 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     }
     pthread_rwlock_unlock(&sim_ranges_lock);
     if (result == CUDA_SUCCESS)
-        sim_memory_pin(size);
+        sim_memory_page_lock(size);
     return result;
 }
 
@@ -229,7 +229,7 @@ CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
     return host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Under the lock. `range` may be NULL: ordinary host memory. */
+/* Called with the lock held. `range` is NULL for ordinary host memory. */
 static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr pointer, struct sim_range *range)
 {
     bool device = sim_address_is_device(pointer);

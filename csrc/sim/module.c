@@ -32,7 +32,7 @@
 struct sim_module {
     uint64_t magic;
     void *handle; /* NULL: not loaded yet */
-    void *image;  /* what will be */
+    void *image;  /* to be loaded later */
     size_t image_size;
     unsigned kernel_count;
     struct sim_kernel *kernels;
@@ -40,14 +40,14 @@ struct sim_module {
 
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
-/* The driver's own default, and its own switch. */
+/* The driver's own default and variable. */
 static bool is_lazy(void)
 {
     const char *mode = getenv("CUDA_MODULE_LOADING");
     return mode == NULL || strcmp(mode, "EAGER") != 0;
 }
 
-/* The size of an ELF file in memory, or 0 if it is not one for this machine. */
+/* The size of an ELF file in memory, or 0 if it is not an ELF file for this machine. */
 static size_t image_size(const void *image)
 {
     const ElfW(Ehdr) *header = image;
@@ -75,15 +75,19 @@ static void *open_image(const void *image, size_t size)
         }
         written += (size_t)part;
     }
-    /* The loader takes a path that it has seen for the library it has seen, and numbers of descriptors come again: so
-       write the same path differently each time. */
+    /*
+     * The dynamic loader identifies a library by its path, and numbers of descriptors are reused. So each path is
+     * written differently.
+     */
     static unsigned opened;
     unsigned serial = __atomic_fetch_add(&opened, 1, __ATOMIC_RELAXED);
     char path[160] = "/proc/self";
     for (unsigned bit = 0; bit < 32; bit++)
         strcat(path, serial >> bit & 1 ? "/." : "/");
-    /* A debugger opens this path, too. Only this process has the thread, so there the path leads nowhere. Without the
-       thread, it would lead to one of the debugger's own files, perhaps a pipe that it would then read for ever. */
+    /*
+     * A debugger opens this path, too. The thread's id makes the path valid only in this process. Without it, the
+     * debugger would open one of its own files, which might be a pipe that blocks for ever.
+     */
     snprintf(path + strlen(path), sizeof path - strlen(path), "/task/%ld/fd/%d", (long)syscall(SYS_gettid), fd);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
@@ -127,7 +131,7 @@ static CUresult open_module(struct sim_module *module)
     return CUDA_SUCCESS;
 }
 
-/* Finds what a handle stands for, and loads it if that was put off. */
+/* Finds the module of a handle, and loads it if that was postponed. */
 static CUresult use(struct sim_module *module)
 {
     if (module == NULL || module->magic != MODULE_MAGIC)
@@ -237,7 +241,7 @@ static CUresult unload(struct sim_module *module)
         dlclose(module->handle);
     free(module->image);
     module->image = NULL;
-    /* The structures stay, so that stale handles are seen to be stale. */
+    /* The structures stay, so that stale handles are recognised. */
     return CUDA_SUCCESS;
 }
 
@@ -265,7 +269,7 @@ static CUresult get_global(struct sim_module *module, const char *name, CUdevice
     if (found == NULL || dladdr1(found, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL ||
         info.dli_saddr != found || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
         return CUDA_ERROR_NOT_FOUND;
-    /* So that copies take it for device memory. */
+    /* So that copies recognise it as device memory. */
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)found);
     if (range == NULL) {
@@ -530,7 +534,7 @@ CUresult cuKernelGetParamCount(CUkernel kernel, size_t *number)
     return cuFuncGetParamCount((CUfunction)(void *)kernel, number);
 }
 
-/* Code is the host's: it is of whatever version the current device has. */
+/* The code is for the host, so it works for any version of the current device. */
 static int binary_version(void)
 {
     const struct sim_unit *unit = sim_segment_unit(sim_context_current != NULL ? sim_context_current->device : 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Modules and libraries (one object serves as both) and their kernels (CUfunction and CUkernel are one, too). */
+/* Modules and libraries (both are one kind of object) and their kernels (so are CUfunction and CUkernel). */
 #ifndef SIM_MODULE_H
 #define SIM_MODULE_H
 
@@ -16,12 +16,12 @@ struct sim_kernel {
     unsigned arguments_size; /* packed */
     int dynamic_shared_limit;
     int carveout;
-    bool loaded; /* asked for, or launched */
+    bool loaded; /* queried or launched */
 };
 
 CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel);
 
-/* Its code comes to the GPU, in the current context, unless it is there. */
+/* Loads the kernel's code into the current context, unless it is loaded. */
 CUresult sim_kernel_load(struct sim_kernel *kernel);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The simulated libnvidia-ml. It reads the shared segment, so a process needs no CUDA context to use it, and it gives
- * dead processes' bytes back as it looks.
+ * The simulated libnvidia-ml. It reads the shared segment, so a process needs no CUDA context to use it. It also frees
+ * the bytes of dead processes.
  */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #pragma GCC visibility push(default)
@@ -24,7 +24,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;
 static struct sim_config config;
-/* Their addresses are the device handles: those of the GPUs, then those of the slices. */
+/* The addresses are the device handles: first of the GPUs, then of the slices. */
 static char handles[2 * SIM_MAX_DEVICES];
 
 static void after_fork(void)
@@ -97,11 +97,11 @@ __attribute__((destructor)) static void end(void)
 /* A GPU, or (`slice`) one of the devices that it is divided into. */
 struct target {
     unsigned gpu;
-    unsigned first, count; /* of the devices: a slice's own, or all of the GPU's */
+    unsigned first, count; /* the devices: a slice's own, or all of the GPU's */
     bool slice;
 };
 
-/* Every call that names a device begins with this. */
+/* Every call with a device begins with this. */
 #define ENTER_DEVICE(target)                                                                                           \
     struct target target;                                                                                              \
     do {                                                                                                               \
@@ -139,7 +139,7 @@ static nvmlReturn_t find(nvmlDevice_t device, struct target *target)
     return NVML_SUCCESS;
 }
 
-/* Whether it is divided into slices, or one of them. */
+/* Whether it is divided into slices, or is one of them. */
 static bool is_divided(const struct target *target)
 {
     return sim_segment_unit(target->first)->slice >= 0;
@@ -388,7 +388,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     REQUIRE(memory != NULL);
     usage_of(&target, &memory->total, &memory->used);
     memory->free = memory->total - memory->used;
-    /* Only the second version tells what the driver keeps from what is in use. */
+    /* Only the second version distinguishes memory reserved by the driver from memory in use. */
     memory->total += reserved_of(&target);
     memory->used += reserved_of(&target);
     return NVML_SUCCESS;
@@ -412,13 +412,13 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     ENTER_DEVICE(target);
     REQUIRE(utilization != NULL);
     if (is_divided(&target))
-        return NVML_ERROR_NOT_SUPPORTED; /* as NVML: neither of the slices nor of their GPU */
+        return NVML_ERROR_NOT_SUPPORTED; /* as in NVML: neither for slices nor for their GPU */
     utilization->gpu = sim_segment_utilization(target.first);
     utilization->memory = 0;
     return NVML_SUCCESS;
 }
 
-/* The processes' figures, copied into records of whatever version by `store`. */
+/* Copies the processes' figures into records of any version with `store`. */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *out,
                               void (*store)(void *out, unsigned at, const struct sim_process_usage *process))
 {

@@ -9,10 +9,10 @@
 
 #include <stdlib.h>
 
-/* Programs have a context on each device, or two. */
+/* Programs have one or two contexts on each device. */
 enum { SIM_MAX_USERS = 4 * SIM_MAX_DEVICES };
 
-/* Contexts are never freed, so a pair whose context was destroyed is never found. */
+/* Contexts are never freed, so a pair with a destroyed context never matches. */
 struct pair {
     struct pair *next;
     struct sim_context *context;
@@ -38,7 +38,7 @@ static bool is_enabled(const struct sim_context *context, const struct sim_conte
     return enabled;
 }
 
-/* Under the table's lock. */
+/* Called with the table's lock held. */
 static bool allows(const struct sim_context *context, const struct sim_range *range, uint64_t address)
 {
     if (range == NULL || !sim_range_is_device(range) || range->kind == SIM_RANGE_MANAGED)
@@ -115,7 +115,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
     }
 }
 
-/* The current context and a peer of it that is not itself. */
+/* The current context and a peer context that differs from it. */
 static CUresult enter(CUcontext handle, struct sim_context **context, struct sim_context **peer)
 {
     SIM_TRY(sim_context_enter(context));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Stream-ordered allocation. Memory is taken at the call and comes back when the stream reaches the free. It then stays
- * with the pool, in reserve, until somebody waits for a stream, an event or a context: what is above the release
- * threshold goes back to the device then. Only sizes are kept; the next allocation gets fresh, poisoned memory.
+ * Stream-ordered allocation. Memory is taken at the call, and is returned when the stream reaches the free. It then
+ * stays in the pool's reserve until a stream, an event or a context is synchronised. At that time, memory above the
+ * release threshold is returned to the device. Only sizes are kept: the next allocation gets new, poisoned memory.
  */
 #include "pool.h"
 
@@ -28,31 +28,33 @@
 
 struct sim_pool {
     uint64_t magic;
-    struct sim_pool *next; /* of all pools, the destroyed ones included: their allocations may still live */
+    /* the list of all pools, including destroyed ones, because their allocations may still exist */
+    struct sim_pool *next;
     CUmemPoolProps properties;
     enum sim_range_kind kind;
-    unsigned device; /* of device memory */
+    unsigned device; /* for device memory */
     bool built_in, imported;
     uint64_t threshold, used, used_high, reserved, reserved_high;
     int reuse[3];
     unsigned char access[SIM_MAX_DEVICES]; /* CUmemAccess_flags */
-    uint64_t id;                           /* the same where it was imported */
-    int fd;                                /* of the file that stands for it in other processes, or -1 */
+    uint64_t id;                           /* also stored by importers */
+    int fd;                                /* the file that represents it in other processes, or -1 */
 };
 
-/* What that file says. */
+/* The contents of that file. */
 struct identity {
     uint64_t magic, id;
     unsigned device;
 };
 
-/* For each place that memory can be at, the pool that is there by itself, and the one that is used. */
+/* For each place of memory, the default pool and the current one. */
 enum { HOST_PLACE = SIM_MAX_DEVICES, MANAGED_PLACE, PLACES = MANAGED_PLACE + SIM_MAX_DEVICES + 1 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* may be taken under the table's, not the other way round */
+/* may be taken while the table's lock is held, but not the other way round */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_pool *pools;
 static struct sim_pool *defaults[PLACES], *currents[PLACES];
-static bool unsettled; /* something came back since pools last gave up what they hold */
+static bool unsettled; /* memory was freed since pools last returned what exceeds their thresholds */
 static unsigned next_id = 1;
 
 static bool is_charged(const struct sim_pool *pool)
@@ -60,7 +62,7 @@ static bool is_charged(const struct sim_pool *pool)
     return pool->kind == SIM_RANGE_POOL && !pool->imported;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void shrink(struct sim_pool *pool, uint64_t keep)
 {
     uint64_t least = pool->used > keep ? pool->used : keep;
@@ -156,7 +158,7 @@ static CUresult find_place(const CUmemLocation *location, CUmemAllocationType ty
     return CUDA_SUCCESS;
 }
 
-/* A destroyed pool that no allocation names any more, as the next one: handles are given out again. Under the lock. */
+/* A destroyed pool without allocations, to be used as a new one: handles are reused. Called with the lock held. */
 static struct sim_pool *take_destroyed(void)
 {
     struct sim_pool **link = &pools;
@@ -168,7 +170,7 @@ static struct sim_pool *take_destroyed(void)
     return pool;
 }
 
-/* `pool`: one to use again, or NULL. */
+/* `pool`: the pool to reuse, or NULL. */
 static struct sim_pool *pool_new(const CUmemPoolProps *properties, struct sim_pool *pool)
 {
     if (pool == NULL)
@@ -190,7 +192,7 @@ static struct sim_pool *pool_new(const CUmemPoolProps *properties, struct sim_po
     return pool;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void enlist(struct sim_pool *pool)
 {
     pool->next = pools;
@@ -311,7 +313,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
         close(pool->fd);
     pool->fd = -1;
     pthread_mutex_unlock(&lock);
-    /* The structure stays: allocations that outlive the pool still name it. */
+    /* The structure stays, because allocations that outlive the pool refer to it. */
     return CUDA_SUCCESS;
 }
 
@@ -339,7 +341,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
             return CUDA_ERROR_INVALID_DEVICE;
         SIM_REQUIRE(map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
                     map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-        /* The device that the memory is on keeps its access. */
+        /* The device with the memory keeps its access. */
         SIM_REQUIRE(pool->kind != SIM_RANGE_POOL || (unsigned)map[i].location.id != pool->device ||
                     map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     }
@@ -455,7 +457,7 @@ static CUresult take(struct sim_context *context, struct sim_pool *pool, size_t 
     if (bytes < size)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = grow(pool, bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* what streams have yet to free may be enough */
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* pending frees in streams may return enough */
         sim_context_drain(context);
         result = grow(pool, bytes);
     }
@@ -523,7 +525,7 @@ static CUresult run_free(struct sim_context *context, struct sim_op *op)
     return CUDA_SUCCESS;
 }
 
-/* The stream did not take the free, which has done nothing then. */
+/* The stream did not accept the free, which therefore had no effect. */
 static void stay(CUdeviceptr pointer, unsigned long long id)
 {
     pthread_rwlock_wrlock(&sim_ranges_lock);

@@ -6,13 +6,13 @@
 
 struct sim_pool;
 
-/* Memory of a pool is freed: it is in reserve from now on. Under the table's lock. */
+/* Memory of a pool is freed, and is in its reserve from now on. Called with the table's lock held. */
 void sim_pool_take_back(struct sim_range *range);
 
-/* A stream, event or context was waited for: pools give up what is above their threshold. */
+/* A stream, event or context was synchronised: pools return memory above their thresholds. */
 void sim_pool_settle(void);
 
-/* The device's pools give up all that is in reserve. */
+/* The device's pools return their whole reserve. */
 void sim_pool_trim_device(unsigned device);
 
 /* Whether kernels of the device may use memory of the pool. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What lower modules need of higher ones, which lifecycle.c gives them before anything else can call. */
+/* Functions of higher modules that lower modules need. lifecycle.c provides them before any other call. */
 #ifndef SIM_PORTS_H
 #define SIM_PORTS_H
 
@@ -11,12 +11,15 @@ struct sim_op;
 struct sim_range;
 
 struct sim_ports {
-    /* A stream, event or context was waited for. */
+    /* A stream, event or context was synchronised. */
     void (*settle)(void);
-    /* Memory of a pool, or managed memory, is freed. Under the table's lock. */
+    /* Memory of a pool, or managed memory, is freed. Called with the table's lock held. */
     void (*take_back)(struct sim_range *range);
     void (*forget_managed)(struct sim_range *range);
-    /* An operation is captured: takes over the reference, also on failure. A capture has failed with its graph. */
+    /*
+     * Records a captured operation. Takes ownership of the reference, also on failure. If the graph fails, the capture
+     * has failed.
+     */
     CUresult (*record)(struct sim_graph *graph, struct sim_op *op, struct sim_node **node);
     void (*discard)(struct sim_graph *graph);
 };

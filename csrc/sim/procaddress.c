@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cuGetProcAddress: the newest version of a function that is not newer than asked for. `symbols.def` says since which
- * CUDA version each exported symbol exists.
+ * cuGetProcAddress: returns the newest version of a function that is not newer than requested. symbols.def has the CUDA
+ * version in which each exported symbol was introduced.
  */
 #include "driver.h"
 
@@ -21,7 +21,7 @@ static const struct symbol symbols[] = {
 #undef SYMBOL
 };
 
-/* Whether the function has a variant for per-thread default streams at all. */
+/* Whether the function has a variant for per-thread default streams. */
 static bool has_variants(const char *base)
 {
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)
@@ -30,7 +30,7 @@ static bool has_variants(const char *base)
     return false;
 }
 
-/* An old driver does not know them; the library cannot hide them from dlsym. */
+/* Functions that an old driver does not have; the library cannot hide them from dlsym. */
 static bool is_unknown(const char *name)
 {
     struct sim_driver driver;
@@ -45,7 +45,7 @@ static void *own(const char *name)
         Dl_info info;
         if (dladdr((void *)(uintptr_t)own, &info) == 0)
             return NULL;
-        /* By the file's name: another library may be loaded under our SONAME. */
+        /* By the file's name, because another library may be loaded with this SONAME. */
         handle = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
         if (handle == NULL)
             return NULL;

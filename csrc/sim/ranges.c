@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* MADV_POPULATE_WRITE; <sys/mman.h> has known it since glibc 2.35 only. */
+/* MADV_POPULATE_WRITE; <sys/mman.h> defines it only since glibc 2.35. */
 #define ADVICE_POPULATE_WRITE 23
 #define ARENA_SIZE (UINT64_C(1) << 40)
 #define ARENA_LEAST (UINT64_C(1) << 34)
@@ -24,7 +24,7 @@ static unsigned long long next_id = 1;
 
 bool sim_memory_init(void)
 {
-    /* Where the address space is limited (ulimit -v), take what there is. */
+    /* If the address space is limited (ulimit -v), reserves what is possible. */
     for (uint64_t size = ARENA_SIZE; size >= ARENA_LEAST; size /= 2) {
         void *address =
             mmap(NULL, size + SIM_GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -104,7 +104,7 @@ static struct sim_range *insert(enum sim_range_kind kind, uint64_t base, uint64_
     return range;
 }
 
-/* A gap of the arena at or after `from`, with a page left free before the next range to catch overruns; 0: none. */
+/* A gap of the arena at or after `from`, with one page left free before the next range to catch overruns. 0: none. */
 static uint64_t find_gap(uint64_t from, uint64_t size, uint64_t alignment)
 {
     uint64_t candidate = sim_round_up(from, alignment);
@@ -123,16 +123,16 @@ struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t wish, uin
     if (mapped < size || mapped > arena_end - arena)
         return NULL;
     uint64_t base = 0;
-    /* A wish may leave no page to its neighbours. */
+    /* A requested address may leave no free page between neighbours. */
     if (wish >= arena && wish < arena_end && wish % alignment == 0 && mapped <= arena_end - wish &&
         sim_range_overlapping(wish, mapped) == NULL)
         base = wish;
-    /* What was freed last may be the first to be used again ... */
+    /* What was freed last is reused first if configured ... */
     if (base == 0 && sim_config.reuse && freed != 0 && find_gap(freed, mapped, alignment) == freed)
         base = freed;
     if (base == 0 && sim_config.reuse)
         base = find_gap(arena, mapped, alignment);
-    /* ... or addresses are used again as late as possible: a stale pointer is to fault. */
+    /* ... and otherwise as late as possible, so that a stale pointer faults. */
     if (base == 0)
         base = find_gap(cursor, mapped, alignment);
     if (base == 0)
@@ -178,7 +178,7 @@ bool sim_memory_back(uint64_t base, uint64_t size)
     if (size >= SIM_GRANULARITY)
         madvise(address, size, MADV_HUGEPAGE);
     madvise(address, size, MADV_DONTFORK);
-    /* All pages at once; before Linux 5.14, they come one by one. */
+    /* All pages at once. Before Linux 5.14, they are created one by one. */
     madvise(address, size, ADVICE_POPULATE_WRITE);
     sim_memory_poison(address, size);
     return true;
@@ -195,7 +195,7 @@ static int share(const struct sim_range *range)
     int fd = (int)syscall(SYS_memfd_create, "gpushare-sim", 1u /* MFD_CLOEXEC */);
     if (fd < 0)
         return -1;
-    /* Who writes meanwhile faults, and writes again once the file is there. */
+    /* A thread that writes meanwhile faults, and writes again once the file is mapped. */
     sim_fault_pause();
     bool done = mprotect(address, range->mapped, PROT_READ) == 0 && ftruncate(fd, (off_t)range->mapped) == 0;
     for (uint64_t at = 0; done && at < range->mapped;) {

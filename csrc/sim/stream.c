@@ -13,10 +13,12 @@
 #include <sys/prctl.h>
 
 #define STREAM_MAGIC UINT64_C(0x53494d5354524d31)
-/* A submission blocks when so many are queued, as the driver's does (not one that only orders: its caller may hold a
-   lock that a worker needs). */
+/*
+ * As in the driver, a submission blocks when this many operations are queued. Operations that only order others do not
+ * block, because their caller may hold a lock that a worker needs.
+ */
 #define QUEUE_LIMIT 4096
-/* A waiting thread looks so many times before it sleeps: a wake-up costs more than the spinning. */
+/* How often a waiting thread checks before it sleeps: a wake-up costs more than the spinning. */
 #define SPINS 100
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -39,7 +41,7 @@ void sim_op_wait_for(struct sim_op *op, struct sim_point point)
     if (sim_point_passed(point))
         return;
     struct sim_point *points = realloc(op->points, (op->point_count + 1) * sizeof *points);
-    if (points == NULL) { /* without memory to note it, wait here and now */
+    if (points == NULL) { /* without memory for the list, wait here */
         sim_point_wait(point);
         return;
     }
@@ -122,7 +124,7 @@ void sim_point_reach(struct sim_point point)
     complete(point.stream, point.sequence);
 }
 
-/* All that is queued, or NULL if the stream has ended. */
+/* Takes all queued operations, or returns NULL if the stream has ended. */
 static struct sim_op *take(struct sim_stream *stream)
 {
     for (unsigned i = 0; i < SPINS && __atomic_load_n(&stream->first, __ATOMIC_RELAXED) == NULL; i++)
@@ -141,7 +143,10 @@ static struct sim_op *take(struct sim_stream *stream)
     return ops;
 }
 
-/* What a closed stream still has to do counts as the context's work, so it stays in the list until then. */
+/*
+ * Pending operations of a closed stream still count as work of the context, so the stream stays in the list until they
+ * are done.
+ */
 static void retire(struct sim_stream *stream)
 {
     struct sim_context *context = stream->context;
@@ -171,7 +176,7 @@ static void *work(void *argument)
     struct sim_stream *stream = argument;
     prctl(PR_SET_NAME, "sim-stream");
     prctl(PR_SET_TIMERSLACK, 1UL);
-    /* A woken worker is not to push the thread that launched off its processor. */
+    /* A woken worker must not take the processor from the thread that launched. */
     const struct sched_param none = {.sched_priority = 0};
     sched_setscheduler(0, SCHED_BATCH, &none);
     for (struct sim_op *op; (op = take(stream)) != NULL;) {
@@ -197,7 +202,7 @@ static void *work(void *argument)
 
 static CUresult start_worker(struct sim_stream *stream)
 {
-    /* The application's signals are for its own threads; faults must stay deliverable. */
+    /* The application's signals must be delivered to its own threads, but faults must stay deliverable. */
     sigset_t all, old;
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
@@ -222,7 +227,7 @@ static CUresult start_worker(struct sim_stream *stream)
 CUresult sim_stream_push(struct sim_stream *stream, struct sim_op *op, struct sim_point *point)
 {
     pthread_mutex_lock(&stream->lock);
-    if (stream->ending && !stream->has_worker) { /* closed by another thread meanwhile */
+    if (stream->ending && !stream->has_worker) { /* another thread has closed it meanwhile */
         pthread_mutex_unlock(&stream->lock);
         sim_op_release(op);
         return CUDA_ERROR_INVALID_HANDLE;
@@ -481,7 +486,7 @@ CUresult cuStreamDestroy(CUstream stream)
     return cuStreamDestroy_v2(stream);
 }
 
-/* A stream that the program made belongs to a context: whether one is current, and which, does not matter. */
+/* A stream that the program has created belongs to a context, whichever context is current. */
 CUresult sim_stream_enter(CUstream handle, enum sim_stream_default meant, struct sim_stream **stream)
 {
     if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
@@ -511,7 +516,7 @@ static CUresult synchronize(CUstream handle, enum sim_stream_default meant)
     SIM_TRY(sim_stream_enter(handle, meant, &stream));
     SIM_TRY(sim_stream_check_synchronize(stream, false));
     struct sim_context *context = stream->context;
-    /* The legacy stream is over when the blocking ones are that it would wait for. */
+    /* The legacy stream is complete when the blocking streams that it would wait for are complete. */
     if (stream == context->legacy) {
         SIM_TRY(sim_stream_run(stream, sim_op_new(SIM_OP_OTHER, 0, sim_op_nothing)));
         sim_ports.settle();

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Texture and surface objects. A handle is the address of a description that device code reads (kernel_abi.h).
- */
+/* Texture and surface objects. A handle is the address of a description that device code reads (kernel_abi.h). */
 #include "array.h"
 #include "context.h"
 #include "kernel_abi.h"
@@ -11,8 +9,8 @@
 #include <string.h>
 
 struct object {
-    struct gpushare_sim_texture view; /* what the handle points to */
-    struct object *next;              /* in the pool of recycled ones */
+    struct gpushare_sim_texture view; /* the target of the handle */
+    struct object *next;              /* in the pool of recycled objects */
     unsigned magic;
     CUDA_RESOURCE_DESC resource;
     CUDA_TEXTURE_DESC texture;
@@ -135,7 +133,7 @@ static CUresult set_texture(struct gpushare_sim_texture *out, const CUDA_TEXTURE
     out->as_integer = is_integer(out->format) &&
                       ((t->flags & CU_TRSF_READ_AS_INTEGER) != 0 || sim_format_size((CUarray_format)out->format) == 4);
     memcpy(out->border, t->borderColor, sizeof out->border);
-    /* Only what is read as a floating-point number can be filtered. */
+    /* Only values that are read as floating-point numbers can be filtered. */
     SIM_REQUIRE(!(out->filter == CU_TR_FILTER_MODE_LINEAR && out->as_integer));
     return CUDA_SUCCESS;
 }
@@ -169,7 +167,7 @@ static CUresult texture_new(CUtexObject *out, const CUDA_RESOURCE_DESC *resource
 CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
                            const CUDA_RESOURCE_VIEW_DESC *view)
 {
-    /* Another format or part of the resource than it was made with is not modelled. */
+    /* Views with another format, or of a part of the resource, are not simulated. */
     return view != NULL && view->format != CU_RES_VIEW_FORMAT_NONE ? CUDA_ERROR_NOT_SUPPORTED
                                                                    : texture_new(out, resource, texture, view);
 }

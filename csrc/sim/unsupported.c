@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Calls that exist so that programs which probe for them get a clear answer. Declared here without their parameters,
- * which are not looked at: cuda.h must not be included. (The name is the one that driver.h gives them.)
+ * Functions that exist so that programs which probe for them get a clear answer. They are declared without their
+ * parameters, which are not used, so cuda.h must not be included. The names are those of driver.h.
  */
 enum { NOT_SUPPORTED = 801 };
 
@@ -12,7 +12,7 @@ enum { NOT_SUPPORTED = 801 };
         return NOT_SUPPORTED;                                                                                          \
     }
 
-/* The private tables of the runtime are not imitated. */
+/* The private tables of the CUDA runtime are not simulated. */
 UNSUPPORTED(cuGetExportTable)
 UNSUPPORTED(cuMulticastCreate)
 UNSUPPORTED(cuMulticastAddDevice)
@@ -28,5 +28,5 @@ UNSUPPORTED(cuExternalMemoryGetMappedBuffer)
 UNSUPPORTED(cuMemMapArrayAsync)
 UNSUPPORTED(cuMemMapArrayAsync_ptsz)
 UNSUPPORTED(cuLinkCreate_v2)
-/* Checkpoints to storage of the caller's. */
+/* Checkpoints to storage of the caller are not simulated. */
 UNSUPPORTED(cuCheckpointOperationComplete)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* References to what is the application's, which it and graphs hold. */
+/* Reference counts of application objects, which the application and graphs hold. */
 #ifndef SIM_USER_OBJECT_H
 #define SIM_USER_OBJECT_H
 
 #include "driver.h"
 
-/* A reference to something of the application's, counted: by itself and by graphs. */
+/* The references to one application object, held by the application and by graphs. */
 struct sim_user_object {
     uint64_t magic;
     void *pointer;
@@ -19,10 +19,10 @@ struct sim_retained {
     unsigned count;
 };
 
-/* `count` is how many references the call is about, and not 0. */
+/* `count` is the number of references in the call, and is not 0. */
 CUresult sim_user_object_find(CUuserObject handle, unsigned count, struct sim_user_object **object);
 
-/* The list holds `count` references, of its own or (`more` is false) the caller's. False if there is no memory. */
+/* The list takes `count` references: new ones, or (`more` is false) the caller's. False if there is no memory. */
 bool sim_user_object_retain(struct sim_retained **list, struct sim_user_object *object, unsigned count, bool more);
 void sim_user_object_release(struct sim_user_object *object, unsigned count);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Waits for values in memory, and writes of values, in the order of a stream. */
+/* Waits for values in memory, and writes of values, in stream order. */
 #include "value.h"
 
 #include "context.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A GPU looks all the time; a processor has other things to do. */
+/* A GPU polls continually, but a processor has other work. */
 #define LOOK_AGAIN_US 50
 
 struct look {
@@ -143,7 +143,7 @@ SIM_PAIR(cuStreamBatchMemOp_v2, _ptsz,
          (CUstream stream, unsigned count, CUstreamBatchMemOpParams *items, unsigned flags),
          submit(stream, count, items, flags, meant))
 
-/* A node without a context is of the current one. */
+/* A node without a context uses the current one. */
 CUresult sim_op_batch_node(struct sim_op **op, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
 {
     struct sim_context *context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Nodes of graphs that wait for values and write them. */
+/* Graph nodes that wait for values or write them. */
 #include "context.h"
 #include "graph.h"
 #include "graph_exec.h"

@@ -14,21 +14,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* MADV_COLLAPSE; <sys/mman.h> has known it since glibc 2.37 only. */
+/* MADV_COLLAPSE; <sys/mman.h> defines it only since glibc 2.37. */
 #define ADVICE_COLLAPSE 25
 #define ALLOCATION_MAGIC UINT64_C(0x53494d5048595331)
 
 struct allocation {
     uint64_t magic;
-    struct allocation *next; /* in the pool of recycled ones */
+    struct allocation *next; /* in the pool of recycled allocations */
     unsigned references;     /* handles and mappings; under the table's lock */
     unsigned handles;
     int fd;
     uint64_t size;
     bool host;
-    unsigned device; /* unless it is on the host */
-    bool charged;    /* to this process */
-    uint64_t file;   /* once it was exported or imported: names it among the processes; else 0 */
+    unsigned device; /* unless the memory is on the host */
+    bool charged;    /* this process pays for it */
+    uint64_t file;   /* after an export or import: identifies it among processes; otherwise 0 */
     unsigned long long id;
     CUmemAllocationProp properties;
 };
@@ -37,13 +37,13 @@ struct sim_mapping {
     struct sim_mapping *next;
     uint64_t base, size;
     struct allocation *allocation;
-    unsigned char access[SIM_MAX_DEVICES + 1]; /* CUmemAccess_flags; the last is the host's */
+    unsigned char access[SIM_MAX_DEVICES + 1]; /* CUmemAccess_flags; the last one is for the host */
 };
 
 static unsigned long long next_id = 1;
-/* Objects are recycled and never freed, so that a handle which was released is seen to be stale. */
+/* Objects are recycled and never freed, so that a released handle is recognised as stale. */
 static struct allocation *pool;   /* under the table's lock */
-static struct allocation *shared; /* those with `file`; under the table's lock */
+static struct allocation *shared; /* allocations with `file`; under the table's lock */
 
 struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t address)
 {
@@ -107,7 +107,7 @@ static bool on_host(CUmemLocation location)
 
 static CUresult check_location(CUmemLocation location)
 {
-    if (on_host(location)) { /* with one node */
+    if (on_host(location)) { /* machines with a single NUMA node */
         SIM_REQUIRE(location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA || location.id == 0);
         return CUDA_SUCCESS;
     }
@@ -116,7 +116,7 @@ static CUresult check_location(CUmemLocation location)
     return location.id >= 0 && (unsigned)location.id < sim_segment_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* Where the access of a location is kept. */
+/* The index of a location's access. */
 static unsigned place_of(CUmemLocation location)
 {
     return on_host(location) ? SIM_MAX_DEVICES : (unsigned)location.id;
@@ -199,12 +199,12 @@ static struct allocation *allocation_new(int fd, uint64_t size, const CUmemAlloc
 }
 
 /*
- * One large page instead of 512 small ones costs a tenth of the time, here and where the memory is mapped later. Where
- * the kernel has none, or does not know this (before Linux 6.1), the pages come one by one.
+ * One large page instead of 512 small ones takes a tenth of the time, here and when the memory is mapped later. If the
+ * kernel has no large page, or does not support this (before Linux 6.1), small pages are created one by one.
  */
 static void ask_for_large_pages(char *address, uint64_t size)
 {
-    /* A page of the file must be there. */
+    /* A page of the file must exist. */
     for (uint64_t at = 0; at < size; at += SIM_GRANULARITY)
         *(volatile char *)(address + at) = 0;
     madvise(address, size, ADVICE_COLLAPSE);
@@ -215,7 +215,7 @@ static int poisoned_memory(uint64_t size)
     int fd = (int)syscall(SYS_memfd_create, "gpushare-sim", 1u /* MFD_CLOEXEC */);
     if (fd < 0)
         return -1;
-    /* Aligned as large pages are. */
+    /* Aligned for large pages. */
     void *space = MAP_FAILED;
     if (ftruncate(fd, (off_t)size) == 0)
         space = mmap(NULL, size + SIM_GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -243,7 +243,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmem
     SIM_ENTER();
     SIM_REQUIRE(out != NULL && size > 0 && aligned(size) && flags == 0);
     SIM_TRY(check_properties(properties));
-    /* The fabric is there for those whom a service lets in, and there is none. */
+    /* Fabric handles need a service that grants access, and there is none here. */
     if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0)
         return CUDA_ERROR_NOT_PERMITTED;
     unsigned device = (unsigned)properties->location.id;
@@ -260,12 +260,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmem
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (!charged)
-        sim_memory_pin(size);
+        sim_memory_page_lock(size);
     *out = (CUmemGenericAllocationHandle)(uintptr_t)allocation;
     return CUDA_SUCCESS;
 }
 
-/* Under the table's lock. */
+/* Called with the table's lock held. */
 static void unreference(struct allocation *allocation)
 {
     if (--allocation->references != 0)
@@ -277,7 +277,7 @@ static void unreference(struct allocation *allocation)
         while (*place != allocation)
             place = &(*place)->next;
         *place = allocation->next;
-        /* Two threads that imported it at once have it twice. */
+        /* Two threads that import it at once have it twice. */
         for (struct allocation *other = shared; other != NULL; other = other->next)
             same = other->file == allocation->file ? other : same;
         if (same == NULL)
@@ -322,7 +322,7 @@ static CUresult map(uint64_t base, uint64_t size, struct allocation *allocation)
     struct sim_mapping *mapping = malloc(sizeof *mapping);
     if (mapping == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* A mapping starts without access, as the header says. */
+    /* According to the header, a mapping starts without access. */
     if (mmap((void *)(uintptr_t)base, size, PROT_NONE, MAP_SHARED | MAP_FIXED, allocation->fd, 0) == MAP_FAILED) {
         free(mapping);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -345,7 +345,7 @@ CUresult cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllo
     return result;
 }
 
-/* The mappings that make up [base, base + size) without a gap, or NULL. */
+/* The mappings that together cover [base, base + size) without a gap, or NULL. */
 static struct sim_mapping **covering(uint64_t base, uint64_t size)
 {
     struct sim_range *range = sim_range_find(base);
@@ -370,7 +370,7 @@ bool sim_mapping_covers(uint64_t base, uint64_t size)
     return covering(base, size) != NULL;
 }
 
-/* The last of the mappings that make up the range, if they are whole; else NULL. */
+/* The last of the mappings that exactly make up the range; otherwise NULL. */
 static struct sim_mapping *last_of(struct sim_mapping *first, uint64_t base, uint64_t size)
 {
     struct sim_mapping *last = first;
@@ -379,7 +379,7 @@ static struct sim_mapping *last_of(struct sim_mapping *first, uint64_t base, uin
     return first->base == base && last->base + last->size == base + size ? last : NULL;
 }
 
-/* A real driver has nothing against unmapping it. */
+/* A real driver permits unmapping it. */
 static bool is_reserved_and_empty(uint64_t base, uint64_t size)
 {
     const struct sim_range *range = sim_range_find(base);
@@ -421,7 +421,7 @@ static bool set_access(struct sim_mapping *mapping, const CUmemAccessDesc *descr
 {
     for (size_t i = 0; i < count; i++)
         mapping->access[place_of(descriptions[i].location)] = (unsigned char)descriptions[i].flags;
-    /* One page table serves all simulated devices, so the widest access that one of them has counts. */
+    /* One page table serves all simulated devices, so the widest access of any of them applies. */
     unsigned char access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     for (unsigned place = 0; place <= SIM_MAX_DEVICES; place++)
         if (mapping->access[place] > access)
@@ -469,7 +469,7 @@ CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *de
     struct sim_mapping *end = place == NULL ? NULL : last_of(*place, base, size);
     if (end != NULL) {
         result = CUDA_SUCCESS;
-        /* The host reaches its own memory only. */
+        /* The host can only access its own memory. */
         for (struct sim_mapping *mapping = *place; for_host && mapping != end->next; mapping = mapping->next)
             if (!mapping->allocation->host)
                 result = CUDA_ERROR_NOT_SUPPORTED;
@@ -530,7 +530,7 @@ static uint64_t file_of(int fd)
     return syscall(SYS_fstat, fd, &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
-/* From now on, the memory is everybody's who has it. Under the table's lock, for writing. */
+/* From now on, every process that has the memory shares it. Called with the table's lock held for writing. */
 static void share(struct allocation *allocation)
 {
     uint64_t file = file_of(allocation->fd);
@@ -566,7 +566,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     return result;
 }
 
-/* Takes over the descriptor unless it fails. */
+/* Takes ownership of the descriptor, unless it fails. */
 static CUresult import(int fd, unsigned device, struct allocation **out)
 {
     uint64_t file = file_of(fd);

@@ -201,7 +201,7 @@ assert (data == 4).all()
 
 def test_what_pinning_and_pageable_copies_cost(machine: Machine) -> None:
     run(
-        machine(bandwidth="4GiB", pageable_bandwidth="1GiB", pin_bandwidth="2GiB"),
+        machine(bandwidth="4GiB", pageable_bandwidth="1GiB", page_lock_bandwidth="2GiB"),
         HOST
         + """
 SECOND = 1_000_000_000
@@ -212,10 +212,10 @@ def spent(name, act):
 
 at = plain.ctypes.data
 assert spent("in_ns", lambda: write(block, plain)) == SECOND * SIZE // (1 << 30)
-assert spent("pin_ns", lambda: ok(driver.cuMemHostRegister(at, SIZE, 0))) == SECOND * SIZE // (2 << 30)
+assert spent("page_lock_ns", lambda: ok(driver.cuMemHostRegister(at, SIZE, 0))) == SECOND * SIZE // (2 << 30)
 assert spent("in_ns", lambda: write(block, plain)) == SECOND * SIZE // (4 << 30)
 assert spent("out_ns", lambda: ok(driver.cuMemcpyDtoH(at, block, SIZE))) == SECOND * SIZE // (4 << 30)
-assert spent("pin_ns", lambda: ok(driver.cuMemHostAlloc(SIZE, 0))) == SECOND * SIZE // (2 << 30)
+assert spent("page_lock_ns", lambda: ok(driver.cuMemHostAlloc(SIZE, 0))) == SECOND * SIZE // (2 << 30)
 assert spent("page_locked", lambda: ok(driver.cuMemAllocHost(SIZE))) == SIZE
 ok(driver.cuMemHostUnregister(at))
 assert spent("out_ns", lambda: ok(driver.cuMemcpyDtoH(at, block, SIZE))) == SECOND * SIZE // (1 << 30)
@@ -229,7 +229,7 @@ before = counters().in_ns
 write(block, plain)
 assert counters().in_ns - before == 1_000_000_000 * SIZE // (4 << 30), "no slower by default"
 ok(driver.cuMemHostRegister(plain.ctypes.data, SIZE, 0))
-assert counters().pin_ns == 0 and counters().page_locked == SIZE
+assert counters().page_lock_ns == 0 and counters().page_locked == SIZE
 """,
     )
 

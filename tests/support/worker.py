@@ -407,7 +407,7 @@ class Worker:
             "kernels",
             "injected",
             "unevictable",
-            "pin_ns",
+            "page_lock_ns",
             "remote",
             "written_back",
             "fault_ns",

@@ -8,7 +8,7 @@
 uint64_t sim_now(void);
 void sim_sleep_until(uint64_t deadline);
 
-/* How long so many bytes take. */
+/* How long copying this many bytes takes. */
 uint64_t sim_duration(uint64_t bytes, uint64_t bandwidth);
 
 #endif

@@ -67,7 +67,7 @@ static bool read_name(struct sim_config *config)
     return true;
 }
 
-/* The entry of a list that is for the GPU, or the list's last. */
+/* The entry of a list for this GPU, or the last entry. */
 static void list_entry(const char *list, unsigned gpu, char *entry, size_t size)
 {
     const char *end = strchr(list, ',');
@@ -92,7 +92,7 @@ static const char *or_default(const char *variable, const char *otherwise)
     return value == NULL || value[0] == '\0' ? otherwise : value;
 }
 
-/* Slices share their GPU's memory in equal parts, in multiples of what an allocation takes. */
+/* Slices share their GPU's memory in equal parts, in multiples of the allocation granularity. */
 static bool add_units(struct sim_config *config, const struct sim_unit *whole, uint64_t slices)
 {
     const uint64_t multiple = UINT64_C(2) << 20;
@@ -182,7 +182,7 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_DEVICES", false, 1, SIM_MAX_DEVICES, "a number from 1 to 16", &config->gpus) &&
         read_units(config) && read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
         read_number("GPUSHARE_SIM_PAGEABLE_BANDWIDTH", true, 1, most, rate, &config->pageable_bandwidth) &&
-        read_number("GPUSHARE_SIM_PIN_BANDWIDTH", true, 0, most, rate, &config->pin_bandwidth) &&
+        read_number("GPUSHARE_SIM_PAGE_LOCK_BANDWIDTH", true, 0, most, rate, &config->page_lock_bandwidth) &&
         read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&
         read_number("GPUSHARE_SIM_KERNEL_NS", false, 0, most, "nanoseconds", &config->kernel_ns) &&
         read_number("GPUSHARE_SIM_RESERVED", true, 0, most, bytes, &config->reserved) &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The simulated NVRTC: compiles CUDA C++ source with the host's C++ compiler into a shared object that the simulated
- * driver loads as a module. Kernels that are not templates are found by a scan of the source; templates are
- * instantiated by name expressions, as with the real one.
+ * The simulated NVRTC. It compiles CUDA C++ source with the host's C++ compiler into a shared object, which the
+ * simulated driver loads as a module. A scan of the source finds kernels that are not templates. As with the real
+ * NVRTC, name expressions instantiate templates.
  */
 #include "nvrtc/scan.h"
 #include "nvrtc/text.h"
@@ -39,7 +39,7 @@ typedef enum {
     NVRTC_ERROR_INTERNAL_ERROR = 11
 } nvrtcResult;
 
-/* The texts that go before every source. */
+/* The texts that precede every source. */
 #define EMBED(symbol, file)                                                                                            \
     extern const char symbol[], symbol##_end[];                                                                        \
     __asm__(".pushsection .rodata\n.hidden " #symbol "\n.hidden " #symbol "_end\n.global " #symbol                     \
@@ -106,7 +106,7 @@ static void add_trailer(struct sim_text *out, struct program *program, const str
     sim_text_add(out, "nullptr};\n");
 }
 
-/* Options: what the host's compiler understands goes through, what concerns a GPU's code is left out. */
+/* Options: those that the host's compiler understands are passed on, and those about GPU code are dropped. */
 
 struct arguments {
     char *items[256];
@@ -125,7 +125,7 @@ static void argument(struct arguments *arguments, const char *prefix, const char
     arguments->items[arguments->count++] = joined;
 }
 
-/* The value of `option` if it is called `name`, whether behind '=' or in the next option. */
+/* The value of `option` if its name is `name`: after '=', or in the next option. */
 static const char *value_of(const char *option, const char *name, int count, const char *const *options, int *at)
 {
     size_t length = strlen(name);
@@ -181,7 +181,7 @@ static void translate(struct program *program, int count, const char *const *opt
 
 extern char **environ;
 
-/* Runs the compiler without our own preloads; its messages go to the log. */
+/* Runs the compiler without this process's preloads. Its messages go to the log. */
 static int run(char *const *command, struct sim_text *log)
 {
     size_t count = 0;
@@ -276,7 +276,7 @@ static bool lower_names(struct program *program, const char *path)
     return complete;
 }
 
-/* A header's name may have directories in it; one that leads outside is refused. */
+/* A header's name may contain directories. A name that leads outside the directory is refused. */
 static bool write_header(const char *directory, const char *name, const char *text)
 {
     char path[4096];
@@ -322,7 +322,7 @@ static nvrtcResult compile_in(struct program *program, const char *directory, st
     sim_text_add(&source, fibers ? "#define GPUSHARE_SIM_FIBERS 1\n" : "#define GPUSHARE_SIM_FIBERS 0\n");
     sim_text_add(&source, abi_text);
     sim_text_add(&source, "\n");
-    /* Its #pragma once is for those who include it. */
+    /* #pragma once only makes sense in an included file. */
     sim_text_add(&source, strstr(runtime_text, "#include"));
     sim_text_add(&source, "\n#line 1 \"");
     sim_text_add(&source, program->name);
@@ -358,7 +358,7 @@ static nvrtcResult compile_in(struct program *program, const char *directory, st
     } else if (run(command.items, &program->log) != 0) {
         result = NVRTC_ERROR_COMPILATION;
     } else if (!read_file(image_path, &program->image)) {
-        sim_text_add(&program->log, "gpushare-sim: the compiler wrote no module\n");
+        sim_text_add(&program->log, "gpushare-sim: the compiler did not write a module\n");
         result = NVRTC_ERROR_INTERNAL_ERROR;
     } else if (!lower_names(program, image_path)) {
         result = NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID;
@@ -502,7 +502,7 @@ EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const ch
     snprintf(directory, sizeof directory, "%.150s/gpushare-sim-XXXXXX",
              temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
     if (mkdtemp(directory) == NULL) {
-        sim_text_add(&program->log, "gpushare-sim: cannot make a temporary directory: ");
+        sim_text_add(&program->log, "gpushare-sim: cannot create a temporary directory: ");
         sim_text_add(&program->log, strerror(errno));
         sim_text_add(&program->log, "\n");
         return NVRTC_ERROR_INTERNAL_ERROR;
@@ -569,7 +569,7 @@ EXPORT nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char *out)
     return program != NULL && program->virtual_architecture ? NVRTC_ERROR_INVALID_PROGRAM : image(program, out);
 }
 
-/* There is no intermediate language: what PTX would be compiled to is all there is. */
+/* There is no intermediate language: the PTX is the compiled module. */
 EXPORT nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t *size)
 {
     return image_size(program, size);

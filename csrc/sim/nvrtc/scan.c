@@ -32,7 +32,7 @@ static bool is_identifier(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Past white space, comments, strings and preprocessor lines. */
+/* Skips white space, comments, strings and preprocessor lines. */
 static const char *skip(const char *at, const char *begin)
 {
     for (;;) {
@@ -85,7 +85,7 @@ static bool has_parameters(const char *word, size_t length)
            is_word(word, length, "alignas");
 }
 
-/* The name of the function whose declaration goes on at `at`; NULL if there is none. */
+/* The name of the function whose declaration continues at `at`; NULL if there is none. */
 static const char *function_name(const char *at, const char *begin, size_t *length)
 {
     const char *word = NULL;
@@ -155,7 +155,7 @@ void sim_find_kernels(const char *source, struct sim_names *names)
     }
 }
 
-/* `extern __shared__ T name[];` has no meaning on the host: the block's dynamic memory takes its place. */
+/* `extern __shared__ T name[];` has no meaning on the host. A pointer to the block's dynamic memory replaces it. */
 void sim_add_source(struct sim_text *out, const char *source)
 {
     const char *done = source;

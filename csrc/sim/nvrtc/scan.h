@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The scan of a source. It knows comments, strings, preprocessor lines, namespaces and templates; not conditional
+ * Scans a source. Handles comments, strings, preprocessor lines, namespaces and templates, but not conditional
  * compilation.
  */
 #ifndef SIM_NVRTC_SCAN_H
@@ -15,10 +15,10 @@ struct sim_names {
 
 void sim_names_free(struct sim_names *names);
 
-/* The names of the kernels that are not templates. */
+/* Finds the names of kernels that are not templates. */
 void sim_find_kernels(const char *source, struct sim_names *names);
 
-/* Appends the source as the host's compiler can have it. */
+/* Appends the source in the form that the host's compiler can use. */
 void sim_add_source(struct sim_text *out, const char *source);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Text that grows. */
+/* A growing text. */
 #ifndef SIM_NVRTC_TEXT_H
 #define SIM_NVRTC_TEXT_H
 
@@ -9,7 +9,7 @@
 struct sim_text {
     char *data;
     size_t length, size;
-    bool failed; /* there was no memory for some of it */
+    bool failed; /* part of it is missing because there was no memory */
 };
 
 void sim_text_append(struct sim_text *text, const char *data, size_t length);

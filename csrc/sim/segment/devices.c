@@ -51,7 +51,7 @@ unsigned sim_segment_first_gpu(unsigned device)
     return first_gpu[device];
 }
 
-/* What this process sees follows; what it sees of the new places takes those that were left. */
+/* The devices that this process sees follow the move. A device that is moved onto takes a number that became free. */
 void sim_segment_renumber(const unsigned to[SIM_MAX_DEVICES])
 {
     unsigned inverse[SIM_MAX_DEVICES];
@@ -69,7 +69,7 @@ void sim_segment_renumber(const unsigned to[SIM_MAX_DEVICES])
             chosen[i] = to[machine];
             continue;
         }
-        /* Back along the moves, to where one began that nobody moves to. */
+        /* Follows the moves back to a device that no other device moves to. */
         while (entered[machine])
             machine = inverse[machine];
         chosen[i] = machine;

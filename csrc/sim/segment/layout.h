@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The shared segment: what all processes that use the same simulated machine must agree on. It lives in /dev/shm, one
- * file per GPUSHARE_SIM_NAME, and holds for each device the capacity, every process's bytes, and the engines' clocks.
+ * The shared segment: the state on which all processes of the same simulated machine must agree. It is a file in
+ * /dev/shm for each GPUSHARE_SIM_NAME. For each device it contains the capacity, every process's bytes, and the clocks
+ * of the engines.
  *
- * Nothing in it belongs to a process that could be missed: figures are kept per process, so the bytes of one that was
- * killed are given back by whoever looks next, and the locks are robust.
+ * The segment survives the death of any process. Figures are kept per process, so that the next process that looks can
+ * free the bytes of a process that was killed. The locks are robust.
  */
 #ifndef SIM_SEGMENT_LAYOUT_H
 #define SIM_SEGMENT_LAYOUT_H
@@ -27,12 +28,12 @@ enum { SIM_CHARGES = 2 };
 
 #define SIM_DESK_PAIRS 16
 
-/* Where other processes ask something of this one: see checkpoint.c. What has to do with nobody is 0. */
+/* Where other processes send requests to this one: see checkpoint.c. A desk without requests is all 0. */
 struct sim_desk {
-    pthread_mutex_t turn; /* of those who ask; robust */
-    uint32_t word;        /* a futex */
-    uint32_t call;        /* until who asked has heard the answer */
-    uint32_t timeout_ms;  /* 0: none */
+    pthread_mutex_t turn; /* held by a requester; robust */
+    uint32_t word;        /* futex */
+    uint32_t call;        /* until the requester has read the answer */
+    uint32_t timeout_ms;  /* 0: no limit */
     int result;
     int tid;
     uint32_t pair_count;
@@ -40,10 +41,10 @@ struct sim_desk {
 };
 
 struct sim_record {
-    pid_t pid;        /* 0: free */
-    uint64_t world;   /* the PID namespace in which it has that pid */
-    uint64_t started; /* tells a process from a later one with the same pid */
-    uint64_t died_at; /* 0 while it lives */
+    pid_t pid;        /* 0: unused */
+    uint64_t world;   /* the PID namespace of that pid */
+    uint64_t started; /* distinguishes processes with the same pid */
+    uint64_t died_at; /* 0 while the process is alive */
     uint64_t charged[SIM_MAX_DEVICES][SIM_CHARGES];
     uint64_t left[SIM_MAX_DEVICES]; /* while it is parked */
     uint64_t managed[SIM_MAX_DEVICES];
@@ -51,14 +52,14 @@ struct sim_record {
 };
 
 struct sim_shared_file {
-    uint64_t file; /* 0: free */
+    uint64_t file; /* 0: unused */
     uint64_t bytes;
     unsigned device;
     uint64_t users[SIM_MAX_RECORDS / 64]; /* bits of records */
 };
 
 struct sim_segment_device {
-    /* Whoever holds `turn` is the next to get `busy`, so two processes alternate whatever their rate. */
+    /* The process that holds `turn` gets `busy` next. So two processes alternate, whatever their rates. */
     pthread_mutex_t turn, busy;
     uint64_t free_at[SIM_ENGINES];
     uint64_t busy_ns;
@@ -69,10 +70,10 @@ struct sim_segment {
     uint64_t magic;
     uint64_t devices, teardown_ns, fork_holds;
     struct sim_unit unit[SIM_MAX_DEVICES];
-    pthread_mutex_t lock; /* guards the records and what is shared */
+    pthread_mutex_t lock; /* guards the records and shared files */
     struct sim_segment_device device[SIM_MAX_DEVICES];
     struct sim_record records[SIM_MAX_RECORDS];
-    struct sim_desk desks[SIM_MAX_RECORDS]; /* of the records */
+    struct sim_desk desks[SIM_MAX_RECORDS]; /* parallel to the records */
     struct sim_shared_file shared[SIM_MAX_SHARED];
 };
 

@@ -25,7 +25,7 @@ static void sum(unsigned device, struct sim_usage *usage)
             usage->used += shared->bytes;
 }
 
-/* Takes managed residency from whoever used his longest ago, this process included unless it is spared. */
+/* Evicts the managed memory that was used least recently, of any process; of this process only if it is not spared. */
 static uint64_t steal(unsigned device, uint64_t bytes, uint64_t older_than, const struct sim_record *spared)
 {
     uint64_t stolen = 0;
@@ -92,7 +92,7 @@ uint64_t sim_segment_own(unsigned device)
 void sim_segment_park(uint64_t left)
 {
     sim_segment_lock(&sim_segment->lock);
-    if (sim_record_self != NULL) { /* it may end meanwhile */
+    if (sim_record_self != NULL) { /* the record may end meanwhile */
         memcpy(parked, sim_record_self->charged, sizeof parked);
         memset(sim_record_self->charged, 0, sizeof sim_record_self->charged);
         for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
@@ -103,7 +103,7 @@ void sim_segment_park(uint64_t left)
     pthread_mutex_unlock(&sim_segment->lock);
 }
 
-/* Whether what is parked fits, and managed memory has given way. Under the lock. */
+/* Whether the parked memory fits after evicting managed memory. Called with the lock held. */
 static bool make_room(const unsigned to[SIM_MAX_DEVICES])
 {
     uint64_t needed[SIM_MAX_DEVICES] = {0}, given[SIM_MAX_DEVICES] = {0};
@@ -148,7 +148,7 @@ void sim_segment_forget_parked(void)
     is_parked = false;
 }
 
-/* The shared memory of that file, or, if there is none and `add`, a free place; else NULL. */
+/* The shared memory of that file. If there is none and `add` is set, an unused entry; otherwise NULL. */
 static struct sim_shared_file *find_shared(uint64_t name, bool add)
 {
     struct sim_shared_file *place = NULL;
@@ -204,7 +204,7 @@ bool sim_segment_join(unsigned *device, uint64_t name, uint64_t bytes)
             *shared = (struct sim_shared_file){.file = name, .bytes = bytes, .device = machine};
     }
     if (shared != NULL) {
-        /* Memory of a device that this process does not see counts as the host's to it. */
+        /* Memory on a device that this process does not see counts as host memory. */
         if (shared->device >= SIM_MAX_DEVICES || !sim_segment_seen(shared->device, device))
             *device = SIM_MAX_DEVICES;
         use_shared(shared);
@@ -233,7 +233,7 @@ void sim_segment_usage(unsigned device, struct sim_usage *usage)
     pthread_mutex_unlock(&sim_segment->lock);
 }
 
-/* Shared memory is said to be its first user's, so that it is said once. */
+/* Shared memory is reported for its first user, so that it is reported once. */
 static uint64_t shared_by(unsigned device, const struct sim_record *record)
 {
     size_t own = (size_t)(record - sim_segment->records);

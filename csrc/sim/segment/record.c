@@ -29,7 +29,7 @@ bool sim_segment_try(pthread_mutex_t *mutex)
     return error != EBUSY;
 }
 
-/* The process's start time, or 0 if there is no such process or only its zombie is left. */
+/* The start time of the process, or 0 if there is no such process or only its zombie is left. */
 uint64_t sim_process_started(pid_t pid)
 {
     char path[64], text[1024];
@@ -56,8 +56,8 @@ uint64_t sim_process_started(pid_t pid)
 }
 
 /*
- * A process's record has its byte of the file locked. The lock belongs to the open file, which forked children inherit
- * and which ends with the last of them, or when they execute another program: as the driver's own files do.
+ * Each process locks the byte of its record in the file. The lock belongs to the open file. Forked children inherit it,
+ * and it ends when the last of them ends or executes another program. The driver's own files behave like this.
  */
 struct flock sim_record_lock(const struct sim_record *record)
 {
@@ -65,7 +65,10 @@ struct flock sim_record_lock(const struct sim_record *record)
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(record - sim_segment->records), .l_len = 1};
 }
 
-/* A second byte is locked as files of old are: by the process alone, whose pid the kernel translates for who asks. */
+/*
+ * A second byte has a classic record lock, which belongs to the process alone. The kernel translates the owner's pid
+ * for the process that queries it.
+ */
 struct flock sim_record_process_lock(const struct sim_record *record)
 {
     struct flock lock = sim_record_lock(record);
@@ -77,13 +80,13 @@ uint64_t sim_own_world(void)
 {
     static uint64_t world;
     struct stat status;
-    /* glibc has exported stat since 2.33 only. */
+    /* glibc exports stat only since version 2.33. */
     if (world == 0 && syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &status, 0) == 0)
         world = (uint64_t)status.st_ino;
     return world;
 }
 
-/* The pid by which this process knows another, 0 if it cannot see it, or -1 if it has ended. */
+/* The pid of another process in this process's namespace, 0 if it is not visible, or -1 if it has ended. */
 pid_t sim_record_pid(const struct sim_record *record)
 {
     if (record->world == sim_own_world())

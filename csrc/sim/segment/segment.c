@@ -73,7 +73,8 @@ static bool enroll(const struct sim_config *config)
     pthread_mutex_unlock(&sim_segment->lock);
     sim_record_self = free_record;
     if (sim_record_self == NULL)
-        fprintf(stderr, "gpushare-sim: %d processes use '%s' already: end some\n", SIM_MAX_RECORDS, config->name);
+        fprintf(stderr, "gpushare-sim: %d processes already use '%s'; end some of them\n", SIM_MAX_RECORDS,
+                config->name);
     return sim_record_self != NULL;
 }
 
@@ -93,14 +94,16 @@ static bool attach(const struct sim_config *config)
     if (sim_segment_file < 0) {
         char path[128];
         path_of(config, path, sizeof path);
-        /* One that somebody made for several users has to be opened without making it: see fs.protected_regular. */
+        /*
+         * A file that another user created for several users must be opened without O_CREAT: see fs.protected_regular.
+         */
         int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0 && errno == ENOENT)
             fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         off_t size = 0;
         if (fd < 0 || flock(fd, LOCK_EX) != 0 || (size = lseek(fd, 0, SEEK_END)) < 0 ||
             (size < (off_t)sizeof *sim_segment && ftruncate(fd, sizeof *sim_segment) != 0)) {
-            fprintf(stderr, "gpushare-sim: cannot open %s: %s: remove it or set GPUSHARE_SIM_NAME\n", path,
+            fprintf(stderr, "gpushare-sim: cannot open %s: %s. Remove it, or set GPUSHARE_SIM_NAME\n", path,
                     strerror(errno));
             if (fd >= 0)
                 close(fd);
@@ -123,9 +126,9 @@ static bool attach(const struct sim_config *config)
     if (sim_segment->devices != config->devices ||
         memcmp(sim_segment->unit, config->unit, sizeof sim_segment->unit) != 0)
         fprintf(stderr,
-                "gpushare-sim: '%s' is in use with %llu devices of %llu bytes: what GPUSHARE_SIM_DEVICES, "
+                "gpushare-sim: '%s' is in use with %llu devices of %llu bytes. The values of GPUSHARE_SIM_DEVICES, "
                 "GPUSHARE_SIM_MEMORY, GPUSHARE_SIM_MIG, GPUSHARE_SIM_MODEL and GPUSHARE_SIM_COMPUTE_CAPABILITY of this "
-                "process say is ignored\n",
+                "process are ignored\n",
                 config->name, (unsigned long long)sim_segment->devices,
                 (unsigned long long)sim_segment->unit[0].memory);
     return true;
@@ -188,5 +191,5 @@ void sim_segment_forget(void)
     opening = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     sim_segment_forget_parked();
     sim_record_self = NULL;
-    sim_segment_file = -1; /* stays open: the parent's memory is to stay in use as long */
+    sim_segment_file = -1; /* stays open, so that the parent's memory stays in use as long as the child lives */
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a process comes to the segment, and leaves it. */
+/* How a process attaches to the segment and detaches. */
 #ifndef SIM_SEGMENT_H
 #define SIM_SEGMENT_H
 
@@ -7,13 +7,15 @@
 
 #include <stdbool.h>
 
-/* Attaches to the segment of the configuration's name, creating it if need be. False after a line on stderr. */
+/* Attaches to the segment with the configured name, creating it if necessary. False after printing one line. */
 bool sim_segment_attach(const struct sim_config *config);
 
-/* Only to look at it, and to ask others: without a record of its own. False if there is none that it can open. */
+/*
+ * Opens the segment only to read it and to send requests, without a record. False if there is none that can be opened.
+ */
 bool sim_segment_look(const struct sim_config *config);
 
-/* Gives this process's record back. */
+/* Frees this process's record. */
 void sim_segment_detach(void);
 
 /* The child of a fork has the mapping but not the record. */
