@@ -21,7 +21,7 @@ static struct {
     CUresult (*checkpoint)(int pid, CUcheckpointCheckpointArgs *args);
     CUresult (*restore)(int pid, CUcheckpointRestoreArgs *args);
     CUresult (*unlock)(int pid, CUcheckpointUnlockArgs *args);
-    bool able; /* all of the last five are there */
+    bool able; /* the driver has the last five functions */
 } driver;
 
 static struct {
@@ -31,9 +31,9 @@ static struct {
 
 bool hib_driver_open(const char *path)
 {
-    /* A bare name would be searched for, and the interposer goes by the driver's. */
+    /* A bare name would be searched for, and the interposer has the driver's name. */
     if (path[0] != '/') {
-        gs_say("--driver takes an absolute path, not %s", path);
+        gs_say("--driver needs an absolute path, not %s", path);
         return false;
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -42,7 +42,7 @@ bool hib_driver_open(const char *path)
         return false;
     }
     if (dlsym(handle, "gpushare_version") != NULL) {
-        gs_say("%s is gpushare's own shim and not a driver", path);
+        gs_say("%s is the shim of gpushare, not a driver", path);
         return false;
     }
     *(void **)&driver.init = dlsym(handle, "cuInit");
@@ -72,7 +72,7 @@ void hib_driver_initialise(void)
         CUresult result = driver.init(0);
         initialising.done = result == CUDA_SUCCESS;
         if (!initialising.done && !initialising.said)
-            gs_say("the driver does not initialise: %s", hib_driver_name(result));
+            gs_say("cannot initialise the driver: %s", hib_driver_name(result));
         initialising.said = !initialising.done;
     }
     pthread_mutex_unlock(&initialising.lock);
@@ -107,9 +107,10 @@ static bool same(const CUuuid *one, const CUuuid *other)
 }
 
 /*
- * The pairs "must contain every checkpointed GPU" (cuda.h): every one of the machine, whether the process uses it or
- * sees it or not (NVIDIA/cuda-python pull request 1983; driver 580.159 refuses the pair alone). So the two of the pair
- * change places, and all others stay. Returns how many there are; 0: the driver does not list them.
+ * The pairs "must contain every checkpointed GPU" (cuda.h). In fact they must contain every GPU of the machine, whether
+ * the process uses or sees it or not (NVIDIA/cuda-python pull request 1983; driver 580.159 refuses a single pair). So
+ * the two GPUs of the pair are exchanged, and all others stay. Returns the number of pairs; 0: the driver does not list
+ * the GPUs.
  */
 static unsigned all_pairs(const CUcheckpointGpuPair *pair, CUcheckpointGpuPair *pairs)
 {

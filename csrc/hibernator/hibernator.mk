@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The helper that has the driver checkpoint and restore other processes: included by ../Makefile.
+# The helper that asks the driver to checkpoint and restore other processes. Included by ../Makefile.
 
 HIBERNATOR_CFLAGS := $(GS_CFLAGS) -fPIE -Ihibernator -Iinterposer -isystem $(CUDA_INCLUDE)
 HIBERNATOR_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard hibernator/*.c)) $(addprefix $(BUILD)/hibernator/,loader/locate.o base/say.o)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The hibernator: asks the driver to checkpoint other processes and to restore them, for as long as a scheduler lives
- * (serve.h), or once, to wake one (wake.h). It is no client of ours.
+ * The hibernator: asks the driver to checkpoint and restore other processes. It does so as long as a scheduler lives
+ * (serve.h), or once, to wake a process (wake.h). It is not a client of gpushare.
  */
 #include <limits.h>
 #include <signal.h>
@@ -17,13 +17,16 @@
 
 static void stay_plain(char **argv)
 {
-    /* A GPU that is hidden from us would not be kept awake, and a tool that watches CUDA programs is not for us. */
+    /* A hidden GPU would not be kept awake, and tools that watch CUDA programs must not watch this one. */
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("CUDA_INJECTION64_PATH");
     setenv("GPUSHARE_DISABLE", "1", 1);
     if (getenv("LD_PRELOAD") == NULL)
         return;
-    /* Whatever it was, it is for the program that started us. If there is no way to be rid of it, we go on. */
+    /*
+     * Libraries were preloaded for the program that started this one. If the restart fails, the program continues with
+     * them.
+     */
     unsetenv("LD_PRELOAD");
     execv("/proc/self/exe", argv);
 }
@@ -37,24 +40,27 @@ int main(int argc, char **argv)
     bool waking = pid > 0 && pid <= INT_MAX && *end == '\0' && strcmp(argv[3], "--wake") == 0 &&
                   (argc == 5 || hib_read_needs(argv[5], &needs));
     if (argc < 3 || strcmp(argv[1], "--driver") != 0 || (argc > 3 && !waking)) {
-        gs_say("use: gpushare-hibernator --driver PATH [--wake PID [UUID=BYTES]]");
+        gs_say("usage: gpushare-hibernator --driver PATH [--wake PID [UUID=BYTES]]");
         return 2;
     }
     if (!hib_driver_open(argv[2]))
         return 1;
     if (waking) {
         bool awake = hib_wake((pid_t)pid, &needs);
-        /* Who ignores its children does not learn how we end. */
+        /* A parent that ignores its children does not get the exit status. */
         if (awake)
             puts("awake");
         fflush(stdout);
-        /* As below. */
+        /* Does not run the driver's exit code, as below. */
         _exit(awake ? 0 : 1);
     }
-    /* It lives as long as its input: signals that end a terminal's session or a service are for the scheduler. */
+    /*
+     * The hibernator lives as long as its input. Signals that end a terminal session or a service are meant for the
+     * scheduler.
+     */
     for (size_t i = 0; i < 4; i++)
         signal((const int[]){SIGINT, SIGTERM, SIGHUP, SIGPIPE}[i], SIG_IGN);
     hib_serve();
-    /* Without the driver's own end, which might wait for a call that never ends. */
+    /* Does not run the driver's exit code, which might wait for a call that never ends. */
     _exit(0);
 }

@@ -8,7 +8,7 @@
 
 #include "loader/locate.h"
 
-/* Of nvml.h, as far as it is used here. */
+/* The declarations of nvml.h that are used here. */
 typedef void *nvml_device;
 struct nvml_memory {
     unsigned long long total, left, used;
@@ -29,7 +29,7 @@ bool hib_read_needs(const char *text, struct hib_needs *needs)
     return *bytes >= '0' && *bytes <= '9' && *end == '\0';
 }
 
-/* A GPU and a slice of one are named alike but for the first letters. */
+/* The names of a GPU and of a slice differ only in the prefix. */
 static void name_of(const uint8_t uuid[16], const char *kind, char text[48])
 {
     int length = snprintf(text, 48, "%s-", kind);

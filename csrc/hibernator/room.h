@@ -5,19 +5,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a process takes of a GPU to be awake. */
+/* The GPU memory that a process needs to be awake. */
 struct hib_needs {
     uint8_t gpu[16];
-    uint64_t bytes; /* 0: not known */
+    uint64_t bytes; /* 0: unknown */
 };
 
 /* Reads "UUID=BYTES", the UUID as 32 hexadecimal digits. */
 bool hib_read_needs(const char *text, struct hib_needs *needs);
 
 /*
- * Whether the GPU has room for it now, as NVML says; true where it cannot tell. *left: what is free, if that is too
- * little. A driver that has no room for a restore may never restore that process again (NVIDIA/cuda-checkpoint issue
- * 44), so it is not asked before.
+ * Whether the GPU has room now, according to NVML; true if NVML cannot tell. *left: the free memory, if it is too
+ * little. If a driver runs out of memory during a restore, it may never be able to restore that process
+ * (NVIDIA/cuda-checkpoint issue 44). So there must be room before the restore is requested.
  */
 bool hib_has_room(const struct hib_needs *needs, uint64_t *left);
 

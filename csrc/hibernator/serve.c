@@ -33,7 +33,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t fewer;
     unsigned under_way;
-    int answers; /* descriptor */
+    int answers; /* descriptor for answers */
 } serving = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static CUresult run_driver(struct request *request)
@@ -70,7 +70,10 @@ static bool in_thread(void *(*run)(void *), void *argument)
 
 static CUresult run_lock(struct request *request)
 {
-    /* Meanwhile: somebody is going to be checkpointed. If there is no thread for it, that step does it. */
+    /*
+     * A checkpoint will follow, so the driver is initialised meanwhile. If the thread cannot be started, the checkpoint
+     * does it.
+     */
     in_thread(initialise, NULL);
     return hib_driver_lock(request->pid, request->timeout_ms);
 }
@@ -94,7 +97,7 @@ static CUresult run_unlock(struct request *request)
 static const struct verb {
     const char *name;
     CUresult (*run)(struct request *request);
-    unsigned least, most; /* words after it */
+    unsigned least, most; /* number of words after the command */
 } verbs[] = {
     {"driver", run_driver, 0, 0},         {"state", run_state, 1, 1},     {"lock", run_lock, 2, 2},
     {"checkpoint", run_checkpoint, 1, 1}, {"restore", run_restore, 1, 2}, {"unlock", run_unlock, 1, 1},
@@ -105,12 +108,15 @@ static void answer(const char *id, CUresult result, const char *value)
     char line[LONGEST_LINE];
     int length = snprintf(line, sizeof(line), "%s %d %s%s%s\n", id, (int)result, hib_driver_name(result),
                           value[0] != '\0' ? " " : "", value);
-    /* Shorter than what a pipe takes whole. If nobody reads it any more, the end of our input comes next. */
+    /*
+     * The line is short enough that a pipe accepts it as a whole. If it is no longer read, the end of the input
+     * follows.
+     */
     ssize_t ignored = write(serving.answers, line, (size_t)length);
     (void)ignored;
 }
 
-/* A number of digits alone. */
+/* Reads a number that consists of digits only. */
 static bool read_number(const char *word, unsigned long most, unsigned long *number)
 {
     if (word[0] == '\0' || strspn(word, "0123456789") != strlen(word))
@@ -138,7 +144,7 @@ static bool read_pair(const char *word, CUcheckpointGpuPair *pair)
            read_uuid(word + length + 1, &pair->newUuid);
 }
 
-/* The words after the ID. */
+/* Reads the words after the ID. */
 static bool read_request(char **words, unsigned count, struct request *request)
 {
     const struct verb *verb = NULL;
@@ -156,7 +162,7 @@ static bool read_request(char **words, unsigned count, struct request *request)
         request->pid = (pid_t)number;
     }
     if (count > 2 && verb->run == run_lock) {
-        /* 0 is the driver's word for no end, which nobody here may ask for. */
+        /* For the driver, 0 means no time limit, which is not permitted here. */
         if (!read_number(words[2], UINT_MAX, &number) || number == 0)
             return false;
         request->timeout_ms = (unsigned)number;
@@ -197,7 +203,7 @@ static void take_line(char *line)
         words[count++] = word;
     unsigned long number;
     if (count == 0 || strlen(words[0]) > LONGEST_ID || !read_number(words[0], ULONG_MAX, &number)) {
-        gs_say("what came is no request: it begins with no number");
+        gs_say("invalid request: it does not begin with a number");
         return;
     }
     struct request *request = calloc(1, sizeof(*request));
@@ -225,7 +231,7 @@ static void read_lines(void)
 {
     char buffer[LONGEST_LINE];
     size_t filled = 0;
-    bool skipping = false; /* the rest of a line that is too long */
+    bool skipping = false; /* skipping the rest of a line that is too long */
     for (;;) {
         ssize_t more = read(STDIN_FILENO, buffer + filled, sizeof(buffer) - filled);
         if (more < 0 && errno == EINTR)
@@ -245,7 +251,7 @@ static void read_lines(void)
         memmove(buffer, line, filled);
         if (filled == sizeof(buffer)) {
             if (!skipping)
-                gs_say("what came is no request: it has more than %d bytes", LONGEST_LINE - 1);
+                gs_say("invalid request: it is longer than %d bytes", LONGEST_LINE - 1);
             skipping = true;
             filled = 0;
         }
@@ -261,7 +267,7 @@ static void let_end(void)
     while (serving.under_way > 0 && pthread_cond_timedwait(&serving.fewer, &serving.lock, &until) != ETIMEDOUT)
         ;
     if (serving.under_way > 0)
-        gs_say("the hibernator ends; %u calls of the driver have not", serving.under_way);
+        gs_say("the hibernator is exiting while driver calls are still running: %u", serving.under_way);
     pthread_mutex_unlock(&serving.lock);
 }
 
@@ -271,7 +277,7 @@ void hib_serve(void)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&serving.fewer, &monotonic);
-    /* What the driver prints must not come between the answers. */
+    /* Output of the driver must not be mixed with the answers. */
     serving.answers = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
     read_lines();

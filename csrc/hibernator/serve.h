@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Requests, one a line, from standard input, and one line for each to standard output:
+ * Reads requests from standard input, one on each line, and writes one line for each to standard output:
  *
  *   ID driver                                  ID RESULT NAME VERSION
  *   ID state PID                               ID RESULT NAME STATE
@@ -9,14 +9,14 @@
  *   ID restore PID [OLD=NEW]                   GPUs' UUIDs, 32 hex digits each
  *   ID unlock PID
  *
- * ID is the caller's, digits. RESULT is a CUresult, NAME what the driver calls it. What is no request, but begins with
- * an ID, is answered by CUDA_ERROR_INVALID_VALUE; one too many at a time by CUDA_ERROR_NOT_READY and the word "busy".
- * Answers come as the driver does, in any order.
+ * ID is a number that the caller chooses. RESULT is a CUresult, and NAME the driver's name for it. The answer to an
+ * invalid line that begins with an ID is CUDA_ERROR_INVALID_VALUE. If too many requests are running, the answer is
+ * CUDA_ERROR_NOT_READY with the word "busy". Answers are written as the driver finishes, in any order.
  */
 #ifndef GPUSHARE_HIBERNATOR_SERVE_H
 #define GPUSHARE_HIBERNATOR_SERVE_H
 
-/* Serves until the end of standard input, then lets what is under way end, for some seconds at most. */
+/* Serves until the end of standard input. Then waits some seconds at most for the calls that are still running. */
 void hib_serve(void);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A program's first step is in the linker's own object (crt1.o), which no .symver of ours reaches: linked on glibc 2.34
- * or newer, it asks for __libc_start_main of 2.34. It finds this one, which passes on to the one that was always there.
+ * The first code of a program is in the linker's crt1.o, which the .symver directives here do not affect. Linked on
+ * glibc 2.34 or newer, it requires __libc_start_main of 2.34. It finds this function instead, which calls the old
+ * version.
  */
 #ifdef __x86_64__
 __asm__(".symver old_start,__libc_start_main@GLIBC_2.2.5");

@@ -11,7 +11,7 @@
 #define SECONDS 60
 #define POLL_MS 50
 #define LOCK_MS 5000
-/* Somebody else's memory may be on its way out: pauses before a restore is tried again. */
+/* Another process's memory may be about to be evicted: the pauses before a restore is tried again. */
 static const unsigned pauses_ms[] = {500, 1000, 2000};
 #define PAUSES (sizeof(pauses_ms) / sizeof(pauses_ms[0]))
 
@@ -23,7 +23,7 @@ static void pause_for(unsigned ms)
 static void too_late(int number)
 {
     (void)number;
-    static const char sentence[] = "gpushare: the driver has not woken the process in time\n";
+    static const char sentence[] = "gpushare: the driver did not wake the process in time\n";
     ssize_t ignored = write(STDERR_FILENO, sentence, sizeof(sentence) - 1);
     (void)ignored;
     _exit(1);
@@ -41,7 +41,7 @@ static void arm(void)
 
 static bool failed(const char *step, pid_t pid, CUresult result)
 {
-    gs_say("process %d cannot be woken: %s says %s", (int)pid, step, hib_driver_name(result));
+    gs_say("process %d cannot be woken: %s returned %s", (int)pid, step, hib_driver_name(result));
     return false;
 }
 
@@ -56,7 +56,8 @@ bool hib_wake(pid_t pid, const struct hib_needs *needs)
 {
     arm();
     size_t pauses = 0;
-    bool alone = false; /* no lock is under way that a hibernator asked for which has ended: ours came after it */
+    /* true: no lock of a hibernator that has ended is pending, because this program's lock came after it */
+    bool alone = false;
     for (;;) {
         bool fits;
         uint64_t left = 0;
@@ -74,7 +75,7 @@ bool hib_wake(pid_t pid, const struct hib_needs *needs)
         case CU_PROCESS_STATE_LOCKED:
             result = hib_driver_unlock(pid);
             alone = true;
-            /* A call that was under way when the state was asked may have ended since. */
+            /* A call that was running when the state was queried may have ended since. */
             if (result == CUDA_ERROR_ILLEGAL_STATE)
                 pause_for(POLL_MS);
             else if (result != CUDA_SUCCESS)
@@ -91,7 +92,7 @@ bool hib_wake(pid_t pid, const struct hib_needs *needs)
         case CU_PROCESS_STATE_FAILED:
             gs_say("process %d cannot be woken: its driver failed when it was checkpointed or restored", (int)pid);
             return false;
-        default: /* somebody else's call is under way */
+        default: /* another program's call is running */
             pause_for(POLL_MS);
         }
     }

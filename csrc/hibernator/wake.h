@@ -8,9 +8,9 @@
 #include "room.h"
 
 /*
- * Lets a process call its driver again, in whatever state it is, once there is room for what it needs. If that fails,
- * says why in one sentence and returns false; if the driver does not answer in time, says so and ends this process with
- * status 1.
+ * Makes a process able to call its driver again, whatever its state, once there is room for what it needs. On failure,
+ * prints the reason as one sentence and returns false. If the driver does not respond in time, prints that and exits
+ * with status 1.
  */
 bool hib_wake(pid_t pid, const struct hib_needs *needs);
 

@@ -100,7 +100,7 @@ def test_a_driver_that_does_not_initialise_is_tried_again(start: Start, stand_in
         assert process.stdout.readline() == f"{number} 0 CUDA_SUCCESS\n"
     assert stand_in.calls(0) == ["init", "init"]
     _, said = process.communicate(timeout=PATIENCE)
-    assert said.count("does not initialise") == 1, said
+    assert said.count("cannot initialise the driver") == 1, said
 
 
 def test_what_is_no_request_is_answered_and_harms_nothing(start: Start) -> None:
@@ -158,7 +158,7 @@ def test_it_ends_although_a_step_does_not(start: Start, stand_in: StandIn) -> No
     process.stdin.close()
     assert process.wait(PATIENCE) == 0
     assert process.stderr is not None
-    assert "1 calls of the driver have not" in process.stderr.read()
+    assert "driver calls are still running: 1" in process.stderr.read()
 
 
 def test_too_many_at_a_time_are_told_so(start: Start, stand_in: StandIn) -> None:
@@ -219,9 +219,9 @@ def test_an_old_driver_is_told_apart(
 @pytest.mark.parametrize(
     ("library", "said"),
     [
-        ("libcuda.so.1", "takes an absolute path"),
+        ("libcuda.so.1", "needs an absolute path"),
         ("/none/libcuda.so.1", "the driver cannot be loaded: /none/libcuda.so.1"),
-        ("{lib}/libgpushare.so", "is gpushare's own shim"),
+        ("{lib}/libgpushare.so", "is the shim of gpushare"),
         ("{lib}/sim/libnvidia-ml.so.1", "is not a CUDA driver"),
     ],
 )
@@ -285,8 +285,8 @@ def test_waking_waits_for_what_is_under_way(start: Start, stand_in: StandIn) -> 
     ("state", "step", "said"),
     [
         ("failed", "none", "its driver failed when it was checkpointed or restored"),
-        ("locked", "unlock", "cuCheckpointProcessUnlock says CUDA_ERROR_OUT_OF_MEMORY"),
-        ("running", "state", "cuCheckpointProcessGetState says CUDA_ERROR_OUT_OF_MEMORY"),
+        ("locked", "unlock", "cuCheckpointProcessUnlock returned CUDA_ERROR_OUT_OF_MEMORY"),
+        ("running", "state", "cuCheckpointProcessGetState returned CUDA_ERROR_OUT_OF_MEMORY"),
     ],
 )
 def test_waking_says_in_one_sentence_why_it_failed(
@@ -308,5 +308,5 @@ def test_waking_says_in_one_sentence_why_it_failed(
 )
 def test_its_use_is_said(start: Start, arguments: list[str]) -> None:
     process = start(*arguments)
-    assert process.communicate(timeout=PATIENCE)[1].startswith("gpushare: use: ")
+    assert process.communicate(timeout=PATIENCE)[1].startswith("gpushare: usage: ")
     assert process.returncode == 2

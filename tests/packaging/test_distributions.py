@@ -239,7 +239,7 @@ def test_the_hibernator_runs(installed: Fresh) -> None:
         program = jupyter_gpushare.LIBRARIES / "gpushare-hibernator"
         print(subprocess.run([program], capture_output=True, text=True).stderr)
     """
-    assert "use: gpushare-hibernator --driver PATH" in installed.run("python", "-c", code)
+    assert "usage: gpushare-hibernator --driver PATH" in installed.run("python", "-c", code)
 
 
 def test_the_package_comes_from_the_fresh_environment(installed: Fresh) -> None:
