@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The pool of host memory for swapped data: one for each user and scheduler, lent to that user's clients.
+ * The pool of host memory for evicted data. There is one for each user and scheduler, lent to that user's clients.
  *
- * A pool is a memfd (of the scheduler; of the client itself where no scheduler gives one): struct gpushare_pool, then
- * from `data_offset` on `chunk_count` chunks of GPUSHARE_POOL_CHUNK bytes. Chunks are claimed and returned without
- * asking anybody, by compare-and-swap on the owner; so a client that dies is cleaned up after by the scheduler, which
- * knows its slot, once the process is seen dead (not when its connection ends: it may come back).
+ * A pool is a memfd. It belongs to the scheduler, or to the client itself if no scheduler provides one. It contains
+ * struct gpushare_pool and, from `data_offset` on, `chunk_count` chunks of GPUSHARE_POOL_CHUNK bytes. Chunks are
+ * claimed and returned by compare-and-swap on the owner, without a request to the scheduler. The scheduler knows the
+ * slot of each client. When a client's process is dead, the scheduler cleans up its slot. The end of its connection is
+ * not enough, because the client may reconnect.
  *
- * - Only its owner may touch or zap a chunk. To pin or unpin a free one ahead of need, a client claims it meanwhile.
- * - `page_locked_by` has a bit for each slot that has the chunk page-locked (registered with its driver), or is about
- * to. What has a bit must not be given back to the system: the pin would go on to mean the old pages. So who has set
- * its bit and then finds that another client owns the chunk may pin it beside that one.
- * - `limit`: chunks from this index on are not to be claimed any more (the budget fell). Chunks in use stay in use.
- * - `prepared`: the chunk's pages exist, so that pinning it does not have to find them.
- * - `prepared_only`: clients are to claim no others. Pages count as those of the control group that made them, and one
- *   that has a limit may have its processes killed for them: then the scheduler makes them all.
+ * - Only its owner may access a chunk or discard its pages. To page-lock or unlock a free chunk in advance, a client
+ *   claims it meanwhile.
+ * - `page_locked_by` has a bit for each slot that has the chunk page-locked (registered with its driver) or is about
+ * to. Pages of a chunk with a bit must not be freed, because the page-lock would still refer to the old pages. So a
+ *   client that has set its bit, and then finds that another client owns the chunk, may also page-lock it.
+ * - `limit`: chunks from this index on must not be claimed any more (the budget has shrunk). Chunks in use stay in use.
+ * - `prepared`: the chunk's pages exist, so that page-locking does not have to create them.
+ * - `prepared_only`: clients must not claim other chunks. Pages count towards the control group that created them. If
+ *   that group has a limit, its processes may be killed for them. In that case the scheduler creates all pages.
  *
- * Python reads the struct through cffi and changes it through the functions below: all of them atomic.
+ * Python reads the struct through cffi and changes it through the functions below. All of them are atomic.
  */
 #ifndef GPUSHARE_POOL_H
 #define GPUSHARE_POOL_H
@@ -25,12 +27,15 @@
 #include <stdint.h>
 
 #define GPUSHARE_POOL_MAGIC 0x67707570
-/* Of this layout. Clients of all versions of the protocol share a pool, so it is another number than theirs. */
+/* The version of this layout. Clients of all protocol versions share a pool, so it is independent of theirs. */
 #define GPUSHARE_POOL_VERSION 6
 #define GPUSHARE_POOL_CHUNK 16777216
 #define GPUSHARE_POOL_MOST_CHUNKS 131072
 #define GPUSHARE_POOL_SLOTS 64
-/* Owners: 0 nobody, slot + 1 a client, this one the scheduler (while it prepares a chunk or gives it back). */
+/*
+ * Owners: 0 means no owner; slot + 1 is a client; this value is the scheduler, while it prepares a chunk or frees its
+ * pages.
+ */
 #define GPUSHARE_POOL_SCHEDULER 255
 
 struct gpushare_pool_chunk {
@@ -81,11 +86,16 @@ static inline uint64_t gpushare_pool_page_locked_by(const struct gpushare_pool_c
     return __atomic_load_n(&chunk->page_locked_by, __ATOMIC_SEQ_CST);
 }
 
-/* Set our bit for a chunk that another client owns; false, and no bit, where none does any more. */
+/*
+ * Sets this client's bit for a chunk that another client owns. False, without the bit, if no client owns it any more.
+ */
 static inline bool gpushare_pool_join(struct gpushare_pool_chunk *chunk, uint32_t slot)
 {
     gpushare_pool_set_page_locked(chunk, slot, true);
-    /* Who gives pages back claims the chunk first and looks at the bits then: one of the two sees the other. */
+    /*
+     * Code that frees pages first claims the chunk and then checks the bits. So at least one of the two sides sees the
+     * other.
+     */
     uint32_t owner = __atomic_load_n(&chunk->owner, __ATOMIC_SEQ_CST);
     if (owner != 0 && owner != GPUSHARE_POOL_SCHEDULER)
         return true;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the scheduler does with a pool (pool.h) beside the clients: look it over, clean up, and find chunks to prepare
- * or to give back. Here and not in Python because a pool has thousands of chunks; Python calls these through cffi,
- * which lets go of its lock meanwhile. Linux's fallocate comes along, of which Python's `os` lacks the half.
+ * What the scheduler does with a pool (pool.h): reads its figures, cleans up, and finds chunks to prepare or to free.
+ * This is C and not Python, because a pool has thousands of chunks. Python calls these functions through cffi, which
+ * releases Python's lock meanwhile. They include Linux's fallocate, which Python's `os` supports only in part.
  */
 #ifndef GPUSHARE_POOL_CARE_H
 #define GPUSHARE_POOL_CARE_H
@@ -17,10 +17,10 @@
 #include "pool.h"
 #include "pool_pages.h"
 
-/* Work that was not to be had is looked for again after so long: chunks become free without notice. */
+/* If work could not be done, it is tried again after this time: chunks become free without notice. */
 #define GPUSHARE_POOL_PAUSE_MS 500
 
-/* Chunks: of clients; whose pages exist, and of them those that nobody uses; and that anybody has page-locked. */
+/* Numbers of chunks: owned by clients; with existing pages, and of these, unused; and page-locked by any client. */
 struct gpushare_pool_figures {
     uint32_t in_use;
     uint32_t prepared;
@@ -28,7 +28,7 @@ struct gpushare_pool_figures {
     uint32_t page_locked;
 };
 
-/* A pool as its owner knows it. What clients can write to is not asked how large the pool is. */
+/* A pool as its owner knows it. Its size is not read from memory that clients can write to. */
 struct gpushare_pool_care {
     struct gpushare_pool *pool;
     uint64_t data_offset;
@@ -50,7 +50,7 @@ static inline void gpushare_pool_survey(const struct gpushare_pool_care *care, s
     }
 }
 
-/* Set the limit so that what lies below it and what is in use beyond it are `budget` chunks together. */
+/* Sets the limit so that the chunks below it, and those in use beyond it, are `budget` chunks together. */
 static inline void gpushare_pool_set_limit(const struct gpushare_pool_care *care, uint32_t budget)
 {
     uint32_t beyond = 0;
@@ -63,7 +63,10 @@ static inline void gpushare_pool_set_limit(const struct gpushare_pool_care *care
     __atomic_store_n(&care->pool->limit, limit, __ATOMIC_RELEASE);
 }
 
-/* The process of this slot is dead: it owns and pins nothing any more. Its pages are there, whatever it had noted. */
+/*
+ * The process of this slot is dead: it owns and page-locks nothing any more. The pages of its chunks exist, even if it
+ * had not recorded that.
+ */
 static inline void gpushare_pool_sweep(const struct gpushare_pool_care *care, uint32_t slot)
 {
     for (uint32_t i = 0; i < care->chunk_count; i++) {
@@ -77,7 +80,7 @@ static inline void gpushare_pool_sweep(const struct gpushare_pool_care *care, ui
     }
 }
 
-/* Claim the first free chunk whose pages do not exist; its index, or -1. */
+/* Claims the first free chunk without pages. Returns its index, or -1. */
 static inline int64_t gpushare_pool_claim_bare(const struct gpushare_pool_care *care)
 {
     uint32_t limit = __atomic_load_n(&care->pool->limit, __ATOMIC_ACQUIRE);
@@ -94,7 +97,7 @@ static inline int64_t gpushare_pool_claim_bare(const struct gpushare_pool_care *
     return -1;
 }
 
-/* Claim the last free chunk whose pages exist and are page-locked by nobody; its index, or -1. */
+/* Claims the last free chunk whose pages exist and that no client has page-locked. Returns its index, or -1. */
 static inline int64_t gpushare_pool_claim_spare(const struct gpushare_pool_care *care)
 {
     for (uint32_t i = care->chunk_count; i-- > 0;) {
@@ -109,7 +112,9 @@ static inline int64_t gpushare_pool_claim_spare(const struct gpushare_pool_care 
     return -1;
 }
 
-/* Give back pages of chunks that nobody has and that were not noted: only a client that lies makes such. Their number.
+/*
+ * Frees pages of unused chunks that are not recorded as prepared. Only a misbehaving client causes them. Returns their
+ * number.
  */
 static inline uint32_t gpushare_pool_trim(const struct gpushare_pool_care *care, int fd)
 {
@@ -127,11 +132,11 @@ static inline uint32_t gpushare_pool_trim(const struct gpushare_pool_care *care,
     return trimmed;
 }
 
-/* What the one who tends a pool is to do; set by other threads. */
+/* What the thread that tends a pool should do. Other threads set these fields. */
 struct gpushare_pool_orders {
-    uint32_t target; /* chunks whose pages are to exist, in use or not */
-    uint32_t most;   /* and no more than so many, where they can be given back */
-    uint32_t ahead;  /* of those that nobody uses, so many at least */
+    uint32_t target; /* number of chunks whose pages should exist, in use or not */
+    uint32_t most;   /* and the upper limit, as far as pages can be freed */
+    uint32_t ahead;  /* how many unused ones among them there should be at least */
     uint32_t stop;
 };
 
@@ -140,7 +145,7 @@ static inline uint32_t gpushare_pool_order(const uint32_t *order)
     return __atomic_load_n(order, __ATOMIC_ACQUIRE);
 }
 
-/* Do one chunk's worth of work; false where there is none, or it cannot be done now. */
+/* Does the work for one chunk. False if there is none, or if it cannot be done now. */
 static inline bool gpushare_pool_tend_one(const struct gpushare_pool_care *care, int fd,
                                           const struct gpushare_pool_orders *orders, uint32_t *small)
 {
@@ -167,9 +172,9 @@ static inline bool gpushare_pool_tend_one(const struct gpushare_pool_care *care,
 }
 
 /*
- * Tend a pool until told to stop; `wake` is an eventfd that is written after each change of the orders. One call for
- * all of a thread's life: a thread of low priority that held Python's lock, if only for a moment, could hold the whole
- * scheduler up for as long as other processes keep the processor.
+ * Tends a pool until told to stop; `wake` is an eventfd that is written after each change of the orders. One call
+ * serves for the thread's whole life. If this thread of low priority held Python's lock even for a moment, other
+ * processes on the processor could keep it from running, and it would block the whole scheduler.
  */
 static inline void gpushare_pool_tend(const struct gpushare_pool_care *care, int fd, int wake,
                                       const struct gpushare_pool_orders *orders)

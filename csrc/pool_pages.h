@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The pages of a pool's chunks (pool.h), in large ones where the kernel has them.
+ * The pages of a pool's chunks (pool.h): large pages if the kernel has them.
  *
- * On an NVIDIA H200's host, 24 GiB in pages of 2 MiB were page-locked at 48 GB/s instead of 19, and a process that had
- * them page-locked was restored after a checkpoint in 0.70 s instead of 0.90.
+ * Measured on the host of an NVIDIA H200: 24 GiB in pages of 2 MiB were page-locked at 48 GB/s instead of 19 GB/s. A
+ * process that had them page-locked was restored after a checkpoint in 0.70 s instead of 0.90 s.
  */
 #ifndef GPUSHARE_POOL_PAGES_H
 #define GPUSHARE_POOL_PAGES_H
@@ -18,7 +18,7 @@
 
 #include "pool.h"
 
-/* <linux/mman.h> of Linux 5.14 and 6.1; older kernels answer EINVAL. */
+/* From <linux/mman.h> of Linux 5.14 and 6.1. Older kernels return EINVAL. */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -26,14 +26,20 @@
 #define MADV_COLLAPSE 25
 #endif
 
-/* x86's, and other processors' with pages of 4 KiB. Where it is another, the kernel makes small ones. */
+/*
+ * The size on x86, and on other processors with pages of 4 KiB. If the size is another one, the kernel makes small
+ * pages.
+ */
 #define GPUSHARE_POOL_LARGE_PAGE ((size_t)2 << 20)
-/* So many chunks (1 GiB) are made of small ones after the kernel had no large one: looking for one takes it long. */
+/*
+ * After the kernel had no large page, this many chunks (1 GiB) get small pages, because searching for a large one takes
+ * long.
+ */
 #define GPUSHARE_POOL_SMALL_AFTER 64
 
 /*
- * Map a pool's file, or a part of it, so that it can have large pages; `fd` -1: memory of one's own instead. `offset`
- * and `bytes` are multiples of GPUSHARE_POOL_LARGE_PAGE. MAP_FAILED with errno.
+ * Maps a pool's file, or a part of it, so that it can have large pages. With `fd` -1, maps private memory. `offset` and
+ * `bytes` are multiples of GPUSHARE_POOL_LARGE_PAGE. Returns MAP_FAILED with errno.
  */
 static inline void *gpushare_pool_map(int fd, off_t offset, size_t bytes)
 {
@@ -58,9 +64,9 @@ static inline void *gpushare_pool_map(int fd, off_t offset, size_t bytes)
 }
 
 /*
- * Have a chunk without pages get large ones, at an address of gpushare_pool_map; who owns the chunk calls this. It may
- * have some pages, or none, after that: those that lack are still to be made. `small`: how many chunks are not to be
- * tried; starts at 0, kept from call to call.
+ * Makes the kernel use large pages for a chunk without pages, at an address from gpushare_pool_map. Only the owner of
+ * the chunk may call this. Afterwards the chunk has all, some or none of its pages; the missing ones still have to be
+ * created. `small`: how many chunks are not to be tried; starts at 0, and is kept from call to call.
  */
 static inline void gpushare_pool_enlarge(void *chunk, uint32_t *small)
 {
@@ -70,7 +76,7 @@ static inline void gpushare_pool_enlarge(void *chunk, uint32_t *small)
             __atomic_store_n(small, left - 1, __ATOMIC_RELAXED);
         return;
     }
-    /* The kernel makes a large page of small ones: of one, as of 512. */
+    /* The kernel makes one large page of small ones, of one as well as of 512. */
     for (size_t offset = 0; offset < GPUSHARE_POOL_CHUNK; offset += GPUSHARE_POOL_LARGE_PAGE) {
         if (madvise((char *)chunk + offset, 1, MADV_POPULATE_WRITE) != 0)
             return;
@@ -79,7 +85,7 @@ static inline void gpushare_pool_enlarge(void *chunk, uint32_t *small)
         __atomic_store_n(small, errno == EINVAL ? UINT32_MAX : GPUSHARE_POOL_SMALL_AFTER, __ATOMIC_RELAXED);
 }
 
-/* Make the pages of a chunk of a file that is not mapped; false if there are none to be had. */
+/* Creates the pages of a chunk of a file that is not mapped. False if there are none available. */
 static inline bool gpushare_pool_prepare(int fd, off_t offset, uint32_t *small)
 {
     void *chunk = gpushare_pool_map(fd, offset, GPUSHARE_POOL_CHUNK);

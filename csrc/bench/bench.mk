@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `gpushare bench` runs: included by ../Makefile.
+# The programs that `gpushare bench` runs. Included by ../Makefile.
 
 BENCH_CFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -D_GNU_SOURCE -include compat/glibc.h
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A module for the simulated driver with one kernel that does nothing. */
+/* A module for the simulated driver with one CUDA kernel that does nothing. */
 #include "../sim/kernel_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))

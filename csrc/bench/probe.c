@@ -1,24 +1,32 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The CUDA program that `gpushare bench` measures with. It finds the driver as any program does, so it runs the same
- * with and without the interposer preloaded. All times are CLOCK_MONOTONIC in nanoseconds.
+ * The CUDA program with which `gpushare bench` measures. It finds the driver like any program, so it runs with and
+ * without the interposer preloaded. All times are CLOCK_MONOTONIC in nanoseconds.
  *
- * It is a library, loaded into a Python process, because a library can be built for old systems where a program cannot.
+ * It is a library that a Python process loads, because a library can be built for old systems where a program cannot.
  *
- *   probe MODULE launch COUNT GAP_NS   launches an empty kernel COUNT times, GAP_NS apart; prints "<ns per launch>"
- *   probe MODULE slab LIVE COUNT       with LIVE blocks of 512 B to 64 KiB live, frees one and allocates another, COUNT
- *                                      times; prints "<ns per free and allocation>"
- *   probe MODULE ordered PENDING COUNT allocates and frees 4 KiB in the order of a stream that is busy, COUNT times,
- * with PENDING frees before them; prints "<ns per allocation and free>" probe MODULE hops COUNT GAP_NS OUT IN sends a
- * message on the socket OUT and waits until another thread has read it from the socket IN, COUNT times, GAP_NS apart;
- * prints "<ns>" for each probe MODULE serve                 carries out commands from standard input, one a line, and
- * answers each: alloc BYTES          "ok" touch                writes to the memory: "<start> <end>" loop SECONDS
- * GAP_US  launches all the time; then, for each launch that took more than 5 ms, a line
- *                          "<end of the launch before> <end>", and at last "done <launches> <end of the last>"
+ *   probe MODULE launch COUNT GAP_NS
+ *       Launches an empty CUDA kernel COUNT times, GAP_NS apart. Prints "<ns per launch>".
+ *   probe MODULE slab LIVE COUNT
+ *       With LIVE blocks of 512 B to 64 KiB allocated, frees one and allocates another, COUNT times. Prints "<ns per
+ *       free and allocation>".
+ *   probe MODULE ordered PENDING COUNT
+ *       Allocates and frees 4 KiB in the order of a busy stream, COUNT times, with PENDING frees before them. Prints
+ *       "<ns per allocation and free>".
+ *   probe MODULE hops COUNT GAP_NS OUT IN
+ *       Sends a message to the socket OUT and waits until another thread has read it from the socket IN, COUNT times,
+ *       GAP_NS apart. Prints "<ns>" for each.
+ *   probe MODULE serve
+ *       Carries out commands from standard input, one on each line, and answers each:
+ *
+ *     alloc BYTES          "ok"
+ *     touch                writes to the memory: "<start> <end>"
+ *     loop SECONDS GAP_US  launches continually; then, for each launch that took more than 5 ms, a line "<end of the
+ *                          launch before> <end>", and at last "done <launches> <end of the last>"
  *     cell                 tells the interposer that the cell ended: "<time>"
  *     kernel               one launch and its end: "<start> <end of the launch>"
  *     check                compares the memory with what touch wrote: "equal" or "different"
- *     fork                 leaves a child behind that sleeps: "<pid>"
+ *     fork                 leaves a sleeping child process: "<pid>"
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -36,12 +44,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The few types that are needed. */
+/* The only types that are needed. */
 typedef unsigned long long address;
 typedef int (*launch_function)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
                                void **, void **);
 
-/* An empty kernel for a real driver; the simulated one loads MODULE instead. */
+/* An empty CUDA kernel for a real driver. The simulated driver loads MODULE instead. */
 static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry empty() { ret; }\n";
 
 enum { WAITED_NS = 5000000, MOST_WAITS = 4096 };
@@ -105,7 +113,10 @@ static void synchronize(void)
     require(((int (*)(void))symbol("cuCtxSynchronize"))(), "cuCtxSynchronize");
 }
 
-/* With a gap, only the calls themselves are timed; without one, the whole loop, since a clock costs as much. */
+/*
+ * With a gap, only the calls are timed. Without one, the whole loop is, because reading the clock takes as long as a
+ * call.
+ */
 static void time_launches(unsigned long count, unsigned long gap)
 {
     launch_once();
@@ -126,13 +137,13 @@ static void time_launches(unsigned long count, unsigned long gap)
     printf("%.3f\n", (double)spent / (double)count);
 }
 
-/* --- What any hand-off by a third process takes: its messages and wake-ups, and nothing else --- */
+/* --- The cost of any hand-off by a third process: only its messages and wake-ups --- */
 
 enum { HOP_BYTES = 32 };
 
 static uint32_t hops_done;
 
-/* As the interposer's helper does: polls, reads, and wakes the thread that waits. */
+/* Works like the interposer's helper: polls, reads, and wakes the waiting thread. */
 static void *receive_hops(void *descriptor)
 {
     int in = *(const int *)descriptor;
@@ -164,7 +175,7 @@ static void time_hops(unsigned long count, unsigned long gap, int out, int in)
     pthread_join(receiver, NULL);
 }
 
-/* Any order of magnitude alike. The same sizes and the same order in each run. */
+/* All orders of magnitude are equally likely. The sizes and their order are the same in each run. */
 static size_t block_size(uint64_t *random)
 {
     *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -262,7 +273,7 @@ static int intact(void)
     return i == memory_bytes;
 }
 
-/* With no descriptor of ours but what CUDA and the interposer left open. */
+/* The child closes all descriptors except those that CUDA and the interposer have opened. */
 static pid_t leave_child(void)
 {
     pid_t child = fork();

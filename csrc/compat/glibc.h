@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Included before everything else: binds functions to the versions that they had in glibc 2.17, because the library is
- * preloaded into programs and images that nobody asked what they run on. Without this, whatever is compiled on glibc
- * 2.34 or newer asks for 2.34: libpthread's and libdl's functions became libc's there, under a new version.
+ * Included before everything else: binds functions to their versions in glibc 2.17, because the library is preloaded
+ * into programs and images of any age. Without this, code that is compiled on glibc 2.34 or newer would require 2.34,
+ * which moved the functions of libpthread and libdl into libc, with a new version.
  *
- * Newer functions (gettid, getrandom, fstat before 2.33 ...) have no old version to bind to: use syscall(2) for them.
- * tests/csrc/test_symbols.py fails if one slips in.
+ * Newer functions (gettid, getrandom, fstat before 2.33 and others) have no old version: use syscall(2) instead.
+ * tests/csrc/test_symbols.py fails if one is used.
  */
 #ifndef GPUSHARE_COMPAT_GLIBC_H
 #define GPUSHARE_COMPAT_GLIBC_H
@@ -20,7 +20,7 @@
 #error "the interposer knows x86-64 and aarch64 Linux only"
 #endif
 #define GS_GLIBC(symbol) __asm__(".symver " symbol "," symbol "@" GS_GLIBC_BASE)
-/* Headers since 2.38 turn strtoull into a function that reads C23's binary numbers as well. */
+/* Since version 2.38, headers replace strtoull by a function that also reads the binary numbers of C23. */
 #define GS_GLIBC_AS(symbol, old) __asm__(".symver " symbol "," old "@" GS_GLIBC_BASE)
 
 GS_GLIBC("dlopen");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* membarrier(2): <linux/membarrier.h> is younger than the oldest system that we build on. */
+/* membarrier(2): <linux/membarrier.h> does not exist on the oldest supported build system. */
 #ifndef GPUSHARE_COMPAT_MEMBARRIER_H
 #define GPUSHARE_COMPAT_MEMBARRIER_H
 

@@ -506,7 +506,7 @@ assert (read(int(a) + 4 * MIB, MIB, np.uint8) == values(1, 8 * MIB)[:MIB]).all()
         assert other.call("let_go")["result"] == 0
         runner.tell()
         assert runner.heard() is None
-        assert "end the capture before you submit work beside it" in runner.errors
+        assert "End the capture before you submit other work" in runner.errors
     finally:
         runner.close()
 

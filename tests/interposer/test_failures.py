@@ -109,7 +109,7 @@ def left_alone_without_room(machine: Machine) -> tuple[Program, int, int]:
 
 def test_a_waiter_left_alone_without_room_waits_for_the_next_scheduler(machine: Machine) -> None:
     a, at_a, filling = left_alone_without_room(machine)
-    machine.until_said(a, "it waits for either, for another 29")
+    machine.until_said(a, "Waiting for a scheduler or for free GPU memory, for up to 29")
     assert a.waits(filling)
     machine.start_scheduler()
     assert a.result(filling)["result"] == 0
@@ -118,7 +118,7 @@ def test_a_waiter_left_alone_without_room_waits_for_the_next_scheduler(machine: 
 
 def test_a_waiter_left_alone_without_room_can_be_interrupted(machine: Machine) -> None:
     a, at_a, filling = left_alone_without_room(machine)
-    machine.until_said(a, "it waits for either")
+    machine.until_said(a, "Waiting for a scheduler or for free GPU memory")
     os.kill(a.pid, signal.SIGINT)
     assert a.result(filling).get("interrupted")
     machine.start_scheduler()
@@ -130,7 +130,7 @@ def test_a_waiter_left_alone_without_room_is_told_in_the_end(make_machine: MakeM
     a, at_a, filling = left_alone_without_room(machine)
     assert a.result(filling)["result"] == OUT_OF_MEMORY
     machine.until_said(a, "no scheduler answers")
-    machine.until_said(a, "nothing is lost")
+    machine.until_said(a, "No data is lost")
     machine.start_scheduler()
     # What it asked nobody for, while it was away, it asks the next one for.
     machine.until(lambda: len(machine.control("status")["status"]["groups"]) == 2)
@@ -247,7 +247,7 @@ def test_an_interrupt_ends_the_allocations_of_all_threads(machine: Machine) -> N
 def test_a_program_that_went_on_without_a_scheduler_joins_later(machine: Machine) -> None:
     machine.kill_scheduler()
     a = machine.program("a", GPUSHARE_SCHEDULER_PATIENCE_S="1")
-    machine.until_said(a, "this process goes on without one, and joins when one answers")
+    machine.until_said(a, "This process continues without a scheduler, and connects as soon as one answers")
     at_a = a.filled(192 * UNIT, 1)
     assert a.holds(at_a, 192 * UNIT, 1)
     machine.start_scheduler()
@@ -311,7 +311,7 @@ def test_a_program_that_is_refused_at_first_joins_later(machine: Machine, code: 
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("GPUSHARE_BACKEND", "magic", "use auto, swap, managed or plain"),
+        ("GPUSHARE_BACKEND", "magic", "Use auto, swap, managed or plain"),
         ("GPUSHARE_MEMORY", "lots", "not a number of bytes"),
     ],
 )

@@ -119,7 +119,7 @@ def test_addresses_that_cannot_be_had_again_are_tried_again(make_bed: Callable[.
     checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
     bed.wake()
     bed.lend()
-    bed.machine.until_said(bed.a, "nothing is lost, and it is tried again")
+    bed.machine.until_said(bed.a, "No data is lost, and the process keeps trying")
     assert bed.a.waits(checking, 0.1)
     bed.script.send(*bed.script.grant(filling=False))
     assert bed.a.result(checking)["equal"]
@@ -584,7 +584,7 @@ def test_one_that_ignores_its_children_takes_no_end_for_a_wake(
     bed.script.close()
     bed.machine.socket.unlink()
     waiting = bed.a.start("info")
-    bed.machine.until_said(bed.a, "the hibernator ended without a word")
+    bed.machine.until_said(bed.a, "the hibernator ended without a reason")
     assert bed.hibernator.state(bed.a.pid) == "checkpointed"
     bed.script = Script(bed.machine)
     bed.fail()

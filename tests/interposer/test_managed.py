@@ -224,7 +224,7 @@ def test_not_on_the_plain_backend(machine: Machine) -> None:
 
 def test_a_setting_that_is_none_is_named(machine: Machine) -> None:
     a = machine.program("a", GPUSHARE_OVERSUBSCRIBE="yes")
-    machine.until_said(a, "GPUSHARE_OVERSUBSCRIBE=yes is ignored: set it to 1")
+    machine.until_said(a, "ignored GPUSHARE_OVERSUBSCRIBE=yes: use 1")
     assert a.call("alloc", bytes=300 * UNIT)["result"] == 2
 
 

@@ -347,7 +347,7 @@ def test_what_cannot_be_measured_goes_on(make_paced: Callable[..., Paced]) -> No
     assert paced.program.call("launch", count=20)["result"] == 0
     assert paced.program.call("synchronize")["result"] == 0
     (said,) = paced.program.errors
-    assert "is not measured any more: cuEventRecord failed" in said
+    assert "is no longer measured: cuEventRecord failed" in said
     paced.pace(0.0)
     launching = paced.start("launch")
     assert paced.program.waits(launching)

@@ -50,7 +50,7 @@ def test_a_call_whose_memory_does_not_come_in_gets_the_error_and_the_next_one_it
     a, at_a = swapped
     assert a.call("fail", rules=rules)["result"] == 0
     assert a.call("fill", pointer=at_a, bytes=4, value=9)["result"] == error, a.errors
-    assert any("could not be moved back" in line and f", {error})" in line for line in a.errors)
+    assert any("could not restore this process's data" in line and f", {error})" in line for line in a.errors)
     machine.until(lambda: machine.group("a")["state"] == "idle")
     a.call("fail", rules="")
     assert a.holds(at_a, SIZE, 1)
@@ -76,7 +76,7 @@ def test_data_whose_copies_to_the_host_fail_later_stays_on_the_gpu(machine: Mach
     a.call("cell", phase="end")
     at_b = b.call("alloc", bytes=SIZE)["pointer"]
     waiting = b.start("fill", pointer=at_b, bytes=SIZE, value=2)
-    machine.until_said(a, "it stays there")
+    machine.until_said(a, "it stays on the GPU")
     a.call("fail", rules="")
     assert b.result(waiting)["result"] == 0
     b.call("cell", phase="end")
@@ -91,7 +91,7 @@ def test_another_call_tries_again_and_fails_again(
     a.call("fail", rules="cuMemCreate%gpushare=UNKNOWN")
     for _ in range(2):
         assert a.call("fill", pointer=at_a, bytes=4, value=9)["result"] == UNKNOWN
-    assert sum("could not be moved back" in line for line in a.errors) == 2
+    assert sum("could not restore this process's data" in line for line in a.errors) == 2
     a.call("fail", rules="")
     assert a.holds(at_a, SIZE, 1)
 
@@ -116,7 +116,7 @@ def test_a_failure_that_passes_is_not_noticed(
     a, at_a = swapped
     a.call("fail", rules=rules)
     assert a.holds(at_a, SIZE, 1)
-    assert not any("could not be moved back" in line for line in a.errors)
+    assert not any("could not restore this process's data" in line for line in a.errors)
 
 
 def test_the_others_are_served_while_a_restore_fails(

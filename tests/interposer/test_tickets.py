@@ -165,8 +165,8 @@ def too_long(path: Path) -> None:
         (another_users, "it belongs to another user"),
         (a_link, "it is a symbolic link"),
         (a_pipe, "it is not a file"),
-        (empty, "it holds no ticket"),
-        (too_long, "it holds no ticket"),
+        (empty, "it contains no ticket"),
+        (too_long, "it contains no ticket"),
     ],
 )
 def test_a_file_that_is_no_ticket_is_named_and_cuda_is_plain(
@@ -278,9 +278,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("4242", True, ""),
         ("1,4242", True, ""),
         ("4241", False, "belongs to another user"),
-        ("root", False, "no list of up to 16 uids"),
-        ("-1", False, "no list of up to 16 uids"),
-        ("4242;1", False, "no list of up to 16 uids"),
+        ("root", False, "not a list of at most 16 uids"),
+        ("-1", False, "not a list of at most 16 uids"),
+        ("4242;1", False, "not a list of at most 16 uids"),
     ],
 )
 def test_whose_scheduler_a_program_trusts(

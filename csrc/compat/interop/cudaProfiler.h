@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The runtime's wheel has cudaProfilerTypedefs.h, which includes this header, but not the header. */
+/* The CUDA runtime's wheel has cudaProfilerTypedefs.h, which includes this header, but not the header itself. */
 #ifndef GPUSHARE_COMPAT_CUDA_PROFILER_H
 #define GPUSHARE_COMPAT_CUDA_PROFILER_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Every function of the driver, each under the name of its symbol: __CUDA_API_VERSION_INTERNAL makes cuda.h declare
- * all versions and stream variants and leaves no macro that renames one.
+ * Declares every function of the driver under the name of its symbol. __CUDA_API_VERSION_INTERNAL makes cuda.h declare
+ * all versions and stream variants without macros that rename functions.
  */
 #ifndef GPUSHARE_COMPAT_DRIVER_H
 #define GPUSHARE_COMPAT_DRIVER_H
@@ -10,9 +10,9 @@
 #error "compile with -D__CUDA_API_VERSION_INTERNAL"
 #endif
 
-/* Definitions inherit this: whoever defines a function of the driver exports it. */
+/* Definitions inherit this visibility, so a file that defines a function of the driver exports it. */
 #pragma GCC visibility push(default)
-/* First: cudaVDPAU.h names its types without including it. */
+/* Included first: cudaVDPAU.h uses its types without including it. */
 #include <vdpau/vdpau.h>
 
 #include <cuda.h>

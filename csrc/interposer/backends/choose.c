@@ -34,16 +34,17 @@ bool gs_backend_choose(uint32_t *backend, const char **why)
     } else if (strcmp(wanted, "swap") == 0) {
         *backend = GPUSHARE_BACKEND_SWAP;
         if (!can_swap)
-            *why = "the driver has no virtual memory management, which backend swap needs";
+            *why = "the driver has no virtual memory management, which the backend swap needs";
     } else if (strcmp(wanted, "managed") == 0) {
         *backend = GPUSHARE_BACKEND_MANAGED;
         if (!may_manage)
-            *why = "backend managed was asked for, but GPUSHARE_FORBID_MANAGED=1 rules it out";
+            *why = "the backend managed is disabled by GPUSHARE_FORBID_MANAGED=1";
         else if (!can_manage)
-            *why = "the device cannot migrate managed memory on demand, which backend managed needs";
+            *why = "the device cannot migrate managed memory on demand, which the backend managed needs";
     } else if (strcmp(wanted, "plain") != 0) {
-        gs_say("GPUSHARE_BACKEND=%s is no backend: use auto, swap, managed or plain; running without sharing", wanted);
-        *why = "GPUSHARE_BACKEND names no backend";
+        gs_say("GPUSHARE_BACKEND=%s is not a backend; running without sharing. Use auto, swap, managed or plain",
+               wanted);
+        *why = "GPUSHARE_BACKEND is not a backend";
         return false;
     }
     if (*why != NULL) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The `managed` backend: the driver's managed memory, moved in bulk by prefetching rather than fault by fault. The old
- * holder is evicted before the new one is prefetched, since the driver's own choice of victims evicts what it is about
- * to need. Where the driver has to choose all the same, it is told what each piece is for:
+ * The `managed` backend: the driver's managed memory, moved in bulk by prefetching instead of fault by fault. The
+ * process that had the GPU is evicted before the next one is prefetched, because the driver would choose to evict what
+ * is needed next. For cases where the driver has to choose nevertheless, each piece has advice:
  *
  *     resident    prefers the device
- *     swapped     prefers the host, and nobody is mapped to it
- *     far         prefers the host, and the device is mapped to it: it is used over the bus where it is, instead of
- *                 faulting in and pushing out what is needed next
+ *     swapped     prefers the host, and no device is mapped to it
+ *     far         prefers the host, and the device is mapped to it: it is used over the bus, instead of faulting in
+ *                 and evicting what is needed next
  */
 #include "backends/managed.h"
 
@@ -24,13 +24,13 @@ static void unreserve(struct gs_block *block)
     GS_REAL(cuMemFree_v2)(block->base);
 }
 
-/* The one with a device ordinal: every driver that has managed memory has it. */
+/* The variant with a device ordinal, which every driver with managed memory has. */
 static CUresult prefetch(struct gs_block *block, unsigned i, CUdevice where, CUstream stream)
 {
     return GS_REAL(cuMemPrefetchAsync)(gs_piece_address(block, i), gs_piece_bytes(block, i), where, stream);
 }
 
-/* Advice changes how fast it goes, never what is read: one that the driver does not take is no failure. */
+/* Advice changes only the speed, never the contents. So it is not a failure if the driver refuses it. */
 static void advise(struct gs_block *block, unsigned i, CUmem_advise advice, CUdevice where)
 {
     GS_REAL(cuMemAdvise)(gs_piece_address(block, i), gs_piece_bytes(block, i), advice, where);
@@ -49,7 +49,7 @@ static void prefer_host(struct gs_block *block, unsigned i, CUmem_advise access)
     advise(block, i, access, block->ordinal);
 }
 
-/* Moves memory whose contents nobody needs: no byte crosses the bus where the driver knows how. */
+/* Moves memory whose contents are not needed: no bytes are copied if the driver supports that. */
 static CUresult move_empty(struct gs_block *block, unsigned i, CUmemLocation where, CUstream stream)
 {
     CUdeviceptr address = gs_piece_address(block, i);
@@ -64,7 +64,9 @@ static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
 {
     CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->ordinal};
     prefer_device(block, i);
-    /* In a stream of ours, which is waited for. In the application's, what it writes meanwhile must not be discarded.
+    /*
+     * Uses a stream of the interposer and waits for it. In the application's stream, data that it writes meanwhile
+     * could be discarded.
      */
     CUresult result =
         stream != NULL ? move_empty(block, i, device, stream) : prefetch(block, i, block->ordinal, stream);
@@ -85,7 +87,7 @@ static CUresult finish_out(struct gs_block *block, unsigned i)
     return CUDA_SUCCESS;
 }
 
-/* In a stream that nothing else waits for. */
+/* Uses a stream that no other work waits for. */
 static CUresult discard(struct gs_block *block, unsigned i)
 {
     CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST};
@@ -118,7 +120,7 @@ static void finish_in(struct gs_block *block, unsigned i)
 
 static void abort_in(struct gs_block *block, unsigned i)
 {
-    /* Where the pages are is the driver's business; they are counted as swapped still. */
+    /* The driver decides where these pages are. They still count as swapped. */
     prefer_host(block, i, block->pieces[i].far ? CU_MEM_ADVISE_SET_ACCESSED_BY : CU_MEM_ADVISE_UNSET_ACCESSED_BY);
 }
 

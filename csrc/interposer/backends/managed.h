@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The driver's managed memory, which is moved by prefetching. */
+/* The `managed` backend: managed memory, which is moved by prefetching. */
 #ifndef GPUSHARE_BACKENDS_MANAGED_H
 #define GPUSHARE_BACKENDS_MANAGED_H
 

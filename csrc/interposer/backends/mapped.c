@@ -74,7 +74,7 @@ void gs_mapped_abort_in(struct gs_block *block, unsigned i)
 
 void gs_mapped_drop(struct gs_block *block, unsigned i)
 {
-    if (block->pieces[i].handle != 0) /* also what the driver refused to unmap in a context that has failed */
+    if (block->pieces[i].handle != 0) /* also memory that the driver refused to unmap in a context that has failed */
         backend_of(block)->relinquish(block, i);
     block->pieces[i].state = GS_PIECE_EMPTY;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What backends have in common that create memory and map it when a piece comes in, and copy it to the host, unmap and
- * release it when it goes out. A backend of this kind is a gs_mapped_backend whose `of_blocks` has these functions;
- * they find the rest by it.
+ * The common part of backends that create and map memory when a piece is restored, and that copy it to the host, unmap
+ * and release it when the piece is evicted. Such a backend is a gs_mapped_backend whose `of_blocks` has these
+ * functions, and they find the other members through it.
  */
 #ifndef GPUSHARE_BACKENDS_MAPPED_H
 #define GPUSHARE_BACKENDS_MAPPED_H
@@ -12,16 +12,16 @@
 struct gs_mapped_backend {
     struct gs_backend of_blocks;
 
-    /* Creates the piece's memory and maps it wherever it is to be seen. */
+    /* Creates the piece's memory and maps it at all its addresses. */
     CUresult (*acquire)(struct gs_block *block, unsigned i);
 
-    /* The opposite. If the driver refuses, the memory is there as before. */
+    /* Unmaps and releases it. If the driver refuses, the memory stays as it was. */
     CUresult (*withdraw)(struct gs_block *block, unsigned i);
 
-    /* The same where nothing can be done about that. */
+    /* Unmaps and releases it when a failure cannot be handled. */
     void (*relinquish)(struct gs_block *block, unsigned i);
 
-    /* An address through which a copy can read and write the whole piece, until the end of the copy. */
+    /* Returns an address through which a copy can access the whole piece, until the end of the copy. */
     CUresult (*begin_copy)(struct gs_block *block, unsigned i, CUdeviceptr *address);
     void (*end_copy)(struct gs_block *block, unsigned i);
 };
@@ -35,7 +35,7 @@ void gs_mapped_finish_in(struct gs_block *block, unsigned i);
 void gs_mapped_abort_in(struct gs_block *block, unsigned i);
 void gs_mapped_drop(struct gs_block *block, unsigned i);
 
-/* The members of `of_blocks` that are the same for all of them. */
+/* The members of `of_blocks` that these backends have in common. */
 #define GS_MAPPED                                                                                                      \
     .needs_host = true, .populate = gs_mapped_populate, .start_out = gs_mapped_start_out,                              \
     .finish_out = gs_mapped_finish_out, .discard = gs_mapped_discard, .start_in = gs_mapped_start_in,                  \

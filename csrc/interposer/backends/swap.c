@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The `swap` backend: addresses are reserved once; memory is created, mapped and given access when a piece comes in,
- * and copied to the host, unmapped and released when it goes out. Copies run at the speed of the bus; addresses, and so
- * CUDA graphs, stay valid.
+ * The `swap` backend. Addresses are reserved once. When a piece is restored, memory is created, mapped and given
+ * access. When it is evicted, it is copied to the host, unmapped and released. Copies run at the speed of the bus.
+ * Addresses stay the same, so CUDA graphs stay valid.
  */
 #include "backends/swap.h"
 
@@ -16,7 +16,10 @@
 
 static CUmemAllocationProp properties_of(const struct gs_block *block)
 {
-    /* Shareable from the start: another process may ask for it (cuIpcGetMemHandle) when it is too late to change. */
+    /*
+     * Shareable from the start, because another process may ask for it later (cuIpcGetMemHandle), and then it cannot be
+     * changed.
+     */
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .requestedHandleTypes = gs_device_handle_type(block->ordinal),
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->ordinal}};
@@ -34,8 +37,8 @@ static void unreserve(struct gs_block *block)
 }
 
 /*
- * After a checkpoint the driver may not map into addresses that it reserved before: they are reserved anew. False if
- * that is not it, or if somebody else has them.
+ * After a checkpoint the driver may refuse to map into addresses that it reserved before. Reserves them again. False if
+ * that is not the cause, or if the addresses are taken.
  */
 static bool reserve_again(struct gs_block *block, unsigned mapping)
 {
@@ -48,7 +51,7 @@ static bool reserve_again(struct gs_block *block, unsigned mapping)
     return true;
 }
 
-/* If the driver refuses, the memory is there as before. */
+/* If the driver refuses, the memory stays as it was. */
 static CUresult unmap(struct gs_block *block, unsigned i)
 {
     CUresult result = GS_REAL(cuMemUnmap)(gs_piece_address(block, i), gs_piece_bytes(block, i));
@@ -90,7 +93,7 @@ static CUresult map(struct gs_block *block, unsigned i)
     return result;
 }
 
-/* It has one address, at which it can be copied. */
+/* The piece has a single address, through which it can be copied. */
 static CUresult begin_copy(struct gs_block *block, unsigned i, CUdeviceptr *address)
 {
     *address = gs_piece_address(block, i);

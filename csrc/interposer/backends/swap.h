@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory that is created and mapped as it comes, and copied, unmapped and released as it goes. */
+/* The `swap` backend: memory is created and mapped on restore, and copied, unmapped and released on eviction. */
 #ifndef GPUSHARE_BACKENDS_SWAP_H
 #define GPUSHARE_BACKENDS_SWAP_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Memory that the application manages by itself: as in the `swap` backend, but at the addresses, and with the access,
- * that the records of vmm.h say: none, one or several. What no mapping shows to its own GPU is copied through a mapping
- * that lives as long as the copy.
+ * The backend of memory that the application manages by itself. It works like `swap`, but at the addresses and with the
+ * access that vmm.h records: at none, one or several. A piece that no mapping shows to its own GPU is copied through a
+ * temporary mapping.
  */
 #include "backends/vmm.h"
 
@@ -13,7 +13,9 @@
 
 #include <stdlib.h>
 
-/* The part of the mapping that shows piece i: its address and bytes. False if it ends before. */
+/*
+ * The part of the mapping that shows piece i, as an address and bytes. False if the mapping does not reach the piece.
+ */
 static bool window(const struct gs_block *block, unsigned i, const struct gs_vmm_mapping *mapping, CUdeviceptr *address,
                    size_t *bytes)
 {
@@ -47,7 +49,7 @@ static CUresult unmap_piece(struct gs_block *block, unsigned i, const struct gs_
     return window(block, i, mapping, &address, &bytes) ? gs_reservation_unmap(address, bytes) : CUDA_SUCCESS;
 }
 
-/* Takes away all mappings before `end` in the list. */
+/* Unmaps all mappings before `end` in the list. */
 static void unmap_until(struct gs_block *block, unsigned i, const struct gs_vmm_mapping *end)
 {
     for (const struct gs_vmm_mapping *mapping = block->owner->mappings; mapping != end; mapping = mapping->next)
@@ -80,7 +82,7 @@ static void relinquish(struct gs_block *block, unsigned i)
     block->pieces[i].handle = 0;
 }
 
-/* The same of memory that is in use until it is gone: if the driver refuses, it is there as before. */
+/* Unmaps memory that may be in use. If the driver refuses, the memory stays as it was. */
 static CUresult withdraw(struct gs_block *block, unsigned i)
 {
     for (const struct gs_vmm_mapping *mapping = block->owner->mappings; mapping != NULL; mapping = mapping->next) {
@@ -106,12 +108,12 @@ static void end_scratch(struct gs_block *block, unsigned i)
     piece->scratch = 0;
 }
 
-/* An address through which a copy can read and write the whole piece. */
+/* Returns an address through which a copy can access the whole piece. */
 static CUresult begin_copy(struct gs_block *block, unsigned i, CUdeviceptr *address)
 {
     struct gs_piece *piece = &block->pieces[i];
     size_t bytes = gs_piece_bytes(block, i), shown;
-    end_scratch(block, i); /* of a copy that failed */
+    end_scratch(block, i); /* left by a copy that failed */
     for (const struct gs_vmm_mapping *mapping = block->owner->mappings; mapping != NULL; mapping = mapping->next) {
         if (!window(block, i, mapping, address, &shown) || shown < bytes)
             continue;
@@ -175,7 +177,7 @@ static CUresult apply_access(struct gs_block *block, const struct gs_vmm_mapping
 
 static CUresult reserve(struct gs_block *block)
 {
-    (void)block; /* the application reserves */
+    (void)block; /* the application reserves the addresses */
     return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The backend of blocks whose addresses the application chose (memory/vmm.h). */
+/* The backend of blocks whose addresses the application has chosen (memory/vmm.h). */
 #ifndef GPUSHARE_BACKENDS_VMM_H
 #define GPUSHARE_BACKENDS_VMM_H
 

@@ -8,13 +8,13 @@ void gs_helper_call(void);
 
 void gs_helper_prepare(void);
 
-/* Becomes readable by a call; -1 before gs_helper_prepare. */
+/* A descriptor that becomes readable when the helper is called; -1 before gs_helper_prepare. */
 int gs_helper_calls(void);
 
-/* Forgets the calls that there were. */
+/* Discards the calls so far. */
 void gs_helper_take_calls(void);
 
-/* In the child of a fork: the parent's thread is not called. */
+/* In the child of a fork: from now on, no call reaches the parent's thread. */
 void gs_helper_after_fork(void);
 
 #endif

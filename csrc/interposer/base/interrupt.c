@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 static struct sigaction application;
-static uint32_t expected;    /* a thread waits before the process is attached */
-static uint32_t interrupted; /* since gs_interrupt_take was called */
+static uint32_t expected;    /* a thread is waiting before the process is attached */
+static uint32_t interrupted; /* since the last gs_interrupt_take */
 
 /* Async-signal-safe. */
 static void interrupt(void)

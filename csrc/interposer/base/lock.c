@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The check of the locks' ranks (lock.h); compiled only where GS_LOCK_RANKS is defined. */
+/* Checks the ranks of locks (lock.h). Compiled only if GS_LOCK_RANKS is defined. */
 #include "base/lock.h"
 
 #include "base/say.h"
@@ -12,7 +12,7 @@ static const char *const names[] = {
 #undef NAME
 };
 
-/* One that the thread holds, and where it took it. */
+/* A lock that the thread holds, and where it took the lock. */
 struct held {
     const void *lock;
     enum gs_rank rank;
@@ -42,7 +42,7 @@ static struct held *find(const void *lock)
     return i < thread.count ? &thread.locks[i] : NULL;
 }
 
-/* The thread is going to wait for the lock. */
+/* The thread is about to wait for the lock. */
 static void check(enum gs_rank rank, const char *place)
 {
     const struct held *other = highest();
@@ -145,7 +145,7 @@ void gs_cond_timedwait_at(pthread_cond_t *cond, struct gs_mutex *mutex, const st
     add(mutex, mutex->rank, place);
 }
 
-/* --- Locks of readers and writers --- */
+/* --- Reader-writer locks --- */
 
 void gs_rwlock_rdlock_at(struct gs_rwlock *rwlock, const char *place)
 {

@@ -2,18 +2,18 @@
 /*
  * The locks of the interposer, and the order in which a thread takes them.
  *
- * A thread waits for a lock only if its rank is higher than that of each lock that the thread holds. Hence no threads
- * can wait for each other's locks in a circle. ordering.md says what each lock protects, and why it comes where
- * it does.
+ * A thread may wait for a lock only if its rank is higher than that of each lock that the thread holds. Therefore
+ * threads cannot deadlock. docs/contributing/ordering.md explains what each lock protects, and the reasons for its
+ * rank.
  *
- * A build with LOCK_RANKS=1, and each build with a sanitizer, checks this. A thread that takes a lock out of order, or
- * releases one that it does not hold, ends the process with a line that names the locks and where they were taken. In
- * any other build, a lock is a pthread mutex, and to take it is the call of pthread_mutex_lock and nothing else. Where
- * ranks are checked, so are the figures of devices (devices.h).
+ * A build with LOCK_RANKS=1, and each build with a sanitizer, checks this. If a thread takes a lock out of order, or
+ * releases a lock that it does not hold, the process prints the locks and where they were taken, and ends. In any other
+ * build, a lock is a pthread mutex, and taking it is one call of pthread_mutex_lock. Builds that check ranks also check
+ * the figures of devices (devices.h).
  *
- * A function whose name ends in _locked is called with its lock held. It holds the lock all the time, unless its
- * comment says that the lock is given up: then whatever the caller found under the lock may be gone afterwards, unless
- * something else keeps it.
+ * A function whose name ends in _locked is called with its lock held. It keeps the lock, unless its comment says that
+ * it releases the lock. In that case, whatever the caller found under the lock may no longer exist, unless something
+ * else keeps it.
  */
 #ifndef GPUSHARE_BASE_LOCK_H
 #define GPUSHARE_BASE_LOCK_H
@@ -21,7 +21,7 @@
 #include <pthread.h>
 #include <time.h>
 
-/* In the order in which they are taken, with their names in the source. No lock has the rank of another. */
+/* The locks in the order in which they are taken, with their names in the source. No two locks have the same rank. */
 #define GS_RANKS(RANK)                                                                                                 \
     /* Held while the thread waits for the driver's start, or for the scheduler. */                                    \
     RANK(PLACEMENT, "placement.lock")                                                                                  \
@@ -105,7 +105,7 @@ void gs_rwlock_after_fork(struct gs_rwlock *rwlock);
 #define GS_MUTEX(of_rank) {.mutex = PTHREAD_MUTEX_INITIALIZER}
 #define GS_RWLOCK(of_rank) {.rwlock = PTHREAD_RWLOCK_INITIALIZER}
 
-/* The thread is going to wait for others: of the locks, it holds that one and those before it at most. */
+/* The thread is about to wait for other threads. It may hold this lock and those before it, but no others. */
 static inline void gs_lock_waits(enum gs_rank rank)
 {
     (void)rank;
@@ -116,7 +116,7 @@ static inline void gs_mutex_lock(struct gs_mutex *mutex)
     pthread_mutex_lock(&mutex->mutex);
 }
 
-/* 0: the thread has it. As it does not wait, it may hold any other lock. */
+/* 0: the thread has the lock. Because this does not wait, the thread may hold any other lock. */
 static inline int gs_mutex_trylock(struct gs_mutex *mutex)
 {
     return pthread_mutex_trylock(&mutex->mutex);
@@ -132,13 +132,13 @@ static inline void gs_mutex_destroy(struct gs_mutex *mutex)
     pthread_mutex_destroy(&mutex->mutex);
 }
 
-/* In the child of a fork: nobody holds it, whichever thread of the parent did. */
+/* In the child of a fork: makes the mutex free, even if a thread of the parent held it. */
 static inline void gs_mutex_after_fork(struct gs_mutex *mutex)
 {
     pthread_mutex_init(&mutex->mutex, NULL);
 }
 
-/* Releases the mutex and takes it again. Of the others, the thread holds vmm.lock and those before it at most. */
+/* Releases the mutex and takes it again. Of the other locks, the thread may hold vmm.lock and those before it. */
 static inline void gs_cond_wait(pthread_cond_t *cond, struct gs_mutex *mutex)
 {
     pthread_cond_wait(cond, &mutex->mutex);

@@ -20,7 +20,7 @@ struct gs_map {
 /* The key must not be in the map yet. */
 void gs_map_insert(struct gs_map *map, struct gs_node *node);
 
-/* Takes the node with this key out of the map and returns it, or NULL. */
+/* Removes the node with this key from the map and returns it, or NULL. */
 struct gs_node *gs_map_remove(struct gs_map *map, uint64_t key);
 
 /* The node with the greatest key that is not above `key`, or NULL. */

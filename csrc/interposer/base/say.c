@@ -18,7 +18,10 @@ static void write_line(const char *format, va_list arguments)
     if (length > sizeof(line) - 2)
         length = sizeof(line) - 2;
     line[length++] = '\n';
-    /* One write, so that lines of several threads do not mix; nothing can be done if it fails. */
+    /*
+     * One write, so that lines of several threads do not mix. A failure is ignored, because nothing can be done about
+     * it.
+     */
     ssize_t ignored = write(STDERR_FILENO, line, length);
     (void)ignored;
 }

@@ -3,8 +3,8 @@
 #define GPUSHARE_BASE_SAY_H
 
 /*
- * Writes one line for the user to standard error, "gpushare: ...". For what changes how the user's program runs, and
- * for nothing else: a notebook shows it under the cell. With GPUSHARE_LOG=debug, gs_debug lines appear as well.
+ * Prints one line for the user to standard error, "gpushare: ...". Use it only for what changes how the user's program
+ * runs: a notebook shows the line under the cell. gs_debug prints only if GPUSHARE_LOG=debug is set.
  */
 void gs_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void gs_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -8,7 +8,7 @@
 static struct {
     int attachment; /* enum gs_attachment */
     const char *why_not;
-    bool fork_unreported; /* this is the child of a process that had used CUDA, and nobody was told */
+    bool fork_unreported; /* this is the child of a process that had used CUDA, and the user was not told */
     uint32_t contended;
     uint64_t cap;
 } session;

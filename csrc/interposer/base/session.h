@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What this process is to the scheduler, as far as every part of the interposer asks. The client writes it, and
- * nothing here waits or takes a lock.
+ * The state of this process towards the scheduler, as far as the whole interposer needs it. The client writes it. No
+ * function here waits or takes a lock.
  */
 #ifndef GPUSHARE_BASE_SESSION_H
 #define GPUSHARE_BASE_SESSION_H
@@ -13,19 +13,22 @@ enum gs_attachment { GS_NOT_ATTACHED_YET, GS_ATTACHED, GS_OUT_OF_THE_WAY };
 
 enum gs_attachment gs_session_attachment(void);
 
-/* Memory is managed by us: true from a successful attach on, also while the scheduler is away. */
+/*
+ * Whether the interposer manages this process's memory: true after a successful attach, also while there is no
+ * scheduler.
+ */
 bool gs_session_attached(void);
 
 /* Why this process is not attached, or NULL. */
 const char *gs_session_why_not(void);
 
-/* Before a call that a program begins to use CUDA with: in a forked child, where CUDA does not work, says so once. */
+/* Called when a program begins to use CUDA. In a forked child, where CUDA does not work, prints that once. */
 void gs_session_report_fork(void);
 
-/* How many other groups wait for the GPU, as last heard. */
+/* How many other groups are waiting for the GPU, as last reported by the scheduler. */
 uint32_t gs_session_contended(void);
 
-/* Bytes that the process may hold on each GPU; 0: no limit of its own. */
+/* The bytes that the process may hold on each GPU; 0: it has no limit of its own. */
 uint64_t gs_session_cap(void);
 
 /* --- For the client. --- */

@@ -18,17 +18,17 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* The hibernator that we run has so long before it is left to itself. */
+/* How long the process waits for the hibernator that it has started. */
 static const uint64_t longest_wake = 120 * GS_SECOND;
 static const uint64_t shortest_wake_retry = 1 * GS_SECOND;
 static const uint64_t longest_wake_retry = 60 * GS_SECOND;
 
 static struct {
     uint64_t patience;
-    uint64_t parks; /* how often the process was parked when it was to be woken last */
-    uint64_t gap;   /* between two attempts to wake it */
-    uint64_t since; /* one is under way since then; 0: none */
-    bool said;      /* that it cannot be woken */
+    uint64_t parks; /* how often the process had been parked at the last attempt */
+    uint64_t gap;   /* between two attempts */
+    uint64_t since; /* when the current attempt began, or 0 */
+    bool said;      /* the failure was printed */
 } alone;
 
 void gs_alone_set_patience(uint64_t patience)
@@ -36,25 +36,25 @@ void gs_alone_set_patience(uint64_t patience)
     alone.patience = patience;
 }
 
-/* Who waits goes on waiting, or is told that nothing comes of it. */
+/* Threads that wait for memory continue to wait, or fail if the wait takes too long. */
 static void lack_room_locked(void)
 {
     if (gs_attach_is_refused()) {
         if (gs_lease_tell_waiters_locked())
             gs_say(
                 "the GPU has no room for this process's data, and the scheduler refused the process: %s. The call "
-                "waits "
-                "until there is room or a scheduler accepts the process; interrupt it to stop waiting. Nothing is lost",
+                "waits until there is room or a scheduler accepts the process. Interrupt it to stop waiting. No data "
+                "is lost",
                 gs_attach_refusal());
     } else if (gs_now_ns() - gs_channel_away_since() >= alone.patience) {
-        gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
-               "lost: run the cell again when the Jupyter server or `gpushare scheduler` is back",
+        gs_say("no scheduler answers on %s, and this process's data does not fit on the GPU. No data is lost. Run the "
+               "cell again when the Jupyter server or `gpushare scheduler` is running",
                gs_attach_path());
         gs_lease_fail_waiters_locked(CUDA_ERROR_OUT_OF_MEMORY);
     } else if (gs_lease_tell_waiters_locked()) {
         uint64_t waited = gs_now_ns() - gs_channel_away_since();
-        gs_say("no scheduler answers on %s for %u s, and there is no room on the GPU for this process's memory: it "
-               "waits for either, for another %u s at most",
+        gs_say("no scheduler has answered on %s for %u s, and this process's data does not fit on the GPU. Waiting for "
+               "a scheduler or for free GPU memory, for up to %u s",
                gs_attach_path(), (unsigned)(waited / GS_SECOND), (unsigned)((alone.patience - waited) / GS_SECOND));
     }
 }
@@ -85,7 +85,7 @@ void gs_alone_wake(void)
     if (state == GS_HIBERNATOR_RUNS && now - alone.since < longest_wake)
         return;
     if (state == GS_HIBERNATOR_RUNS)
-        snprintf(text, sizeof(text), "the driver does not answer");
+        snprintf(text, sizeof(text), "the driver does not respond");
     alone.since = 0;
     if (state == GS_HIBERNATOR_DONE) {
         gs_debug("woken without a scheduler");
@@ -98,15 +98,13 @@ void gs_alone_wake(void)
         return;
     alone.said = true;
     if (gs_attach_is_refused())
-        gs_say("this process is hibernated, cannot wake up by itself (%s), and the scheduler on %s refused it: %s. "
-               "Nothing is lost. It keeps trying",
+        gs_say("this process is hibernated and cannot wake by itself (%s), and the scheduler on %s refused it: %s. "
+               "No data is lost, and the process keeps trying",
                text, gs_attach_path(), gs_attach_refusal());
     else
-        gs_say(
-            "no scheduler answers on %s, and this process, which is hibernated, cannot be woken without one (%s); "
-            "nothing is lost: it goes on when the Jupyter server or `gpushare scheduler` is back, and tries again by "
-            "itself",
-            gs_attach_path(), text);
+        gs_say("no scheduler answers on %s, and this hibernated process cannot wake without one (%s). No data is lost. "
+               "The process keeps trying, and continues when the Jupyter server or `gpushare scheduler` is running",
+               gs_attach_path(), text);
 }
 
 bool gs_alone_is_waking(void)

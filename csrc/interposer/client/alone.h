@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What this process does by itself while no scheduler answers. For the helper thread. */
+/* What the helper thread does on its own while no scheduler answers. */
 #ifndef GPUSHARE_CLIENT_ALONE_H
 #define GPUSHARE_CLIENT_ALONE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The time (ns) without an answer from a scheduler after which a wait for room fails. */
+/* Sets how long (ns) a thread waits for memory without an answer from a scheduler before the wait fails. */
 void gs_alone_set_patience(uint64_t patience);
 
-/* Answers what a scheduler that stays away does not. */
+/* Moves memory to the GPU without a scheduler, for threads that have waited long enough for one. */
 void gs_alone_go_on(void);
 
-/* No scheduler wakes us: runs the hibernator, which is under way from one call to the next. */
+/* Wakes this process without a scheduler: starts the hibernator, or checks on the one that was started earlier. */
 void gs_alone_wake(void);
 bool gs_alone_is_waking(void);
 

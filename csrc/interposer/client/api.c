@@ -50,7 +50,7 @@ int gpushare_oversubscribe(int on, const char **why)
     struct gs_slot *called;
     bool done = false;
     if (reason == NULL && gs_awake_enter(&called) != CUDA_SUCCESS) {
-        reason = "this process is hibernated, and was not woken for it";
+        reason = "this process is hibernated and was not woken for this request";
     } else if (reason == NULL) {
         done = gs_memory_oversubscribe(on != 0, &reason);
         gs_awake_leave(called);
@@ -80,7 +80,7 @@ const char *gpushare_group(void)
     const char *group = gs_attach_group();
     if (*group != '\0')
         return group;
-    /* Before the first cuInit; the environment is what it will be read from. */
+    /* Before the first cuInit, the name is read from the environment, as cuInit will read it. */
     group = getenv("GPUSHARE_GROUP");
     return group != NULL ? group : "";
 }
@@ -132,7 +132,7 @@ static int64_t receive_reply(int fd, const struct gpushare_header *header, char 
     return (int64_t)body;
 }
 
-/* While others wait to be accepted, it waits with them. */
+/* If the scheduler's queue of connections is full, waits as other clients do. */
 static int connect_in_time(const char *path, uint64_t deadline)
 {
     useconds_t pause = 10000, longest = 200000;
@@ -163,7 +163,7 @@ int64_t gpushare_control(const char *request, char *reply, size_t size)
         result = transfer(fd, (char *)&header, sizeof(header), true, deadline);
     if (result == 0)
         result = transfer(fd, (char *)request, length, true, deadline);
-    /* A scheduler that refuses us says so before it closes. */
+    /* A scheduler that refuses a connection sends the reason before it closes. */
     if (result == 0 || result == -EPIPE)
         result = transfer(fd, (char *)&header, sizeof(header), false, deadline);
     if (result == 0)

@@ -31,30 +31,37 @@
 #include <unistd.h>
 
 static const uint64_t greeting_patience = 2 * GS_SECOND;
-/* A socket that takes connections and says nothing is kept for a scheduler that is being started, or replaced. */
+/*
+ * For a socket that accepts connections but sends nothing: systemd keeps it for a scheduler that is starting or being
+ * replaced.
+ */
 static const uint64_t first_greeting_patience = 10 * GS_SECOND;
 static const uint64_t longest_retry = 1 * GS_SECOND;
-/* How long the first cuInit waits for a scheduler that is being started or taken over, and for its welcome. */
+/* How long the first cuInit waits for a scheduler that is starting or being replaced, and for its welcome. */
 static const uint64_t first_patience = 2 * GS_SECOND;
-/* Our server may be about to write the ticket without which the scheduler does not know us. */
+/* The Jupyter server may be about to write the ticket that the scheduler requires. */
 static const uint64_t ticket_patience = 10 * GS_SECOND;
-/* Between two attempts of a refused process while none of its threads waits: for its protocol, or for what it is. */
+/*
+ * The longest time between two attempts of a process that was refused (for its protocol or its user), while none of its
+ * threads waits.
+ */
 static const uint64_t longest_retry_of_foreign = 5 * GS_SECOND;
 static const uint64_t longest_retry_of_refused = 30 * GS_SECOND;
 
 static struct {
     char path[GS_ATTACH_PATH];
     struct gpushare_hello hello;
-    bool expected;         /* a scheduler is, or is to come */
-    bool awaited;          /* a thread waits for it */
-    enum gs_ticket ticket; /* what was presented last */
-    bool refused;          /* the last scheduler that answered refused us: for this reason; read without a lock */
+    bool expected;         /* a scheduler is running or expected */
+    bool awaited;          /* a thread is waiting for a scheduler */
+    enum gs_ticket ticket; /* the result of presenting the ticket last */
+    /* the last scheduler that answered refused this process; `refusal` has the reason; read without a lock */
+    bool refused;
     uint32_t refusal_code;
     bool refusal_said;
     char refusal[sizeof(((struct gpushare_refused *)NULL)->text) + 1];
 } attach;
 
-/* A socket's folder is there once a scheduler was, and for one that is to come. */
+/* The folder of the socket exists if a scheduler has run there, or is expected. */
 static bool is_expected(const char *path)
 {
     char folder[sizeof(attach.path)];
@@ -126,7 +133,7 @@ static void note_refusal(uint32_t code, const char *text, size_t size)
     snprintf(attach.refusal, sizeof(attach.refusal), "%.*s", (int)size, text);
 }
 
-/* Our ticket is not there yet, or is not known yet. */
+/* The process has no ticket yet, or the scheduler does not know it yet. */
 static bool awaits_ticket(void)
 {
     return attach.refusal_code == EACCES && (attach.ticket == GS_TICKET_MISSING || attach.ticket == GS_TICKET_SENT);
@@ -134,7 +141,7 @@ static bool awaits_ticket(void)
 
 uint64_t gs_attach_patience(int problem)
 {
-    /* EAGAIN: there is a scheduler, and a crowd that waits to be accepted. */
+    /* EAGAIN: there is a scheduler, and its queue of connections is full. */
     return first_patience + (problem == EAGAIN ? first_greeting_patience : 0);
 }
 
@@ -147,7 +154,7 @@ static enum gs_greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpu
 {
     *problem = EPIPE;
     bool first = !(attach.hello.flags & GPUSHARE_HELLO_REATTACH);
-    /* In cuInit, a scheduler that is expected is not waited for. */
+    /* In cuInit, the process does not wait for an expected scheduler: the first context waits. */
     bool patient = first && (attach.awaited || !attach.expected);
     uint64_t deadline = gs_now_ns() + (patient ? first_greeting_patience : greeting_patience);
     for (;;) {
@@ -167,7 +174,7 @@ static enum gs_greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpu
         enum gs_frame frame;
         do
             frame = gs_next_frame(inbox, &header, &body);
-        while (frame == GS_FRAME_WHOLE && header.type == GPUSHARE_PLACED); /* it goes on as it was placed */
+        while (frame == GS_FRAME_WHOLE && header.type == GPUSHARE_PLACED); /* the process keeps the GPUs that it has */
         if (frame == GS_FRAME_NONE)
             continue;
         if (frame == GS_FRAME_BAD || !gs_messages_is_sound(&header))
@@ -229,7 +236,7 @@ enum gs_greeting gs_attach_greet(int *problem)
     size_t size = attach.hello.flags & GPUSHARE_HELLO_REATTACH ? gs_placement_restated(&place) : 0;
     if (size != 0)
         gs_send(fd, GPUSHARE_PLACE, &place, size);
-    /* If the send fails, the scheduler may have said why before it closed. */
+    /* If the send fails, the scheduler may have sent the reason before it closed the connection. */
     gs_send(fd, GPUSHARE_HELLO, &message, sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0]));
     enum gs_greeting greeting = await_welcome(fd, inbox, &welcome, problem);
     if (greeting != GS_GREETED) {
@@ -239,7 +246,7 @@ enum gs_greeting gs_attach_greet(int *problem)
     }
     gs_host_offer(welcome.pool ? inbox->descriptor : -1, welcome.slot);
     if (welcome.pool)
-        inbox->descriptor = -1; /* it has been taken over */
+        inbox->descriptor = -1; /* the pool's descriptor was taken over */
     gs_meter_restart();
     gs_mutex_lock(&gs_client_lock);
     gs_channel_open_locked(fd, !(attach.hello.flags & GPUSHARE_HELLO_REATTACH));
@@ -254,7 +261,7 @@ enum gs_greeting gs_attach_greet(int *problem)
     gs_waking_forget_question_locked();
     if (gs_waking_sleepers_locked() != 0 ||
         (gs_waking_state_locked() != GS_WAKING_AWAKE && gs_lease_waiters_locked() != 0))
-        gs_waits_wake(); /* who asks this one */
+        gs_waits_wake(); /* wakes threads that request something from this scheduler */
     gs_growth_ask_again_locked();
     gs_lease_reattach_locked();
     gs_mutex_unlock(&gs_client_lock);
@@ -266,13 +273,13 @@ void gs_attach_say_refusal(void)
     if (attach.refusal_said)
         return;
     attach.refusal_said = true;
-    gs_say(
-        "the scheduler refused this process: %s. The process keeps its data, goes on without the scheduler, and keeps "
-        "trying to connect",
-        attach.refusal);
+    gs_say("the scheduler refused this process: %s. The process keeps its data, continues without the scheduler, and "
+           "keeps "
+           "trying to connect",
+           attach.refusal);
 }
 
-/* Another scheduler may come, a ticket may be renewed, and a quota be raised. */
+/* A later attempt can succeed: another scheduler may start, the ticket may be renewed, or a quota may be raised. */
 static void try_again_after_refusal(void)
 {
     bool patient = awaits_ticket() && gs_now_ns() - gs_channel_away_since() < ticket_patience;
@@ -292,7 +299,7 @@ void gs_attach_reconnect(void)
     switch (gs_attach_greet(&problem)) {
     case GS_GREETED:
         gs_debug("attached to the scheduler again");
-        gs_messages_handle(); /* that came along with the welcome */
+        gs_messages_handle(); /* messages that arrived together with WELCOME */
         break;
     case GS_REFUSED:
         try_again_after_refusal();

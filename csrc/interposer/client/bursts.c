@@ -20,12 +20,12 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* An end that the server saw is believed if nothing is submitted for this long after it. */
+/* An end that the server reported counts if nothing is submitted for this long after it. */
 static const uint64_t end_check_delay = 2 * GS_MILLISECOND;
-/* And if nothing is in flight any more, which is looked at so often. */
+/* It also requires that nothing is in flight, which is checked at this interval. */
 static const uint64_t end_check_interval = 20 * GS_MILLISECOND;
 
-/* Under the client's lock. */
+/* Guarded by the client's lock. */
 static struct {
     uint64_t at, passes;
     bool draining;
@@ -94,7 +94,9 @@ void gs_bursts_step_quiet(uint64_t now)
     gs_mutex_unlock(&gs_client_lock);
 }
 
-/* A thread that waits for what is in flight submits nothing, and yet the burst goes on: the check waits, too. */
+/*
+ * A thread that is waiting for work in flight submits nothing, although the burst continues. So the check waits, too.
+ */
 void gs_bursts_step_end_check(uint64_t now)
 {
     gs_mutex_lock(&gs_client_lock);

@@ -12,20 +12,24 @@
 #include <unistd.h>
 
 static const uint64_t shortest_retry = 20 * GS_MILLISECOND;
-/* One that comes and goes within this time has not come back: it may fall over at what we ask of it. */
+/*
+ * A scheduler that exits within this time after it accepted this process does not count as stable: something that this
+ * process sends may crash it.
+ */
 static const uint64_t stable_after = 2 * GS_SECOND;
-/* A program that allocates and frees all the time states no more often than this what it holds. */
+/* The shortest time between two usage reports of a program that allocates and frees continually. */
 static const uint64_t usage_gap = 5 * GS_MILLISECOND;
 
 static struct {
-    int socket;  /* -1 while the scheduler is away */
-    bool broken; /* a frame was lost: nothing more is sent over this connection */
+    int socket;  /* -1 while there is no scheduler */
+    bool broken; /* a frame was lost, so nothing more is sent over this connection */
     struct gs_outbox outbox;
-    struct gpushare_usage usages[GPUSHARE_MAX_GPUS]; /* to be stated at this time, or with the next message */
+    /* when to report the usages, unless another message is sent earlier */
+    struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
     unsigned usage_count;
     uint64_t usage_at;
     uint64_t serial;
-    /* The helper's own. */
+    /* Only for the helper thread. */
     uint64_t attached_at, away_since, retry_at, retry_gap;
 } channel = {.socket = -1};
 
@@ -69,14 +73,17 @@ void gs_channel_break_locked(void)
         shutdown(channel.socket, SHUT_RDWR);
 }
 
-/* A frame could not be sent, so no later one may be. Attaching again states everything that matters. */
+/*
+ * One frame could not be sent, so no later frame may be sent either. The next attachment reports everything that
+ * matters.
+ */
 static void break_connection_locked(void)
 {
     channel.broken = true;
-    shutdown(channel.socket, SHUT_RDWR); /* the helper sees the end */
+    shutdown(channel.socket, SHUT_RDWR); /* the helper sees the end of the connection */
 }
 
-/* Never waits for the scheduler. What the socket does not take at once, the helper sends later. */
+/* Never waits for the scheduler. The helper later sends what the socket does not accept at once. */
 static void post_frame(enum gpushare_type type, const void *body, size_t size)
 {
     if (channel.socket < 0 || channel.broken)
@@ -98,14 +105,14 @@ static void send_usages(void)
     channel.usage_at = gs_now_ns() + usage_gap;
 }
 
-/* Of each GPU, the last statement counts. */
+/* Only the last report of each GPU is kept. */
 static void hold_usage(const struct gpushare_usage *usage)
 {
     unsigned i = 0;
     while (i < channel.usage_count && memcmp(channel.usages[i].gpu, usage->gpu, sizeof(usage->gpu)) != 0)
         i++;
     if (i == GPUSHARE_MAX_GPUS) {
-        send_usages(); /* a wake has renamed one */
+        send_usages(); /* a wake has changed the UUID of a GPU */
         i = 0;
     }
     channel.usages[i] = *usage;
@@ -143,7 +150,7 @@ void gs_channel_report_usage(const struct gpushare_usage *usage)
     gs_mutex_lock(&gs_client_lock);
     bool first = channel.usage_count == 0;
     hold_usage(usage);
-    /* What the helper states, the scheduler may be waiting for. */
+    /* The scheduler may be waiting for a report of the helper. */
     if (is_helper || gs_now_ns() >= channel.usage_at)
         send_usages();
     else if (first)
@@ -208,7 +215,7 @@ void gs_channel_reopen_at_once_locked(void)
 
 void gs_channel_after_fork(void)
 {
-    /* The parent's connection is not ours to keep: the scheduler must see its end when the parent dies. */
+    /* The child closes the parent's connection: the scheduler must see its end when the parent dies. */
     if (channel.socket >= 0)
         close(channel.socket);
     channel.socket = -1;

@@ -36,26 +36,28 @@
 
 static const uint64_t shortest_retry = 20 * GS_MILLISECOND;
 static const uint64_t longest_retry = 1 * GS_SECOND;
-/* Limits in seconds: for a wait, and for a starting process that looks for a scheduler. */
+/* Time limits in seconds: for a wait, and for the search for a scheduler when a process starts. */
 static const uint64_t default_patience = 300;
-/* A process that starts reports after this time that it waits for a scheduler; between two attempts it pauses. */
+/* How long a starting process waits for a scheduler before it prints a message, and the pause between two attempts. */
 static const uint64_t said_after = 2 * GS_SECOND;
 static const uint64_t longest_pause = GS_SECOND / 2;
 /* Milliseconds: see gs_lease_set_capture_patience. */
 static const uint64_t default_capture_patience = 30000;
 
 static struct {
-    struct gs_mutex start_lock; /* during the attempt in cuInit */
-    struct gs_mutex await_lock; /* of the thread that waits for a scheduler before its first context */
-    bool begun;                 /* the environment was read, and sharing is wanted */
+    struct gs_mutex start_lock; /* held during the attempt in cuInit */
+    struct gs_mutex await_lock; /* held by the thread that waits for a scheduler before its first context */
+    bool begun;                 /* the environment was read, and sharing is enabled */
     uint64_t patience;
     void (*forked)(void);
 } client = {.start_lock = GS_MUTEX(GS_RANK_START), .await_lock = GS_MUTEX(GS_RANK_AWAIT)};
 
 static void in_forked_child(void)
 {
-    /* CUDA does not work in the child of a process that has used it. However long the child lives, what is the parent's
-       ends with the parent. */
+    /*
+     * CUDA does not work in the child of a process that has used it. The child must not keep the parent's connection,
+     * pool or files open when the parent ends.
+     */
     gs_channel_after_fork();
     gs_helper_after_fork();
     gs_mutex_after_fork(&gs_client_lock);
@@ -77,7 +79,7 @@ static uint64_t number_from_environment(const char *name, const char *of, uint64
     errno = 0;
     uint64_t value = strtoull(text, &end, 10);
     if (errno != 0 || *end != '\0' || *text == '-') {
-        gs_say("%s=%s is not a number of %s; it is ignored", name, text, of);
+        gs_say("ignored %s=%s: it is not a number of %s", name, text, of);
         return otherwise;
     }
     return value;
@@ -98,8 +100,7 @@ static bool read_environment(void)
     }
     if (strlen(path) >= GS_ATTACH_PATH) {
         gs_say("the path of the scheduler's socket has %zu bytes, but a socket's path can have at most %d: %s; running "
-               "without "
-               "sharing. Set GPUSHARE_SOCKET to a shorter path",
+               "without sharing. Set GPUSHARE_SOCKET to a shorter path",
                strlen(path), GS_ATTACH_PATH - 1, path);
         gs_session_step_aside("GPUSHARE_SOCKET is too long");
         return false;
@@ -121,7 +122,7 @@ static bool read_environment(void)
     return true;
 }
 
-/* From here on, this process's memory is managed, and a thread of its own serves it. */
+/* From here on, this process's memory is managed, and its helper thread runs. */
 static void join(void)
 {
     static bool at_exit;
@@ -134,14 +135,17 @@ static void join(void)
             at_exit = atexit(gs_waking_at_exit) == 0;
         return;
     }
-    gs_say("no thread could be started; running without sharing");
+    gs_say("could not start the thread that serves this process; running without sharing. Check `ulimit -u`");
     gs_lease_set_gate_locked(GS_GATE_PLAIN);
     if (gs_channel_is_open())
         gs_channel_close_locked();
-    gs_session_step_aside("no thread could be started");
+    gs_session_step_aside("its thread could not be started");
 }
 
-/* As one that had a lease when its scheduler went: it keeps its own books, and states them to the next one. */
+/*
+ * Continues as if the scheduler had exited while this process held a lease. The process keeps its own accounts and
+ * reports them to the next scheduler.
+ */
 static void go_on_alone(void)
 {
     gs_attach_again();
@@ -151,7 +155,7 @@ static void go_on_alone(void)
     join();
 }
 
-/* One attempt. True: the process has joined, now or as soon as it can; else *problem says why there was no answer. */
+/* Tries once to attach. True: the process has joined, or will as soon as it can. Otherwise *problem has the error. */
 static bool attach_once(uint64_t since, int *problem)
 {
     uint64_t waited = 0;
@@ -169,21 +173,23 @@ static bool attach_once(uint64_t since, int *problem)
     case GS_UNREACHABLE:
         if (*problem != EACCES)
             return false;
-        gs_say("the socket %s belongs to another user; running without sharing", gs_attach_path());
+        gs_say("the socket %s belongs to another user; running without sharing. Set GPUSHARE_SOCKET to a socket of "
+               "your own",
+               gs_attach_path());
         gs_session_step_aside("the socket belongs to another user");
         return true;
     }
     return false;
 }
 
-/* No scheduler has ever been there: one may be about to make its folder. */
+/* There has never been a scheduler here. Waits a little, in case one is about to create its folder. */
 static void attach_or_step_aside(void)
 {
     uint64_t since = gs_now_ns();
     for (int problem = 0; !attach_once(since, &problem); usleep(20000)) {
         if (gs_now_ns() - since < gs_attach_patience(problem))
             continue;
-        gs_say("no scheduler answers on %s (%s); running without sharing. `gpushare doctor` says more",
+        gs_say("no scheduler answers on %s (%s); running without sharing. Run `gpushare doctor` to find the cause",
                gs_attach_path(), strerror(problem));
         gs_session_step_aside("no scheduler answered");
         return;
@@ -239,12 +245,12 @@ void gs_client_start(const struct gs_client_watch *watch)
         if (!gs_attach_is_expected())
             attach_or_step_aside();
         else
-            attach_once(gs_now_ns(), &problem); /* else the first context waits */
+            attach_once(gs_now_ns(), &problem); /* if it fails, the first context waits */
     }
     gs_mutex_unlock(&client.start_lock);
 }
 
-/* Sleeps until a signal interrupts, for `patience` (ns) at most. */
+/* Sleeps until a signal arrives, for up to `patience` (ns). */
 static void pause_start(uint64_t patience)
 {
     struct pollfd called = {.fd = gs_helper_calls(), .events = POLLIN};
@@ -261,7 +267,7 @@ CUresult gs_client_await_scheduler(void)
     uint64_t cancels = gs_waits_cancels(), pause = shortest_retry;
     gs_interrupt_watch();
     gs_mutex_lock(&client.await_lock);
-    /* A thread in cuInit may be about to attach. It does not keep the lock for as long as a wait may take. */
+    /* A thread in cuInit may be about to attach. It holds the lock only briefly. */
     gs_mutex_lock(&client.start_lock);
     gs_mutex_unlock(&client.start_lock);
     uint64_t since = gs_now_ns();
@@ -279,15 +285,16 @@ CUresult gs_client_await_scheduler(void)
             break;
         }
         if (waited >= client.patience) {
-            gs_say("no scheduler answered on %s for %u s (%s); this process goes on without one, and joins when one "
-                   "answers. `gpushare doctor` says more",
+            gs_say("no scheduler answered on %s for %u s (%s). This process continues without a scheduler, and "
+                   "connects as "
+                   "soon as one answers. Run `gpushare doctor` to find the cause",
                    gs_attach_path(), (unsigned)(waited / GS_SECOND), strerror(problem));
             go_on_alone();
             break;
         }
         if (!said && waited >= said_after) {
             said = true;
-            gs_say("waiting for the GPU scheduler on %s (%s), for %u s at most; interrupt to stop waiting",
+            gs_say("waiting for the GPU scheduler on %s (%s) for up to %u s. Interrupt the program to stop waiting",
                    gs_attach_path(), gs_attach_is_refused() ? gs_attach_refusal() : strerror(problem),
                    (unsigned)(client.patience / GS_SECOND));
         }

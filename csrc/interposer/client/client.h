@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * This process as a client of the scheduler, as the hooks see it.
+ * This process as a client of the scheduler: the interface for the hooks.
  *
- * The helper thread (helper.h) starts with the first successful cuInit. Application threads only ever wait for a lease,
- * for their turn under one (lease.h), for more memory (growth.h), and to be woken (waking.h); all waits end when the
- * user interrupts.
+ * The helper thread (helper.h) starts with the first successful cuInit. Application threads wait for a lease or for
+ * their turn under one (lease.h), for more memory (growth.h), or until the process is awake (waking.h). An interrupt by
+ * the user ends all these waits.
  */
 #ifndef GPUSHARE_CLIENT_H
 #define GPUSHARE_CLIENT_H
 
 #include "driver.h"
 
-/* What the hooks do when the client says so. */
+/* Callbacks of the hooks. */
 struct gs_client_watch {
-    void (*lease_ends)(void); /* the helper thread is about to give the lease back, and no work is in flight */
-    void (*forked)(void);     /* in the child of a fork of a process that the client had begun to serve */
+    void (*lease_ends)(void); /* the helper thread is about to release the lease, and no work is in flight */
+    void (*forked)(void);     /* called in the forked child of a process that had begun to use the client */
 };
 
-/* Attaches to the scheduler, once; afterwards, or if that is not possible, does nothing. */
+/* Attaches to the scheduler. Does nothing if it was called before, or if attaching is not possible. */
 void gs_client_start(const struct gs_client_watch *watch);
 
 /*
- * Before the first context: waits for a scheduler that is expected and did not answer gs_client_start. Ends with
- * GS_ERROR_CANCELLED when the user interrupts. If none answers for long, this process goes on without one, and attaches
- * to the first that does.
+ * Called before the first context. Waits for a scheduler that is expected and did not answer gs_client_start. Returns
+ * GS_ERROR_CANCELLED when the user interrupts the wait. If the wait times out, this process continues without a
+ * scheduler and attaches to the first that answers.
  */
 CUresult gs_client_await_scheduler(void);
 

@@ -22,7 +22,7 @@
 
 enum { SEND_TIMEOUT_MS = 2000, MOST_TRUSTED = 16, MOST_FRAME = 4096 };
 
-/* What the environment says of the scheduler; read once, before the application's threads change the environment. */
+/* The settings from the environment. They are read once, before the application's threads change the environment. */
 static struct {
     char ticket_file[PATH_MAX];
     uid_t trusted[MOST_TRUSTED];
@@ -37,7 +37,7 @@ static void read_trusted(const char *text)
         unsigned long uid = strtoul(rest, &end, 10);
         bool number = end != rest && *rest != '-' && errno == 0 && uid < UINT32_MAX;
         if (!number || (*end != '\0' && *end != ',') || settings.trusted_count == MOST_TRUSTED) {
-            gs_say("GPUSHARE_SCHEDULER_UID=%s is no list of up to %d uids with commas between; it is ignored", text,
+            gs_say("ignored GPUSHARE_SCHEDULER_UID=%s: it is not a list of at most %d uids separated by commas", text,
                    (int)MOST_TRUSTED);
             settings.trusted_count = 0;
             return;
@@ -56,7 +56,7 @@ static void read_settings(void)
     if (file == NULL)
         return;
     if (strlen(file) >= sizeof(settings.ticket_file))
-        gs_say("GPUSHARE_TICKET_FILE is longer than %zu bytes; it is ignored", sizeof(settings.ticket_file) - 1);
+        gs_say("ignored GPUSHARE_TICKET_FILE: the path is longer than %zu bytes", sizeof(settings.ticket_file) - 1);
     else
         memcpy(settings.ticket_file, file, strlen(file) + 1);
 }
@@ -146,7 +146,7 @@ static size_t frame_length(const struct gs_outbox *outbox, size_t at)
     return header.length;
 }
 
-/* What has been sent makes room for what is to come. */
+/* Moves the unsent bytes to the start of the outbox. */
 static void compact(struct gs_outbox *outbox)
 {
     memmove(outbox->bytes, outbox->bytes + outbox->begin, outbox->end - outbox->begin);
@@ -155,7 +155,7 @@ static void compact(struct gs_outbox *outbox)
     outbox->begin = 0;
 }
 
-/* True if an earlier USAGE of the same GPU, not sent yet, says this one instead. */
+/* Replaces an unsent USAGE of the same GPU with this one. False if there is none. */
 static bool supersede(struct gs_outbox *outbox, const void *usage)
 {
     for (size_t at = outbox->usages; at < outbox->end; at += frame_length(outbox, at)) {
@@ -204,11 +204,11 @@ bool gs_post(int fd, struct gs_outbox *outbox, uint16_t type, const void *body, 
     return gs_flush(fd, outbox) && keep_frame(outbox, type, body, size) && gs_flush(fd, outbox);
 }
 
-/* Reads the file's first line. NULL: it can be used; else what is wrong with it. */
+/* Reads the file's first line. Returns NULL if the ticket can be used, and otherwise the reason why not. */
 static const char *read_ticket(int file, char *ticket, size_t size)
 {
     struct stat found;
-    /* glibc has exported fstat since 2.33 only. */
+    /* glibc exports fstat only since version 2.33. */
     if (syscall(SYS_fstat, file, &found) != 0)
         return strerror(errno);
     if (!S_ISREG(found.st_mode))
@@ -216,15 +216,15 @@ static const char *read_ticket(int file, char *ticket, size_t size)
     if (found.st_uid != geteuid())
         return "it belongs to another user";
     if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        return "it is open to others; its mode has to be 0600";
+        return "other users can access it; its mode has to be 0600";
     ssize_t length = read(file, ticket, size);
     if (length < 0)
         return strerror(errno);
     if ((size_t)length == size)
-        return "it holds no ticket";
+        return "it contains no ticket";
     ticket[length] = '\0';
     ticket[strcspn(ticket, "\n")] = '\0';
-    return *ticket == '\0' ? "it holds no ticket" : NULL;
+    return *ticket == '\0' ? "it contains no ticket" : NULL;
 }
 
 enum gs_ticket gs_present_ticket(int fd)
@@ -232,7 +232,7 @@ enum gs_ticket gs_present_ticket(int fd)
     if (*settings.ticket_file == '\0')
         return GS_TICKET_NONE;
     struct gpushare_ticket message = {.ticket = ""};
-    /* Neither through a link of another's, nor waiting for who writes into a pipe. */
+    /* Does not follow a link that another user made, and does not block on a FIFO. */
     int file = open(settings.ticket_file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     if (file < 0 && errno == ENOENT)
         return GS_TICKET_MISSING;
@@ -241,12 +241,12 @@ enum gs_ticket gs_present_ticket(int fd)
         wrong = read_ticket(file, message.ticket, sizeof(message.ticket));
         close(file);
     }
-    /* A process that keeps trying to connect reports each reason once. */
+    /* A process that keeps trying to connect prints each reason once. */
     static const char *reported;
     const char *before = __atomic_exchange_n(&reported, wrong, __ATOMIC_RELAXED);
     if (wrong != NULL) {
         if (wrong != before)
-            gs_say("the ticket %s cannot be used: %s; restart the kernel, which gets a new one", settings.ticket_file,
+            gs_say("the ticket %s cannot be used: %s. Restart the kernel to get a new ticket", settings.ticket_file,
                    wrong);
         return GS_TICKET_BAD;
     }
@@ -262,7 +262,7 @@ void gs_inbox_clear(struct gs_inbox *inbox)
     inbox->used = inbox->taken = 0;
 }
 
-/* Descriptors that nobody asked for are not kept. */
+/* Closes received descriptors that this process did not request. */
 static void keep_descriptor(struct msghdr *message, struct gs_inbox *inbox)
 {
     for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control != NULL; control = CMSG_NXTHDR(message, control)) {

@@ -22,16 +22,17 @@
 #include <unistd.h>
 
 /*
- * Restores that fail one after the other, without bringing in more, before the calls that wait for them fail. The
- * scheduler leaves up to a second between two. What the driver has free may be about to change; other errors hardly.
+ * How many consecutive restores may fail without progress before the calls that wait for them fail. The scheduler waits
+ * for up to a second between two. More attempts are allowed when the driver has no free memory, because that may change
+ * soon.
  */
 enum { MOST_FAILED_RESTORES = 8, MOST_RESTORES_WITHOUT_MEMORY = 16 };
 
 static struct {
-    unsigned failed_restores; /* one after the other */
-    uint64_t most_restored;   /* bytes that were resident after the best of them */
+    unsigned failed_restores; /* consecutive failures */
+    uint64_t most_restored;   /* the most bytes that were resident after one of them */
     uint64_t prepare;
-    bool prepare_waits; /* for a context */
+    bool prepare_waits; /* the first context does not exist yet */
 } grants;
 
 static void open_gate(void *lease)
@@ -65,7 +66,7 @@ static bool lacks_descriptors(void)
     return copy < 0 && errno == EMFILE;
 }
 
-/* Why the restore failed; also whether it is one too many of those that did, one after the other. */
+/* Returns why the restore failed. *last: too many consecutive restores have failed. */
 static CUresult count_failed_restore(const struct gpushare_moved *moved, unsigned devices, bool *last)
 {
     CUresult failure = CUDA_ERROR_OUT_OF_MEMORY;
@@ -84,15 +85,15 @@ static CUresult count_failed_restore(const struct gpushare_moved *moved, unsigne
     return failure;
 }
 
-/* Nothing is lost: what has not come in stays in host memory, and the next call asks for a lease again. */
+/* No data is lost: what was not restored stays in host memory, and the next call requests a lease again. */
 static void give_restore_up_locked(CUresult failure)
 {
     const char *name = NULL;
     if (GS_REAL(cuGetErrorName)(failure, &name) != CUDA_SUCCESS || name == NULL)
         name = "CUDA error";
     gs_say(
-        "this process's data could not be moved back to the GPU in %u attempts (%s, %d)%s; the CUDA calls that waited "
-        "for it fail. Nothing is lost: the data stays in host memory, and the next call tries again",
+        "could not restore this process's data to the GPU in %u attempts (%s, %d)%s. The CUDA calls that were waiting "
+        "for it fail. No data is lost: it stays in host memory, and the next call tries again",
         grants.failed_restores, name, (int)failure,
         lacks_descriptors() ? ", because the process has no file descriptors left (`ulimit -n`)" : "");
     grants.failed_restores = 0;
@@ -105,7 +106,7 @@ void gs_grants_grant(const struct gpushare_lease *grant)
     gs_mutex_lock(&gs_client_lock);
     bool stale = gs_lease_is_held_locked(), asleep = gs_waking_state_locked() != GS_WAKING_AWAKE;
     if (asleep)
-        gs_lease_send_released_locked(lease, GPUSHARE_CAUSE_FAILED); /* no thread has asked for it */
+        gs_lease_send_released_locked(lease, GPUSHARE_CAUSE_FAILED); /* no thread has requested the lease */
     gs_mutex_unlock(&gs_client_lock);
     if (stale || asleep)
         return;
@@ -119,12 +120,12 @@ void gs_grants_grant(const struct gpushare_lease *grant)
     if (restored == GS_RESTORED)
         grants.failed_restores = 0;
     gs_mutex_lock(&gs_client_lock);
-    /* If no call is waiting any more, there is nothing to try again for. */
+    /* If no call is waiting any more, there is no reason to try again. */
     last = failed && (last || gs_lease_waiters_locked() == 0);
     for (unsigned i = 0; i < devices; i++) {
         moved[i].serial = lease;
         if (last)
-            moved[i].status = GPUSHARE_MOVE_PARTIAL; /* a failed one, the scheduler has tried again */
+            moved[i].status = GPUSHARE_MOVE_PARTIAL; /* the scheduler retries a failed restore */
         gs_channel_send(GPUSHARE_RESTORED, &moved[i], sizeof(moved[i]));
     }
     if (restored == GS_RESTORE_ENDED) {
@@ -135,7 +136,7 @@ void gs_grants_grant(const struct gpushare_lease *grant)
         grants.failed_restores = 0;
         gs_lease_send_last_released_locked(lease, GPUSHARE_CAUSE_RELEASE);
     } else if (failed) {
-        gs_lease_keep_request_locked(); /* the scheduler queues us again */
+        gs_lease_keep_request_locked(); /* the scheduler queues this process again */
     } else if (gs_moving_is_revoked(lease)) {
         gs_lease_give_up_locked(GPUSHARE_CAUSE_REVOKE);
     }
@@ -159,8 +160,8 @@ static void let_one_submit(void *lease)
 }
 
 /*
- * The group's lease is given back, and what still runs of it may wait for what this process has yet to submit. Its
- * memory stays until all have given the lease back, so a submission under it finds what it needs.
+ * The group's lease is being released, and running work of another process may wait for what this process has yet to
+ * submit. The memory of each process stays until all have released the lease, so a submission finds what it needs.
  */
 void gs_grants_step(const struct gpushare_lease *step)
 {
@@ -175,7 +176,7 @@ void gs_grants_step(const struct gpushare_lease *step)
     if (waits) {
         struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
         unsigned devices;
-        /* What was allocated while the gate was shut has no memory yet. */
+        /* Memory that was allocated while the gate was shut has no backing yet. */
         gs_moving_restore(GS_MOVE_IN, lease, moved, &devices, let_one_submit, &lease);
         gs_devices_report();
     }
@@ -197,7 +198,7 @@ void gs_grants_evict(const struct gpushare_evict *evict)
     gs_mutex_unlock(&gs_client_lock);
 }
 
-/* Others that wait as this process does may be served with what it has in part. */
+/* Evicts what was restored, so that another waiting process may use that room. */
 static void give_room_back(void)
 {
     struct gpushare_moved moved;

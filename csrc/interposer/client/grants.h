@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The scheduler's orders about memory: to bring it to the GPU for a lease, to take it away, and to have host memory
- * ready. For the helper thread.
+ * Carries out the scheduler's orders about memory: restore it for a lease, evict it, and prepare host memory. For the
+ * helper thread.
  */
 #ifndef GPUSHARE_CLIENT_GRANTS_H
 #define GPUSHARE_CLIENT_GRANTS_H
@@ -17,13 +17,12 @@ void gs_grants_step(const struct gpushare_lease *step);
 void gs_grants_evict(const struct gpushare_evict *evict);
 void gs_grants_prepare_bytes(const struct gpushare_prepare *prepare);
 
-/* Pages are locked in a context: before there is one, there is nothing to move either. */
+/*
+ * Prepares host memory as last ordered. Page-locking needs a context; before the first one, there is nothing to move.
+ */
 void gs_grants_prepare(void);
 
-/*
- * Brings all memory to the GPU without a scheduler, for which there may be no room: lack_locked is called then,
- * under the client's lock.
- */
+/* Restores all memory without a scheduler. If the GPU has no room, calls lack_locked under the client's lock. */
 void gs_grants_restore_alone(void (*lack_locked)(void));
 
 #endif

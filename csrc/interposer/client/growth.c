@@ -71,14 +71,16 @@ void gs_growth_answered(const struct gpushare_grown *grown)
         growth->answered = true;
         found = true;
     }
-    /* Shut before the caller hands out addresses that have no memory behind them, and before REVOKE, which may follow
-       at once, gives the release another cause. */
+    /*
+     * Shuts the gate before the caller hands out addresses that have no memory yet. It must also happen before REVOKE,
+     * which may follow at once and would give the release another cause.
+     */
     if (found && grown->status == GPUSHARE_GROWTH_SWAPPED)
         gs_lease_give_up_locked(GPUSHARE_CAUSE_GROWTH);
     gs_waits_wake();
     gs_mutex_unlock(&gs_client_lock);
     if (!found)
-        gs_devices_report(); /* a wait that was cancelled: give the promise back */
+        gs_devices_report(); /* that wait was cancelled: the promise is returned */
 }
 
 bool gs_growth_is_wanted_locked(void)

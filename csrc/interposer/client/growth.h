@@ -16,13 +16,13 @@ CUresult gs_growth_ask(const struct gpushare_usage *least, uint64_t most, bool u
 /* The scheduler's answer. */
 void gs_growth_answered(const struct gpushare_grown *grown);
 
-/* Some thread waits for an answer. Under the client's lock. */
+/* Whether a thread is waiting for an answer. Called under the client's lock. */
 bool gs_growth_is_wanted_locked(void);
 
-/* Another scheduler is asked again. */
+/* Repeats all requests that are pending, for a new scheduler. */
 void gs_growth_ask_again_locked(void);
 
-/* No scheduler will answer. */
+/* Answers all pending requests itself, because no scheduler will. */
 void gs_growth_answer_alone_locked(void);
 
 #endif

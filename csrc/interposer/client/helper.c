@@ -27,21 +27,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* While somebody waits for work in flight to end, it is looked at so often. */
+/* How often work in flight is checked while a thread waits for its end. */
 static const uint64_t look_interval = GS_MILLISECOND / 5;
-/* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
+/* After this long without a scheduler, the process restores its memory by itself for a waiting thread. */
 static const uint64_t alone_after = 5 * GS_SECOND;
-/* A holder has its lease and need not wait so long to allocate. */
+/* A process that holds a lease waits only this long before it allocates by itself. */
 static const uint64_t holder_alone_after = GS_SECOND / 2;
-/* A scheduler that went while it had a process checkpointed may have left somebody behind who still does it. */
+/* If the scheduler exited while it was checkpointing this process, its hibernator may still be running. */
 static const uint64_t alone_after_unfinished = 12 * GS_SECOND;
 
-/* What there is to do for the helper, as of now. */
+/* What the helper has to do now. */
 struct duties {
     bool release, watch_quiet, check_end, reconnect, go_alone;
     bool wake_alone;
-    bool look, report; /* at what is in flight; what was had of the GPUs */
-    uint64_t patience; /* nanoseconds that it may sleep */
+    bool look, report; /* check work in flight; report GPU time */
+    uint64_t patience; /* how long (ns) the helper may sleep */
 };
 
 static uint64_t until(uint64_t time, uint64_t now)
@@ -55,13 +55,13 @@ static void shorten(uint64_t *patience, uint64_t limit)
         *patience = limit;
 }
 
-/* The driver is not to be called: all that there is to do is to see who may wake the process. */
+/* The driver must not be called. The only duty is to find out whether the process should be woken. */
 static void look_around_parked(uint64_t now, struct duties *duties)
 {
     if (gs_alone_is_waking()) {
         duties->wake_alone = true;
         shorten(&duties->patience, 20 * GS_MILLISECOND);
-        return; /* a scheduler that comes now would wake it as well */
+        return; /* a scheduler that starts now would wake the process, too */
     }
     if (gs_channel_is_open())
         return;
@@ -117,7 +117,7 @@ static struct duties look_around(uint64_t now)
     if (away && (gs_lease_waiters_locked() != 0 || gs_growth_is_wanted_locked())) {
         uint64_t alone_at = gs_channel_away_since() + (gs_lease_is_held_locked() ? holder_alone_after : alone_after);
         duties.go_alone = now >= alone_at;
-        /* Once alone, nothing more can be done until something changes; look again now and then. */
+        /* Without a scheduler, nothing more can be done until something changes, so check from time to time. */
         shorten(&duties.patience, duties.go_alone ? 100 * GS_MILLISECOND : until(alone_at, now));
     }
     gs_mutex_unlock(&gs_client_lock);
@@ -130,7 +130,7 @@ static void *help(void *unused)
     pthread_setname_np(pthread_self(), "gpushare");
     gs_channel_be_helper();
     GS_LEAVES_CAPTURES_ALONE;
-    gs_messages_handle(); /* that came along with the welcome */
+    gs_messages_handle(); /* messages that arrived together with WELCOME */
     for (;;) {
         gs_messages_await(look_around(gs_now_ns()).patience);
         uint64_t now = gs_now_ns();

@@ -25,12 +25,12 @@
 #include <stddef.h>
 #include <time.h>
 
-/* While somebody waits for work in flight to end, it is looked at so often. */
+/* The shortest interval at which work in flight is checked while a thread waits for its end. */
 static const uint64_t shortest_look = GS_MILLISECOND / 20;
-/* Who gives a lease back and takes longer than this says what it waits for. */
+/* If a release takes longer than this, the process reports what it is waiting for. */
 static const uint64_t stuck_after = 200 * GS_MILLISECOND;
 
-/* One thread that waits for a lease; lives on its stack. */
+/* A thread that is waiting for a lease; allocated on its stack. */
 struct waiter {
     struct waiter *next;
 };
@@ -42,26 +42,27 @@ static struct {
     bool held;
     bool requested;
     unsigned waiters;
-    struct waiter *first_waiter; /* in the order in which they came */
-    bool told;                   /* the waiting threads know that there is no room, and no scheduler to make some */
-    unsigned drainers;           /* threads that wait for the lease to be given back */
-    unsigned paced;              /* threads that wait under a lease until they may submit */
-    uint64_t given_back;         /* submissions, when the helper looked last */
-    uint64_t failures;           /* waits ended because the memory does not come in */
-    CUresult failure;            /* what these calls return */
+    struct waiter *first_waiter; /* in order of arrival */
+    /* the waiting threads have been told that there is no room, and no scheduler to make room */
+    bool told;
+    unsigned drainers;   /* threads that wait until the lease is released */
+    unsigned paced;      /* threads that hold a lease but have to wait before they may submit */
+    uint64_t given_back; /* submissions at the helper's last check */
+    uint64_t failures;   /* how many times waits failed because the memory could not be restored */
+    CUresult failure;    /* the result of these failed waits */
 
     enum release_step release;
     bool step;     /* one waiting thread may submit, although the gate is shut */
-    bool unserved; /* there is a lease, and none of the threads that waited for it has entered yet */
+    bool unserved; /* there is a lease, and no thread that waited for it has entered yet */
     enum gpushare_cause release_cause;
-    bool lacks_room;    /* an allocation has no room under the lease that is being given back */
-    uint64_t shortages; /* counts the allocations that had none */
-    uint64_t hopeless;  /* the last shortage for which a thread looked for room in vain */
-    bool looking;       /* a thread is looking for room */
-    uint64_t announced; /* the last shortage during a capture for which the waiting threads were woken */
+    bool lacks_room;    /* an allocation has no room under the lease that is being released */
+    uint64_t shortages; /* number of allocations without room */
+    uint64_t hopeless;  /* the last such allocation for which a thread searched for room in vain */
+    bool looking;       /* a thread is searching for room */
+    uint64_t announced; /* the last such allocation during a capture for which the waiting threads were woken */
     unsigned release_polls;
     uint64_t release_since;
-    uint64_t stuck; /* the lease of which the last STUCK was */
+    uint64_t stuck; /* the lease that the last STUCK was about */
     uint64_t capture_patience;
     void (*ends)(void);
 } lease;
@@ -76,7 +77,7 @@ void gs_lease_set_end(void (*ends)(void))
     lease.ends = ends;
 }
 
-/* --- The gate's word --- */
+/* --- The state of the gate --- */
 
 void gs_lease_set_gate_locked(enum gs_gate_state state)
 {
@@ -98,7 +99,7 @@ void gs_lease_open_gate_locked(void)
     gs_lease_set_gate_locked(gs_pace_active() ? GS_GATE_PACED : GS_GATE_OPEN);
 }
 
-/* --- What the scheduler is told --- */
+/* --- Messages to the scheduler --- */
 
 static void send_request(void)
 {
@@ -141,7 +142,7 @@ void gs_lease_keep_request_locked(void)
 void gs_lease_reattach_locked(void)
 {
     lease.stuck = 0;
-    /* What was asked of nobody, by one that waits no more, was not asked of this one. */
+    /* A request that was made while there was no scheduler has not reached this one. */
     lease.requested = false;
     if (lease.waiters != 0 && !lease.held)
         send_request();
@@ -154,15 +155,15 @@ static bool lacks_memory(enum gpushare_cause cause)
     return cause == GPUSHARE_CAUSE_GROWTH || cause == GPUSHARE_CAUSE_FAILED;
 }
 
-/* What was allocated comes with the next lease, for which this one waits for the end of a capture. */
+/* The allocation gets memory with the next lease, and this lease cannot be released before the capture ends. */
 static bool capture_lacks_room(void)
 {
     return lease.release != RELEASE_NONE && lease.lacks_room && gs_capture_open();
 }
 
 /*
- * What has no room was perhaps asked for before the capture began. Since it is open, the scheduler makes room rather
- * than wait for the lease. The lock is given up meanwhile.
+ * The memory may have been requested before the capture began. Because the capture is open, the scheduler makes room
+ * instead of waiting for the lease. The lock is released meanwhile.
  */
 static void look_for_room_locked(void)
 {
@@ -181,13 +182,13 @@ static void look_for_room_locked(void)
     gs_waits_wake();
 }
 
-/* The capture does not end before this thread goes on. */
+/* Whether this thread has to go on before the capture can end. */
 static bool waits_for_itself(void)
 {
     if (!capture_lacks_room() || lease.looking || !gs_capture_own())
         return false;
-    gs_say("memory that was allocated during a stream capture has no room on the GPU before the capture is over; end "
-           "the capture before you submit work beside it");
+    gs_say("memory that was allocated during a stream capture does not fit on the GPU before the capture ends. End "
+           "the capture before you submit other work");
     return true;
 }
 
@@ -196,7 +197,7 @@ CUresult gs_lease_acquire(bool *entered)
     CUresult result = CUDA_SUCCESS;
     *entered = false;
     bool watching = false, counted = false;
-    bool looked = false; /* for room, since it waits */
+    bool looked = false; /* for room, because the thread waits */
     struct gpushare_usage needed;
     struct timespec second = {.tv_sec = 1};
     struct gs_slot *paused = gs_awake_pause();
@@ -237,17 +238,17 @@ CUresult gs_lease_acquire(bool *entered)
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        /* In turn: the one that the others wait for may be any of them. */
+        /* Threads are served in order: any of them may submit what the others wait for. */
         if (lease.step && lease.first_waiter == &self) {
             lease.step = false;
             gs_gate_enter_shut();
             *entered = true;
             break;
         }
-        /* While a lease is being given back, the helper asks for the next one after RELEASED. */
+        /* While a lease is being released, the helper requests the next one after RELEASED. */
         if (!lease.requested && lease.release == RELEASE_NONE)
             send_request();
-        /* It was hibernated while it waits, and is woken in its turn. */
+        /* The process was hibernated while this thread was waiting, and will be woken when it is its turn. */
         bool asleep = gs_waking_state_locked() != GS_WAKING_AWAKE;
         if (asleep && counted)
             gs_waking_ask_locked(&needed);
@@ -277,7 +278,7 @@ CUresult gs_lease_acquire(bool *entered)
         link = &(*link)->next;
     *link = self.next;
     if (lease.step)
-        gs_waits_wake(); /* another is the first now */
+        gs_waits_wake(); /* another thread is the first now */
     gs_mutex_unlock(&gs_client_lock);
     result = gs_awake_resume(paused, result);
     if (result != CUDA_SUCCESS && *entered) {
@@ -305,7 +306,7 @@ CUresult gs_lease_pace(struct gs_submission *submission)
         }
         uint32_t epoch = gs_waits_epoch();
         if (!watching)
-            gs_helper_call(); /* it looks at what is in flight where this thread must not */
+            gs_helper_call(); /* the helper checks work in flight, which this thread must not do */
         gs_mutex_unlock(&gs_client_lock);
         if (!watching) {
             gs_interrupt_watch();
@@ -326,7 +327,7 @@ CUresult gs_lease_pace(struct gs_submission *submission)
 void gs_lease_give_up_locked(enum gpushare_cause cause)
 {
     bool begins = lease.release == RELEASE_NONE;
-    /* Under way for another reason, it learns that its captures cannot go on as before. */
+    /* The release had begun for another reason. Now captures cannot continue as before. */
     bool changes = !begins && lease.release != RELEASE_DRAIN && lacks_memory(cause) && !lease.lacks_room;
     lease.shortages += lacks_memory(cause);
     if (!lease.held || !(begins || changes))
@@ -335,12 +336,12 @@ void gs_lease_give_up_locked(enum gpushare_cause cause)
     if (begins)
         lease.release_since = gs_now_ns();
     if (lease.paced != 0)
-        gs_waits_wake(); /* who waits outside the gate waits for the next lease now */
+        gs_waits_wake(); /* threads outside the gate wait for the next lease from now on */
     lease.release = RELEASE_INSIDE;
     lease.release_cause = cause;
     lease.lacks_room = lacks_memory(cause);
     lease.release_polls = 0;
-    /* Else a thread that is slow to wake up would never come in, if each lease is wanted back at once. */
+    /* If each lease is revoked at once, a thread that wakes up slowly would never enter without this. */
     lease.step = begins && lease.unserved && lease.waiters != 0 && !lacks_memory(cause);
     if (cause != GPUSHARE_CAUSE_REVOKE)
         gs_quiet_ended(false);
@@ -411,7 +412,7 @@ bool gs_lease_paced_may_go_on_locked(void)
     return lease.paced != 0 && (gs_pace_in_flight(&given_back) != 0 || given_back != lease.given_back);
 }
 
-/* Who waits for work in flight is told when some of it is done, or was none. */
+/* Wakes the threads that wait for work in flight when some of it is done, or when there was none. */
 void gs_lease_look_for_paced(void)
 {
     gs_meter_look_from_helper();
@@ -487,7 +488,7 @@ void gs_lease_take_alone(void)
     lease.id = 0;
 }
 
-/* --- Its end --- */
+/* --- The end of a lease --- */
 
 void gs_lease_end_burst_locked(enum gpushare_cause cause)
 {
@@ -508,7 +509,7 @@ bool gs_lease_is_draining_locked(uint64_t id)
     return lease.held && lease.id == id && (lease.release == RELEASE_INSIDE || lease.release == RELEASE_DRAIN);
 }
 
-/* A release is somebody's wait: look often at first, since most drains are short. */
+/* Another process may be waiting for this release, so check often at first: most drains are short. */
 uint64_t gs_lease_release_pause_locked(void)
 {
     return lease.release_polls < 50 ? 0 : lease.release_polls < 200 ? GS_MILLISECOND / 20 : GS_MILLISECOND / 2;
@@ -516,13 +517,13 @@ uint64_t gs_lease_release_pause_locked(void)
 
 static void finish_release(void)
 {
-    gs_memory_drop_failed(); /* the drain has found out which */
-    gs_memory_reap();        /* nobody is to be charged for what was freed, nor is it to be moved */
+    gs_memory_drop_failed(); /* the drain has found the failed contexts */
+    gs_memory_reap();        /* freed memory must not be moved or counted */
     lease.ends();
     gs_meter_look_from_helper();
     gs_metering_send();
     gs_mutex_lock(&gs_client_lock);
-    /* A thread that gives new memory a place must be done with it: see gs_lease_reach. */
+    /* A thread that is giving memory to a new block must have finished: see gs_lease_reach. */
     if (gs_gate_empty()) {
         lease.held = false;
         lease.release = RELEASE_NONE;
@@ -552,7 +553,7 @@ static void open_until_capture_ends(void *unused)
     gs_mutex_unlock(&gs_client_lock);
 }
 
-/* What is captured may need what the same thread submits beside it: until its end the lease is used as before. */
+/* A capture may need work that its thread submits outside it. Until the capture ends, the lease is used as before. */
 static void wait_for_capture(void)
 {
     gs_mutex_lock(&gs_client_lock);
@@ -566,11 +567,11 @@ static void wait_for_capture(void)
         return;
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
     unsigned devices;
-    /* What was allocated while the gate was shut has no memory yet. */
+    /* Memory that was allocated while the gate was shut has no backing yet. */
     gs_moving_restore(GS_MOVE_IN, 0, moved, &devices, open_until_capture_ends, NULL);
 }
 
-/* The capture needs memory for which there is no room before it ends: an error ends it. */
+/* The capture needs memory that has no room before it ends. An error ends it. */
 static void fail_waiters(void)
 {
     gs_mutex_lock(&gs_client_lock);
@@ -588,7 +589,10 @@ static void shut_after_capture(void)
     gs_mutex_unlock(&gs_client_lock);
 }
 
-/* At once, and not when the helper looks again: else a thread that captures all the time would never let go. */
+/*
+ * Released at once, not at the helper's next check: otherwise a thread that captures continually would never release
+ * the lease.
+ */
 void gs_lease_capture_ended(void)
 {
     if (!gs_session_attached() || gs_capture_open())
@@ -597,7 +601,7 @@ void gs_lease_capture_ended(void)
     gs_helper_call();
 }
 
-/* Once for each lease that takes its time to be given back. */
+/* Once for each lease that takes long to release. */
 static void say_if_stuck(void)
 {
     uint64_t since = lease.release_since;
@@ -622,7 +626,7 @@ void gs_lease_step_release(void)
     bool one_goes = lease.step;
     gs_mutex_unlock(&gs_client_lock);
     if (one_goes || step == RELEASE_NONE)
-        return; /* it has yet to wake up */
+        return; /* the process has yet to wake up */
     if (step == RELEASE_CAPTURE && !(patient && gs_capture_open())) {
         shut_after_capture();
         step = RELEASE_INSIDE;

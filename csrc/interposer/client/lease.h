@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The lease: application threads that wait for it at the gate, the gate's word, and how the lease is given back. The
- * scheduler grants it (grants.h). Functions whose names end in
- * _locked are called under the client's lock.
+ * The lease: application threads that wait for it at the gate, the state of the gate, and how the lease is released.
+ * The scheduler grants leases (grants.h). Functions whose names end in _locked are called under the client's lock.
  */
 #ifndef GPUSHARE_CLIENT_LEASE_H
 #define GPUSHARE_CLIENT_LEASE_H
@@ -15,21 +14,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A capture that was begun and never ended holds a lease that is wanted back no longer than this (ns). */
+/* How long (ns) a capture that does not end can delay the release of a lease. */
 void gs_lease_set_capture_patience(uint64_t patience);
 
-/* To be called by the helper when no work is in flight, before it gives a lease back. */
+/* Sets what the helper calls before it releases a lease, when no work is in flight. */
 void gs_lease_set_end(void (*ends)(void));
 
-/* --- The gate's word --- */
+/* --- The state of the gate --- */
 
 void gs_lease_set_gate_locked(enum gs_gate_state state);
 uint32_t gs_lease_gate_state(void);
 
-/* A burst is under way. */
+/* Whether a burst is in progress. */
 bool gs_lease_gate_is_open(void);
 
-/* Open, or paced, as the scheduler wants it. */
+/* Opens the gate fully or paced, as the scheduler has ordered. */
 void gs_lease_open_gate_locked(void);
 
 /* --- For application threads; see struct gs_keeper and struct gs_promises. --- */
@@ -41,7 +40,7 @@ bool gs_lease_await_released(uint64_t patience);
 void gs_lease_give_up(enum gpushare_cause cause);
 bool gs_lease_is_held(void);
 
-/* The last of the captures that were open may be over: a lease that is wanted back is given back. */
+/* A capture has ended. If it was the last one, a lease that the scheduler has revoked is released now. */
 void gs_lease_capture_ended(void);
 
 /* --- What the scheduler has granted --- */
@@ -49,61 +48,68 @@ void gs_lease_capture_ended(void);
 bool gs_lease_is_held_locked(void);
 uint64_t gs_lease_id_locked(void);
 
-/* Everything is resident: lets submissions in, or keeps the lease idle if the thread that asked has given up. */
+/*
+ * All memory is resident. Opens the gate, or keeps the lease idle if the thread that requested it has stopped waiting.
+ */
 void gs_lease_grant_locked(uint64_t lease);
 
-/* Lets one of the threads that wait submit under that lease, though the gate is shut. */
+/* Lets one waiting thread submit under that lease, although the gate is shut. */
 void gs_lease_step_locked(uint64_t lease);
 
-/* The process goes on as if it had held a lease when its scheduler went away. */
+/* Lets the process continue as if it had held a lease when its scheduler exited. */
 void gs_lease_take_alone(void);
 
-/* --- What the scheduler is told --- */
+/* --- Messages to the scheduler --- */
 
 void gs_lease_send_last_released_locked(uint64_t lease, enum gpushare_cause cause);
 
-/* Threads that are waiting ask for the next lease. */
+/* Also requests the next lease if threads are waiting. */
 void gs_lease_send_released_locked(uint64_t lease, enum gpushare_cause cause);
 
-/* The request is to be made again; or it counts still. */
+/* The pending request is no longer valid and has to be repeated; or it is still valid. */
 void gs_lease_forget_request_locked(void);
 void gs_lease_keep_request_locked(void);
 
-/* Another scheduler is there, and was not told that a lease takes its time. */
+/* Resets what the previous scheduler was told about this lease, for a new scheduler. */
 void gs_lease_reattach_locked(void);
 
-/* --- Its end --- */
+/* --- The end of a lease --- */
 
 void gs_lease_give_up_locked(enum gpushare_cause cause);
 
-/* The burst is over, the lease stays: the next submission opens the gate again by itself. */
+/* Ends the burst but keeps the lease: the next submission opens the gate again by itself. */
 void gs_lease_end_burst_locked(enum gpushare_cause cause);
 
-/* It is being given back; also: and waits for threads inside, or for the GPU. */
+/*
+ * Whether the lease is being released; and whether the release of this lease waits for threads inside, or for the GPU.
+ */
 bool gs_lease_is_ending_locked(void);
 bool gs_lease_is_draining_locked(uint64_t lease);
 
 /* How long the helper may sleep (ns) before it calls gs_lease_step_release. */
 uint64_t gs_lease_release_pause_locked(void);
 
-/* Waits for the threads inside, then for the GPU. An open capture postpones both: synchronising would break it. */
+/*
+ * Continues a release: waits for the threads inside, then for the GPU. An open capture delays both, because
+ * synchronising would invalidate it.
+ */
 void gs_lease_step_release(void);
 
-/* --- Those that wait --- */
+/* --- Waiting threads --- */
 
 unsigned gs_lease_waiters_locked(void);
 
-/* Threads that wait under a lease until they may submit. */
+/* The number of threads that hold a lease but have to wait before they may submit. */
 unsigned gs_lease_paced_locked(void);
 
-/* Of these: what they wait for is in flight, or has changed; and looks at it. */
+/* Whether such threads are waiting for work that is in flight or that has changed; and the check for its end. */
 bool gs_lease_paced_may_go_on_locked(void);
 void gs_lease_look_for_paced(void);
 
-/* Ends the waits for a lease that are under way. */
+/* Ends all current waits for a lease with this error. */
 void gs_lease_fail_waiters_locked(CUresult failure);
 
-/* True once for the threads that are waiting now, so that the reason is printed once. */
+/* Returns true once for the threads that are waiting now, so that the reason is printed once. */
 bool gs_lease_tell_waiters_locked(void);
 
 #endif

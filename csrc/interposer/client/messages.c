@@ -26,7 +26,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A frame that arrived during a move and has to wait for its end. */
+/* A frame that arrived during a move and is deferred until the move ends. */
 struct deferred_frame {
     struct gpushare_header header;
     char body[512];
@@ -49,7 +49,7 @@ static void cancel_waits(void)
     gs_mutex_lock(&gs_client_lock);
     gs_waits_cancel_locked();
     gs_lease_forget_request_locked();
-    gs_waking_forget_question_locked(); /* the scheduler may have given the wait up, too: the next call asks again */
+    gs_waking_forget_question_locked(); /* the scheduler may also have cancelled the wait; the next call asks again */
     gs_waits_wake();
     gs_mutex_unlock(&gs_client_lock);
 }
@@ -65,7 +65,7 @@ static void set_pace(const struct gpushare_pace *pace)
     gs_mutex_unlock(&gs_client_lock);
 }
 
-/* Bytes that the body of a type has, or -1 for a type that a scheduler does not send. */
+/* The size of the body of a message type, or -1 for a type that a scheduler does not send. */
 static int body_size(uint16_t type)
 {
     switch (type) {
@@ -109,7 +109,7 @@ bool gs_messages_is_sound(const struct gpushare_header *header)
     return body_size(header->type) == (int)(header->length - sizeof(*header));
 }
 
-/* All but what moves memory itself, or must not meet a move. */
+/* True for all messages except those that move memory or must not interrupt a move. */
 static bool may_interrupt_a_move(uint16_t type)
 {
     return type != GPUSHARE_GRANT && type != GPUSHARE_EVICT && type != GPUSHARE_STEP && type != GPUSHARE_PARK;
@@ -165,7 +165,10 @@ static void dispatch(uint16_t type, const void *body)
     }
 }
 
-/* The scheduler is gone (or talks nonsense): a lease that is held stays, waiters go on waiting, nobody is paced. */
+/*
+ * The scheduler has exited, or has sent invalid messages. The process keeps its lease, threads keep waiting, and pacing
+ * ends.
+ */
 static void lose_connection(void)
 {
     set_pace(NULL);
@@ -193,7 +196,7 @@ static void take_deferred(void)
     }
 }
 
-/* Takes frames out of the inbox; while a move is under way (`moving`), those that can wait are put aside in order. */
+/* Takes frames out of the inbox. During a move (`moving`), frames that can wait are deferred in order. */
 static void take_frames(bool moving)
 {
     struct gpushare_header header;
@@ -203,7 +206,7 @@ static void take_frames(bool moving)
         if (frame == GS_FRAME_NONE)
             return;
         if (frame == GS_FRAME_BAD || !gs_messages_is_sound(&header)) {
-            gs_say("the scheduler sent a malformed message (type %u, %u bytes); connecting again", header.type,
+            gs_say("the scheduler sent a malformed message (type %u, %u bytes); reconnecting", header.type,
                    header.length);
             lose_connection();
             return;
@@ -214,7 +217,7 @@ static void take_frames(bool moving)
             memcpy(slot->body, body, header.length - sizeof(header));
             continue;
         }
-        /* A handler may move memory and so read more frames into the inbox: give it a copy. */
+        /* A handler may move memory and so read more frames into the inbox. It gets a copy of the body. */
         char copy[512];
         memcpy(copy, body, header.length - sizeof(header));
         dispatch(header.type, copy);
@@ -228,7 +231,7 @@ void gs_messages_handle(void)
     take_frames(false);
 }
 
-/* Until a message comes, there is room for one of ours, somebody calls, or the time is over. */
+/* Sleeps until a message arrives, the socket can send again, a thread calls the helper, or the time is over. */
 static bool sleep_until_called(uint64_t nanoseconds)
 {
     struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / GS_SECOND), .tv_nsec = (long)(nanoseconds % GS_SECOND)};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The scheduler's messages, in order. Those that must not meet a move wait for its end; the others are handled between
- * two of its pieces. For the helper thread.
+ * Handles the scheduler's messages, in order. Messages that must not interrupt a move are deferred until it ends. All
+ * others are handled between two pieces of the move. For the helper thread.
  */
 #ifndef GPUSHARE_CLIENT_MESSAGES_H
 #define GPUSHARE_CLIENT_MESSAGES_H
@@ -12,19 +12,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What has arrived; the greeting reads it, too. */
+/* The received bytes. The code that waits for WELCOME reads them, too. */
 struct gs_inbox *gs_messages_inbox(void);
 
-/* Whether schedulers send messages of this type, and the body has the right size for it. */
+/* Whether a scheduler may send this type of message, and the body has the right size. */
 bool gs_messages_is_sound(const struct gpushare_header *header);
 
-/* Handles what is in the inbox already. */
+/* Handles the messages that have been received already. */
 void gs_messages_handle(void);
 
-/* Sleeps until a message arrives, a thread rings, or the time (ns) is over, and handles the messages. */
+/* Sleeps until a message arrives, a thread calls the helper, or the time (ns) is over. Then handles the messages. */
 void gs_messages_await(uint64_t nanoseconds);
 
-/* An interrupt has come: cancels all waits. */
+/* Handles an interrupt: cancels all waits. */
 void gs_messages_take_interrupt(void);
 
 /* For struct gs_moves. */

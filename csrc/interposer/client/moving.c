@@ -11,8 +11,8 @@
 static struct {
     enum gs_move move;
     uint64_t lease;
-    uint64_t revoked;                              /* the lease that the last REVOKE named */
-    struct gpushare_room rooms[GPUSHARE_MAX_GPUS]; /* of the lease that the last ROOM named */
+    uint64_t revoked;                              /* the lease in the last REVOKE */
+    struct gpushare_room rooms[GPUSHARE_MAX_GPUS]; /* for the lease in the last ROOM */
     unsigned room_count;
 } moving;
 

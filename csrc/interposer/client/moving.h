@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which move of memory is under way, for which grant, and how much of the GPU that grant has. The helper thread's. */
+/* The move that is in progress: for which grant, and how much GPU memory that grant has. For the helper thread. */
 #ifndef GPUSHARE_CLIENT_MOVING_H
 #define GPUSHARE_CLIENT_MOVING_H
 
@@ -12,27 +12,27 @@
 enum gs_move {
     GS_MOVE_NONE,
     GS_MOVE_OUT,
-    GS_MOVE_BACK, /* what had come in goes again: it was not enough */
+    GS_MOVE_BACK, /* evict again what was restored, because the room was not enough */
     GS_MOVE_IN,
-    GS_MOVE_IN_FILLING /* room is still being made; the grant may be taken back meanwhile */
+    GS_MOVE_IN_FILLING /* room is still being made, and the grant may be withdrawn meanwhile */
 };
 
-/* gs_mover_restore, for the grant of that lease. */
+/* Calls gs_mover_restore for the grant of that lease. */
 enum gs_restored gs_moving_restore(enum gs_move move, uint64_t lease, struct gpushare_moved results[GPUSHARE_MAX_GPUS],
                                    unsigned *devices, void (*open)(void *), void *argument);
 
-/* gs_mover_evict. */
+/* Calls gs_mover_evict. */
 void gs_moving_evict(enum gs_move move, const uint8_t gpu[16], uint64_t bytes, struct gpushare_moved *result);
 
-/* False: the scheduler has withdrawn the move that is under way, or is gone. */
+/* False: the scheduler has withdrawn the move, or has exited. */
 bool gs_moving_may_go_on(void);
 
-/* The last ROOM and REVOKE that have come, and may have come before their grant was looked at. */
+/* Records the last ROOM and REVOKE. They may arrive before their grant is handled. */
 void gs_moving_set_room(const struct gpushare_room *room);
 void gs_moving_revoke(uint64_t lease);
 bool gs_moving_is_revoked(uint64_t lease);
 
-/* They were of a scheduler that is gone. */
+/* Discards ROOM and REVOKE of a scheduler that has exited. */
 void gs_moving_forget(void);
 
 /* For struct gs_moves. */

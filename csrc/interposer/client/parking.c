@@ -22,12 +22,15 @@
 #include <stddef.h>
 #include <unistd.h>
 
-/* Threads that are in the driver for longer than this, or work that is not done then, keep a process from parking. */
+/* If a thread stays in the driver for longer than this, or work does not end, the process does not park. */
 static const uint64_t parking_patience = 100 * GS_MILLISECOND;
-/* A thread that is between two calls of one operation comes to the driver again within this. */
+/* How long to wait for a thread that is between two driver calls of one operation. */
 static const uint64_t parking_pause = 10 * GS_MILLISECOND;
 
-/* Something of ours is under way. Threads that wait for a lease, or to enter the driver, can wait parked. */
+/*
+ * Whether the helper is busy with something. Threads that wait for a lease, or to call the driver, do not prevent
+ * parking.
+ */
 static bool is_busy_locked(void)
 {
     return gs_lease_is_held_locked() || gs_lease_paced_locked() != 0 || gs_growth_is_wanted_locked() ||
@@ -52,7 +55,7 @@ static bool await_drained(uint64_t end)
     return true;
 }
 
-/* The second gate is shut: waits until nothing of this process is in the driver. */
+/* The second gate is shut. Waits until no thread of this process is in the driver. */
 static enum gpushare_parking park(struct gpushare_usage *needed)
 {
     uint64_t end = gs_now_ns() + parking_patience;
@@ -78,14 +81,14 @@ static enum gpushare_parking park(struct gpushare_usage *needed)
 void gs_parking_be_awake(const uint8_t *from, const uint8_t *to)
 {
     uint8_t left[16], found[16];
-    /* The scheduler that had it moved may have ended before it said so. */
+    /* The scheduler that moved the process may have exited before it reported the new GPU. */
     bool untold = from == NULL && gs_device_find_moved(left, found);
     gs_hibernate_restored(untold ? left : from, untold ? found : to);
     if (untold || from != NULL)
         gs_placement_moved(untold ? left : from, untold ? found : to);
     gs_mutex_lock(&gs_client_lock);
     gs_waking_wake_locked();
-    /* The one that is there has it on the other GPU: it is told by another HELLO. */
+    /* The current scheduler still has the old GPU, so another HELLO reports the new one. */
     if (untold)
         gs_channel_break_locked();
     gs_mutex_unlock(&gs_client_lock);
@@ -98,7 +101,7 @@ void gs_parking_park(const struct gpushare_park *order)
     struct gpushare_parked parked = {.serial = order->serial};
     parked.status = gs_capture_open() ? GPUSHARE_PARKING_CAPTURE : GPUSHARE_PARKING_BUSY;
     gs_hibernate_needs(&parked.needs);
-    /* Of one that is not awake it is known since it was parked. */
+    /* For a process that is not awake, the GPUs are known from when it was parked. */
     gs_devices_see(&parked.seen);
     if (gs_waking_is_awake() && !is_busy()) {
         gs_mutex_lock(&gs_client_lock);
@@ -117,7 +120,7 @@ void gs_parking_park(const struct gpushare_park *order)
         gs_waking_wake_locked();
     }
     gs_waking_parked_by_locked(order->serial);
-    /* First: the scheduler may not want a process hibernated that somebody waits for. */
+    /* Checked first: the scheduler may not want to hibernate a process that has waiting threads. */
     if (gs_waking_state_locked() != GS_WAKING_AWAKE && gs_waking_sleepers_locked() != 0)
         gs_waking_ask_locked(&parked.needs);
     gs_channel_send(GPUSHARE_PARKED, &parked, sizeof(parked));
@@ -137,7 +140,7 @@ void gs_parking_hibernated(const struct gpushare_hibernated *hibernated)
 void gs_parking_awake(const struct gpushare_awake *awake)
 {
     gs_mutex_lock(&gs_client_lock);
-    /* That it is awake is true whoever asked; it is told no second time where it is now. */
+    /* The process is awake, whichever scheduler reported it. It does not repeat where its data is. */
     bool woken = gs_waking_state_locked() != GS_WAKING_AWAKE && awake->status == 0;
     if (!woken && gs_waking_failed_locked(awake->serial, (CUresult)awake->status)) {
         if (gs_waking_sleepers_locked() != 0 || gs_lease_waiters_locked() != 0)

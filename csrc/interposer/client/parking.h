@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Being parked and woken by the scheduler. For the helper thread. */
+/* The scheduler parks and wakes this process. For the helper thread. */
 #ifndef GPUSHARE_CLIENT_PARKING_H
 #define GPUSHARE_CLIENT_PARKING_H
 
@@ -12,8 +12,8 @@ void gs_parking_hibernated(const struct gpushare_hibernated *hibernated);
 void gs_parking_awake(const struct gpushare_awake *awake);
 
 /*
- * The driver may be called again: first by this thread, which sees to what the checkpoint may have changed. What was on
- * the GPU `from` is on `to` now; NULL: as far as is known, it is where it was.
+ * The driver may be called again. The helper calls it first, to repair what the checkpoint may have changed. What was
+ * on the GPU `from` is on `to` now; NULL means that it is on the same GPU as far as is known.
  */
 void gs_parking_be_awake(const uint8_t *from, const uint8_t *to);
 

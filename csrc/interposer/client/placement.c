@@ -22,7 +22,7 @@
 
 #define VISIBLE "CUDA_VISIBLE_DEVICES"
 
-/* As long as the first cuInit waits for a scheduler that is being started. */
+/* How long the first cuInit waits for a scheduler that is starting. */
 static const uint64_t patience = 2000 * GS_MILLISECOND;
 
 enum { MOST = GPUSHARE_MAX_PLACES, LIST_ROOM = MOST * GS_UUID_TEXT };
@@ -30,12 +30,12 @@ enum { MOST = GPUSHARE_MAX_PLACES, LIST_ROOM = MOST * GS_UUID_TEXT };
 static struct {
     struct gs_mutex lock;
     bool done;
-    bool changed; /* VISIBLE is ours, and was `before` (NULL: unset) */
+    bool changed; /* VISIBLE has our value; its value was `before` (NULL: unset) */
     char *before;
-    struct gs_place order; /* gpu_count 0: nobody was asked */
+    struct gs_place order; /* gpu_count is 0 if no scheduler was asked */
 } placement = {.lock = GS_MUTEX(GS_RANK_PLACEMENT)};
 
-/* Some of the machine's devices, in an order: their places in the machine's list. */
+/* Some of the machine's devices in order, as indexes into the machine's list. */
 struct choice {
     unsigned count;
     unsigned at[MOST];
@@ -51,7 +51,7 @@ static bool has(const struct choice *choice, unsigned at)
 
 /* --- Lists of devices --- */
 
-/* The next entry of a list, which is advanced behind it. False at the end. */
+/* Returns the next entry of a list, and advances the list past it. False at the end. */
 static bool next_entry(const char **list, char entry[GS_UUID_TEXT])
 {
     const char *at = *list + strspn(*list, " ");
@@ -74,7 +74,7 @@ static bool is_number(const char *entry, unsigned *number)
     return *end == '\0' && value < 4096;
 }
 
-/* Whether a list names some device by its number. */
+/* Whether a list contains the number of a device. */
 static bool has_numbers(const char *list)
 {
     char entry[GS_UUID_TEXT];
@@ -94,7 +94,9 @@ static bool is_named(const struct gs_unit *unit, const char *entry)
     return length > 4 && (strncasecmp(unit->text, entry, length) == 0 || strncasecmp(unit->whole, entry, length) == 0);
 }
 
-/* The devices that a list names, as CUDA reads it: up to the first entry that names none. A GPU stands for its slices.
+/*
+ * The devices that a list names. As in CUDA, the list ends at the first entry that names no device. A GPU with slices
+ * stands for its slices.
  */
 static struct choice read_list(const char *list, const struct gs_unit *units, unsigned count)
 {
@@ -120,7 +122,7 @@ static void append(char *list, const char *entry)
     snprintf(list + used, LIST_ROOM - used, "%s%s", used != 0 ? "," : "", entry);
 }
 
-/* CUDA has one slice at most in a process, and no GPU beside it. */
+/* CUDA uses at most one slice in a process, and no GPU in addition to it. */
 static void write_list(const struct choice *order, const struct gs_unit *units, char *list)
 {
     for (unsigned i = 0; i < order->count; i++)
@@ -128,7 +130,7 @@ static void write_list(const struct choice *order, const struct gs_unit *units, 
             append(list, units[order->at[i]].text);
 }
 
-/* --- Asking --- */
+/* --- Asking the scheduler --- */
 
 enum answer {
     ANSWERED,
@@ -136,7 +138,10 @@ enum answer {
     NEVER /* asking again would change nothing */
 };
 
-/* The scheduler may be too busy, or about to get our ticket. HELLO reports what will not change. */
+/*
+ * The scheduler may be overloaded, or about to receive the ticket. Errors that will not go away are reported with
+ * HELLO.
+ */
 static enum answer refusal(uint32_t code, enum gs_ticket ticket)
 {
     bool awaited = code == EACCES && (ticket == GS_TICKET_MISSING || ticket == GS_TICKET_SENT);
@@ -187,7 +192,7 @@ static enum answer ask_once(const char *path, const struct gs_place *place, uint
     enum answer answer = NEVER;
     enum gs_ticket ticket = gs_present_ticket(fd);
     if (ticket != GS_TICKET_BAD) {
-        /* If the send fails, the scheduler may have said why before it closed. */
+        /* If the send fails, the scheduler may have sent the reason before it closed the connection. */
         gs_send(fd, GPUSHARE_PLACE, place, sizeof(place->place) + place->place.gpu_count * sizeof(place->gpus[0]));
         answer = await_placed(fd, ticket, deadline, placed, gpus);
     }
@@ -195,7 +200,10 @@ static enum answer ask_once(const char *path, const struct gs_place *place, uint
     return answer;
 }
 
-/* Puts `choice` into the order that is the kernel's. *known: it was before. False if no scheduler says. */
+/*
+ * Puts `choice` into the order of the Jupyter kernel. *known: the order was already known. False if no scheduler
+ * answers.
+ */
 static bool ask(struct choice *choice, const struct gs_unit *units, enum gpushare_keep keep, bool *known)
 {
     const char *path = getenv("GPUSHARE_SOCKET"), *group = getenv("GPUSHARE_GROUP");
@@ -240,14 +248,14 @@ static bool ask(struct choice *choice, const struct gs_unit *units, enum gpushar
 /* --- Choosing --- */
 
 /*
- * Which of the kernel's GPUs a program means by a number: where they were given by numbers, the one at the place of
- * that number; else the n-th. False: none of them.
+ * Which of the Jupyter kernel's GPUs a program means by a number. If the GPUs were given as numbers, it is the GPU with
+ * that number; otherwise, it is an index. False: there is no such GPU.
  */
 static bool place_of(unsigned number, const char *given, const struct choice *order, unsigned *place)
 {
     char entry[GS_UUID_TEXT];
     unsigned at = 0, other;
-    bool apart = true; /* no given number could be meant for a place */
+    bool apart = true; /* no given number could be an index */
     while (given != NULL && next_entry(&given, entry)) {
         if (is_number(entry, &other)) {
             if (other == number && at < order->count) {
@@ -274,7 +282,7 @@ static void translate(const char *list, const char *given, const struct choice *
         } else if (place_of(number, given, order, &place)) {
             append(translated, units[order->at[place]].text);
         } else {
-            gs_say(VISIBLE "=%s: this kernel has no GPU of the number %u%s%s", whole, number,
+            gs_say(VISIBLE "=%s: this kernel has no GPU with the number %u%s%s", whole, number,
                    given != NULL ? "; its GPUs are " : "", given != NULL ? given : "");
             break;
         }
@@ -294,13 +302,13 @@ static bool is_wanted(void)
            !(disable != NULL && strcmp(disable, "1") == 0);
 }
 
-/* What the driver is to be told; false: what it would be told anyway. */
+/* Writes the list for the driver. False: the driver's own list is right. */
 static bool choose(char *list)
 {
     const char *given = getenv("GPUSHARE_VISIBLE_DEVICES"), *wished = getenv(VISIBLE);
     const char *order = getenv("CUDA_DEVICE_ORDER");
     bool own = !equals(given, wished), alike, known;
-    /* By UUIDs, or none at all: there is nothing to choose. */
+    /* The list has UUIDs only, or is empty: there is nothing to choose. */
     if (!is_wanted() || (own && (wished == NULL || !has_numbers(wished))))
         return false;
     struct gs_unit *units = calloc(MOST, sizeof(*units));
@@ -310,7 +318,7 @@ static bool choose(char *list)
         choice = read_list(given, units, count);
     for (unsigned i = 0; given == NULL && i < count; i++)
         choice.at[choice.count++] = i;
-    /* CUDA numbers GPUs of several models by their speed, which NVML does not tell. */
+    /* CUDA numbers GPUs of different models by speed, which NVML does not report. */
     bool counts = (alike && count != 0) || (order != NULL && strcmp(order, "PCI_BUS_ID") == 0);
     bool readable = given == NULL || counts || !has_numbers(given);
     bool chosen = false;
@@ -355,7 +363,7 @@ bool gs_placement_begin(void)
 
 void gs_placement_end(bool initialised)
 {
-    /* What programs read and hand on is as they set it. */
+    /* Programs that read the variable or pass it on see the value that they set. */
     if (placement.changed && placement.before != NULL)
         setenv(VISIBLE, placement.before, 1);
     else if (placement.changed)
@@ -380,7 +388,7 @@ void gs_placement_moved(const uint8_t from[16], const uint8_t to[16])
 {
     if (!__atomic_load_n(&placement.done, __ATOMIC_ACQUIRE))
         return;
-    /* Each stays there once. */
+    /* Each GPU appears once. */
     for (unsigned i = 0; i < placement.order.place.gpu_count; i++) {
         if (memcmp(placement.order.gpus[i], from, 16) == 0)
             memcpy(placement.order.gpus[i], to, 16);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Which GPUs this process sees, and in which order: asked of the scheduler before the driver is initialised, and told
- * the driver by CUDA_VISIBLE_DEVICES, which is as before when cuInit returns. design.md, "Many GPUs", has the
- * rules.
+ * Which GPUs this process sees, and in which order. The scheduler decides before the driver is initialised, and
+ * CUDA_VISIBLE_DEVICES passes the order to the driver. The variable has its old value again when cuInit returns. The
+ * rules are in design.md, "Many GPUs".
  */
 #ifndef GPUSHARE_CLIENT_PLACEMENT_H
 #define GPUSHARE_CLIENT_PLACEMENT_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Before the real cuInit; true: gs_placement_end is to follow it. The first cuInit that succeeds counts. */
+/* Called before the real cuInit. True: gs_placement_end must follow. Only the first successful cuInit counts. */
 bool gs_placement_begin(void);
 void gs_placement_end(bool initialised);
 
@@ -21,10 +21,13 @@ struct gs_place {
     uint8_t gpus[GPUSHARE_MAX_PLACES][16];
 };
 
-/* What a scheduler is told that is not the one that chose the order: PLACE's body. Returns its size, 0: nothing. */
+/*
+ * Makes the body of PLACE for a scheduler that did not choose this order. Returns its size, or 0 if there is nothing to
+ * report.
+ */
 size_t gs_placement_restated(struct gs_place *place);
 
-/* What was chosen as one GPU is another now. */
+/* The process now uses the GPU `to` in place of the chosen GPU `from`. */
 void gs_placement_moved(const uint8_t from[16], const uint8_t to[16]);
 
 #endif

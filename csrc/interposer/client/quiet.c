@@ -5,7 +5,10 @@
 #include "base/session.h"
 #include "gate/slots.h"
 
-/* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
+/*
+ * The upper limit of the learnt gap, so that a process that holds a lease and computes on the CPU is detected within 50
+ * ms.
+ */
 static const uint64_t longest_gap = 30 * GS_MILLISECOND;
 
 static struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How long nothing is submitted before a burst counts as over: learnt from the gaps that the application makes within
- * its bursts. All under the client's lock.
+ * How long a process must submit nothing before its burst counts as over. The time is learnt from the pauses that the
+ * application makes within its bursts. All functions are called under the client's lock.
  */
 #ifndef GPUSHARE_CLIENT_QUIET_H
 #define GPUSHARE_CLIENT_QUIET_H
@@ -9,28 +9,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Somebody is to know when bursts begin and end. */
+/* Whether the begin and end of bursts must be detected. */
 bool gs_quiet_is_watched(void);
 void gs_quiet_watch(uint32_t contended, uint32_t beside);
 
-/* The shortest gap that the scheduler wants. */
+/* Sets the shortest gap that the scheduler wants. */
 void gs_quiet_set_shortest(uint64_t gap);
 uint64_t gs_quiet_gap(void);
 
-/* From now on it is quiet, unless something is submitted. */
+/* Starts the gap, until the next submission. */
 void gs_quiet_begin(void);
 
-/* The same, of a burst that goes on. */
+/* Starts the gap again in a burst that continues. */
 void gs_quiet_begin_again(void);
 
-/* Whether it has been quiet for the gap. `passes`: of the gate, `busy`: threads are inside, or about to be. */
+/*
+ * Whether nothing was submitted for the whole gap. `passes`: passes through the gate so far; `busy`: threads are
+ * inside, or about to enter.
+ */
 bool gs_quiet_is_over(uint64_t now, uint64_t passes, bool busy, bool capturing);
 
-/* What is in flight is being waited for; returns whether it was before. */
+/* Sets whether the helper is waiting for work in flight. Returns the earlier value. */
 bool gs_quiet_set_draining(bool draining);
 bool gs_quiet_is_draining(void);
 
-/* The burst has ended, by quiet or otherwise; and goes on: the gap was one of the application's own. */
+/* Learns from the end of a burst (by a gap or otherwise), and from a burst that continues after a gap. */
 void gs_quiet_ended(bool by_quiet);
 void gs_quiet_goes_on(void);
 

@@ -12,9 +12,9 @@
 struct gs_mutex gs_client_lock = GS_MUTEX(GS_RANK_CLIENT);
 
 static struct {
-    uint32_t epoch; /* futex: changes whenever a waiter should look again */
+    uint32_t epoch; /* futex; changes whenever waiting threads should check again */
     uint64_t cancels;
-    bool cancelled; /* a wait was cancelled, and its thread has not seen that yet */
+    bool cancelled; /* a wait was cancelled, and its thread has not noticed yet */
 } waits;
 
 void gs_waits_wake(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The lock of the client's state, and the application threads that wait for what only the helper thread brings: they
- * look again whenever something has changed. All their waits end when the user interrupts.
+ * The lock of the client's state, and the waits of application threads for something that only the helper thread can
+ * do. Waiting threads check again whenever something has changed. An interrupt by the user ends all waits.
  */
 #ifndef GPUSHARE_CLIENT_WAITS_H
 #define GPUSHARE_CLIENT_WAITS_H
@@ -14,32 +14,32 @@
 #include <time.h>
 
 /*
- * What a cancelled wait returns. Not sticky, and not "out of memory", for which PyTorch would empty its cache and try
- * again: the system call that waited was interrupted.
+ * The result of a cancelled wait. It is not sticky. It is not "out of memory", because PyTorch would then empty its
+ * cache and try again. As a system error it fits: the wait's system call was interrupted.
  */
 #define GS_ERROR_CANCELLED CUDA_ERROR_OPERATING_SYSTEM
 
-/* Guards the state of all files of the client; the gate's word changes under it alone. */
+/* Guards the state of all files in client/. The gate's state changes only under this lock. */
 extern struct gs_mutex gs_client_lock;
 
-/* Something has changed. */
+/* Wakes all waiting threads, because something has changed. */
 void gs_waits_wake(void);
 
 /*
- * Until something changes after the epoch was read, or the time is over (NULL: never): the epoch is read under the
- * lock, which is let go before the wait.
+ * Read the epoch under the lock, release the lock, then wait: until something changes after the read, or until the time
+ * is over (NULL: no limit).
  */
 uint32_t gs_waits_epoch(void);
 void gs_waits_sleep(uint32_t epoch, const struct timespec *timeout);
 
-/* How often the waits of this process were cancelled. */
+/* How often waits of this process were cancelled. */
 uint64_t gs_waits_cancels_locked(void);
 uint64_t gs_waits_cancels(void);
 
-/* A wait ends because of that. */
+/* Records that a wait ends because it was cancelled. */
 void gs_waits_cancelled_locked(void);
 
-/* Whether one has since this was called last. */
+/* Whether a wait was cancelled since the last call. */
 bool gs_waits_take_cancelled(void);
 
 /* Cancels all waits; the caller wakes the threads. */

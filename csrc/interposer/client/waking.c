@@ -11,19 +11,19 @@
 
 #include <time.h>
 
-/* A process that ends waits so long to be awake. */
+/* How long an exiting process waits to be woken. */
 static const uint64_t exit_patience = 5 * GS_SECOND;
 
 static struct {
     enum gs_waking state;
-    uint64_t park; /* the last PARK's */
+    uint64_t park; /* serial of the last PARK */
     uint64_t parks;
-    unsigned sleepers; /* threads that wait to enter the driver */
+    unsigned sleepers; /* threads that wait to call the driver */
     bool asked;
     uint64_t serial, ask_at;
     uint64_t failures;
     CUresult failure;
-    bool ending; /* the process is; ended: and was not woken */
+    bool ending; /* the process is exiting; it exits without having been woken */
     bool ended;
     uint64_t alone_at;
 } waking;
@@ -62,7 +62,7 @@ void gs_waking_forget_question_locked(void)
     waking.asked = false;
 }
 
-/* Waits until the second gate is open, or for `patience` (ns). Ends as gs_lease_acquire does. */
+/* Waits until the second gate is open, for up to `patience` (ns). Returns the same errors as gs_lease_acquire. */
 static CUresult await_awake(uint64_t patience)
 {
     CUresult result = CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The second gate's slow side. See slots.c for why the ordering is right. */
+/* The slow side of the second gate. slots.c explains why the ordering is correct. */
 #include "gate/awake.h"
 
 #include "gate/keeper.h"
@@ -16,7 +16,7 @@ static bool try_enter(struct gs_slot *slot)
     return false;
 }
 
-/* The gate may be open again by now. */
+/* The gate may have been opened meanwhile. */
 static CUresult await_open(void)
 {
     bool shut = __atomic_load_n(&gs_awake_shut, __ATOMIC_ACQUIRE) != 0;
@@ -65,7 +65,7 @@ CUresult gs_awake_resume(struct gs_slot *paused, CUresult result)
             return CUDA_SUCCESS;
         result = await_open();
     }
-    /* It takes the error back through the hook, which does not call the driver on its way. */
+    /* This thread returns the error through the hook, which does not call the driver on its way. */
     __atomic_store_n(&paused->calls, paused->calls + 1, __ATOMIC_RELAXED);
     return result;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The second gate: every call of the driver passes it, also those that wait, ask or free.
+ * The second gate: every call of the driver passes it, including calls that wait, query or free.
  *
- * While this process is parked (hibernate.h), no thread is in the driver: what the driver's checkpoint would stop there
- * would wait without our knowledge, and nothing would wake the process. Like the first gate (enter.h), passing costs
- * two stores and a load, and the side that shuts pays for the ordering. Entries of one thread nest: only the outermost
- * counts. A thread that waits inside for room is in the driver as far as this gate knows; one that waits at the first
- * gate is not, so a process that waits for a lease can be parked.
+ * While this process is parked (hibernate.h), no thread is in the driver. A thread that the driver's checkpoint stopped
+ * there would wait without the interposer's knowledge, and the process would never be woken. Like the first gate
+ * (enter.h), passing costs two stores and a load, and the shutting side pays for the ordering. Entries of one thread
+ * nest: only the outermost counts. A thread that waits for memory inside the gate counts as in the driver. A thread
+ * that waits at the first gate does not, so a process that waits for a lease can be parked.
  */
 #ifndef GPUSHARE_GATE_AWAKE_H
 #define GPUSHARE_GATE_AWAKE_H
@@ -23,8 +23,8 @@ CUresult gs_awake_enter_slow(struct gs_slot **called);
 void gs_awake_leave_slow(void);
 
 /*
- * On CUDA_SUCCESS the caller may call the driver, and then calls gs_awake_leave with the slot, which is NULL where
- * leaving takes more than the fast path. Any other result is for the application; the driver was not called.
+ * On CUDA_SUCCESS the caller may call the driver, and then calls gs_awake_leave with the slot. The slot is NULL if
+ * leaving takes more than the fast path. Return any other result to the application; the driver was not called.
  */
 __attribute__((always_inline)) static inline CUresult gs_awake_enter(struct gs_slot **called)
 {
@@ -49,23 +49,25 @@ static inline void gs_awake_leave(struct gs_slot *called)
         gs_awake_leave_slow();
 }
 
-/* The calling thread is going to wait for a lease: outside, if it was inside. Returns NULL if it was not. */
+/* The calling thread is about to wait for a lease: leaves the gate if it is inside. Returns NULL if it was not. */
 struct gs_slot *gs_awake_pause(void);
 
-/* Ends that. With `result` CUDA_SUCCESS, waits until the gate is open; the thread is inside again whatever it returns.
+/*
+ * Enters again after the wait. With `result` CUDA_SUCCESS, waits until the gate is open. On return the thread is
+ * inside, whatever the result.
  */
 CUresult gs_awake_resume(struct gs_slot *paused, CUresult result);
 
-/* Enters only if the gate is open: for what can do without the driver, and must not wake the process. */
+/* Enters only if the gate is open: for calls that can be skipped and must not wake the process. */
 bool gs_awake_try_enter(struct gs_slot **called);
 
-/* --- The side that opens and shuts; only the client, under its lock. --- */
+/* --- Opening and shutting the gate: only by the client, under its lock. --- */
 
-/* From here on nobody enters; who is inside may still be (see gs_awake_empty). */
+/* From now on no thread enters, but threads may still be inside (see gs_awake_empty). */
 void gs_awake_shut_gate(void);
 void gs_awake_open_gate(void);
 
-/* No thread is inside. After gs_awake_shut_gate this stays true once it is. */
+/* Whether no thread is inside. After gs_awake_shut_gate, the answer true is final. */
 bool gs_awake_empty(void);
 
 #endif

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 struct gs_capture {
-    CUstream stream; /* where it began; NULL: the default stream of its thread */
+    CUstream stream; /* where it began; NULL: its thread's default stream */
     pthread_t thread;
     CUcontext context;
-    bool broken; /* we broke it off; the application has yet to end it */
+    bool broken; /* the interposer invalidated it; the application has yet to end it */
     struct gs_capture *next;
 };
 
@@ -19,10 +19,13 @@ static struct {
     struct gs_mutex lock;
     struct gs_capture *first;
     int count; /* read without the lock */
-    int open;  /* those that are not broken; read without the lock */
+    int open;  /* captures that are not broken; read without the lock */
 } captures = {.lock = GS_MUTEX(GS_RANK_CAPTURES)};
 
-/* Written while a capture begins, read while none may: the helper never waits for a thread that synchronises. */
+/*
+ * Held for writing while a capture begins, and for reading while none may begin. The helper never waits for a thread
+ * that is synchronising.
+ */
 static struct gs_rwlock beginning = GS_RWLOCK(GS_RANK_BEGINNING);
 
 bool gs_capture_open(void)
@@ -46,13 +49,16 @@ static bool is_capturing(CUstream stream, enum gs_stream_kind kind)
 {
     if (kind >= GS_STREAM_NONE)
         return false;
-    /* Asking about the legacy stream while another stream captures would invalidate that capture; it never captures. */
+    /*
+     * A query of the legacy stream while another stream captures would invalidate that capture. The legacy stream never
+     * captures.
+     */
     if (kind == GS_STREAM_LEGACY && (stream == NULL || stream == CU_STREAM_LEGACY))
         return false;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = kind == GS_STREAM_PTSZ ? GS_REAL(cuStreamIsCapturing_ptsz)(stream, &status)
                                              : GS_REAL(cuStreamIsCapturing)(stream, &status);
-    /* What goes into a capture that has become invalid is refused by the driver; it must not be run. */
+    /* The driver refuses what is added to an invalidated capture, and it must not be run instead. */
     return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 

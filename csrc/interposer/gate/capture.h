@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Stream captures that are open in this process. */
+/* The stream captures that are open in this process. */
 #ifndef GPUSHARE_GATE_CAPTURE_H
 #define GPUSHARE_GATE_CAPTURE_H
 
@@ -8,31 +8,36 @@
 
 #include <stdbool.h>
 
-/* A submission into this stream is recorded into a graph rather than run. Costs one load where no capture is open. */
+/*
+ * Whether a submission into this stream is recorded into a graph instead of being run. Costs one load if no capture is
+ * open.
+ */
 bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind);
 
 /*
- * The same, or it would have been recorded if the capture had not been broken off: the driver refuses what goes into it
- * until the application ends it.
+ * Whether it is recorded, or would be if the capture had not been invalidated. The driver refuses submissions to such a
+ * capture until the application ends it.
  */
 bool gs_capture_holds(CUstream stream, enum gs_stream_kind kind);
 
-/* Some capture is open: the context must not be synchronised, since that would invalidate it. */
+/* Whether a capture is open. Then the context must not be synchronised, because that would invalidate the capture. */
 bool gs_capture_open(void);
 
-/* The calling thread began one of them. */
+/* Whether the calling thread began one of the open captures. */
 bool gs_capture_own(void);
 
-/* False if a capture is open. Else none begins until gs_capture_allow is called, so the context may be synchronised. */
+/*
+ * False if a capture is open. Otherwise no capture begins until gs_capture_allow, so the context may be synchronised.
+ */
 bool gs_capture_forbid(void);
 void gs_capture_allow(void);
 
-/* The captures that are open were broken off: what is left for the application is to end them. */
+/* The open captures were invalidated. The application only has to end them. */
 void gs_capture_forget(void);
 
 /*
- * Until the end of the block, what the thread calls of the driver leaves captures alone that are open in the process,
- * whatever their mode: for calls of our own that the application knows nothing of.
+ * Until the end of the block, the thread's driver calls do not affect open captures of the process, whatever their
+ * mode. For calls of the interposer that the application did not make.
  */
 #define GS_LEAVES_CAPTURES_ALONE                                                                                       \
     __attribute__((cleanup(gs_capture_exchange_mode))) CUstreamCaptureMode gs_capture_mode =                           \
@@ -45,14 +50,14 @@ void gs_capture_exchange_mode(CUstreamCaptureMode *mode);
 
 struct gs_capture;
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 struct gs_capture *gs_capture_new(void);
 
-/* Around the driver's call that begins one. `stream`: where it began; NULL: the default stream of its thread. */
+/* Around the driver's call that begins a capture. `stream`: where it began; NULL: the thread's default stream. */
 void gs_capture_begin(void);
 void gs_capture_begun(struct gs_capture *capture, CUstream stream, bool success);
 
-/* Forgets the capture that began in the stream, or all of a context. False: there was none. */
+/* Removes the capture that began in the stream, or all captures of a context. False: there was none. */
 bool gs_capture_over(CUstream stream, CUcontext context);
 
 void gs_capture_after_fork(void);

@@ -46,7 +46,7 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
     CUcontext current = NULL, found = NULL;
     GS_REAL(cuCtxGetCurrent)(&current);
     gs_mutex_lock(&gs_contexts.lock);
-    /* One that others made may end without our knowledge. */
+    /* A context that was not created through the interposer may end unnoticed. */
     for (int others = 0; others < 2 && found == NULL; others++)
         for (struct gs_context *context = gs_contexts.first; context != NULL; context = context->next)
             if (context->device == device && context->handle != except && !context->ending && context->parent == NULL &&

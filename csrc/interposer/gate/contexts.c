@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* A device's primary context is being made for the first time, reset, or released for the last time. */
+/* The first creation, a reset, or the last release of a device's primary context is in progress. */
 static struct {
     struct {
         bool changing;
@@ -32,7 +32,7 @@ bool gs_context_add(CUcontext handle, CUdevice device, bool primary, bool admitt
         context->idle = GS_NOT_IDLE;
         context->next = gs_contexts.first;
         gs_contexts.first = context;
-        /* What others made may be at work already. */
+        /* A context that was not created through the interposer may already have work. */
         if (!admitted)
             __atomic_store_n(&gs_contexts.idle, GS_NOT_IDLE, __ATOMIC_RELEASE);
     }
@@ -108,16 +108,18 @@ static struct gs_context *primary_locked(CUdevice device)
 }
 
 /*
- * Waits until the primary context is there or is not, and gives the lock up meanwhile: several threads may retain and
- * release it at once, and only the first has to be admitted. What became of the change that was waited for; a wait that
- * was cancelled is cancelled for all.
+ * Waits until a change of the primary context is over, and releases the lock meanwhile. Several threads may retain and
+ * release the context at once, and only the first has to be admitted. Returns the outcome of the change. A wait that
+ * was cancelled is cancelled for all threads.
  */
 static CUresult await_primary_locked(CUdevice device)
 {
     CUresult result = CUDA_SUCCESS;
     if (device < 0 || device >= GPUSHARE_MAX_GPUS)
-        return result; /* the driver will say what is wrong with it */
-    /* Whoever makes the change may wait for the scheduler, and an interrupt reaches the main thread only. */
+        return result; /* the driver will report what is wrong */
+    /*
+     * The thread that makes the change may be waiting for the scheduler, and an interrupt reaches only the main thread.
+     */
     if (primaries.of[device].changing)
         gs_interrupt_watch();
     while (result == CUDA_SUCCESS && primaries.of[device].changing) {
@@ -186,7 +188,7 @@ CUcontext gs_primary_begin_reset(CUdevice device)
     return handle;
 }
 
-/* Whether it is being emptied or has been. */
+/* Marks a context that is being emptied or has been emptied. */
 static void set_ending(CUcontext handle, bool ending)
 {
     gs_mutex_lock(&gs_contexts.lock);
@@ -195,7 +197,7 @@ static void set_ending(CUcontext handle, bool ending)
     if (context != NULL) {
         context->ending = ending;
         context->was_reset = true;
-        /* They go with all that the context has. */
+        /* The end of the context destroys its events. */
         context->event = context->mark = context->probe = NULL;
         context->pending = false;
         gs_context_forget_failure_locked(context);
@@ -253,7 +255,7 @@ void gs_contexts_after_fork(void)
     gs_mutex_after_fork(&gs_contexts.lock);
     gs_context_drain_after_fork();
     pthread_cond_init(&primaries.changed, NULL);
-    /* The threads that were at it are the parent's. */
+    /* These changes were made by threads of the parent. */
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
         primaries.of[i].changing = false;
 }

@@ -12,15 +12,15 @@
 #include <signal.h>
 
 static struct {
-    uint64_t draining; /* submissions before the drain; GS_NOT_IDLE: some work is not seen by it */
-    /* Where nothing can be recorded, a thread synchronises. */
+    uint64_t draining; /* number of submissions before the drain; GS_NOT_IDLE: the drain does not cover some work */
+    /* If events cannot be recorded, a thread synchronises. */
     bool synchronizes;
     uint64_t drains;
-    CUcontext synchronized; /* that it is in now */
+    CUcontext synchronized; /* the context that the thread is synchronising */
     pthread_cond_t left;
 } work = {.left = PTHREAD_COND_INITIALIZER};
 
-/* Nothing is to be synchronised any more in a context that ends. */
+/* No thread may synchronise a context that ends. */
 void gs_context_leave_locked(CUcontext handle)
 {
     struct gs_context *context = gs_context_find_locked(handle);
@@ -38,7 +38,10 @@ static struct gs_context *waiting_locked(void)
     return context;
 }
 
-/* Ends where captures are open, which it would break off; whoever asks for the drain's end starts it again. */
+/*
+ * The thread ends when a capture is open, because synchronising would invalidate it. The next query of the drain starts
+ * it again.
+ */
 static void *synchronize_waiting(void *ignored)
 {
     pthread_setname_np(pthread_self(), "gpushare-drain");
@@ -71,7 +74,7 @@ static void *synchronize_waiting(void *ignored)
     return ignored;
 }
 
-/* Where no thread can be started now, the next time that it is asked for. */
+/* If the thread cannot be started now, the next query tries again. */
 static void synchronize_locked(void)
 {
     if (work.synchronizes || waiting_locked() == NULL)
@@ -98,7 +101,7 @@ bool gs_context_begin_drain(bool force)
         context->pending = false;
         context->waits = 0;
         if (context->failure != CUDA_SUCCESS)
-            continue; /* nothing runs there any more */
+            continue; /* no work runs in it any more */
         if (context->ending || GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS) {
             work.draining = GS_NOT_IDLE;
             continue;
@@ -111,11 +114,11 @@ bool gs_context_begin_drain(bool force)
                            GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
         if (context->pending)
             continue;
-        /* Not here: what is in flight may wait for a thread that waits for us. */
+        /* Not done here: the work in flight may be waiting for a thread that waits for the helper. */
         context->waits = forbidden ? drain : 0;
         if (context->waits != 0)
             continue;
-        /* With a capture open, neither works: the capture is broken off, and its end must be waited for. */
+        /* With a capture open, neither works. The capture is invalidated, and has to end first. */
         CUresult result = GS_REAL(cuCtxSynchronize)();
         if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
             begun = false;
@@ -158,7 +161,7 @@ void gs_context_synchronized(CUcontext handle, uint64_t submissions)
     struct gs_context *synchronized = gs_context_find_locked(handle);
     if (synchronized != NULL)
         synchronized->idle = submissions;
-    /* Of a context that is not known, nothing says which work it waits for. */
+    /* For an unknown context, it is not known which work it waits for. */
     for (struct gs_context *context = gs_contexts.first; context != NULL && all; context = context->next)
         all = context->failure != CUDA_SUCCESS || (!context->ending && context->idle == submissions);
     if (synchronized != NULL && all)
@@ -206,7 +209,7 @@ bool gs_context_mark_passed(void)
 void gs_context_drain_after_fork(void)
 {
     pthread_cond_init(&work.left, NULL);
-    /* The thread that was at it is the parent's. */
+    /* This was done by a thread of the parent. */
     work.synchronizes = false;
     work.synchronized = NULL;
 }

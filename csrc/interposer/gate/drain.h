@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Whether all that was submitted to the contexts of this process is done.
+ * Finds out whether all work that was submitted to the contexts of this process is done.
  *
- * Draining works by one event for each context that captures the work of all its streams (cuCtxRecordEvent), which is
- * then polled: no spinning, and no wait that a kernel without end could turn into a hang. Drivers before 12.5 lack it:
- * there a thread of its own calls cuCtxSynchronize.
+ * A drain records one event for each context, which covers the work of all its streams (cuCtxRecordEvent). The events
+ * are then polled: without spinning, and without a wait that a CUDA kernel without end would turn into a hang. Drivers
+ * before 12.5 do not have cuCtxRecordEvent. There, a separate thread calls cuCtxSynchronize.
  */
 #ifndef GPUSHARE_GATE_DRAIN_H
 #define GPUSHARE_GATE_DRAIN_H
@@ -15,25 +15,26 @@
 #include <stdint.h>
 
 /*
- * Only the helper thread drains. False if a capture is open: a drain would invalidate it. With `force` it does, and
- * false means that the capture has to be ended before anything can be waited for.
+ * For the helper thread only. False if a capture is open, because a drain would invalidate it. With `force`, drains
+ * nevertheless; false then means that the capture has to end before anything can be waited for.
  */
 bool gs_context_begin_drain(bool force);
 bool gs_context_drained(void);
 
-/* A context was synchronised after so much had been submitted (gs_gate_passes), with nobody inside the gate then. */
+/* A context was synchronised at that number of submissions (gs_gate_passes), while no thread was inside the gate. */
 void gs_context_synchronized(CUcontext context, uint64_t submissions);
 
 /*
- * Marks what has been submitted to all contexts. False if that cannot be known: a capture is open, or the driver cannot
- * do it. The mark is passed once it is done; marks of several threads are one, and count from the last.
+ * Marks all work submitted so far. False if the mark is not possible, because a capture is open or the driver does not
+ * support it. The mark passes when that work is done. Marks of several threads are combined, and count from the last
+ * one.
  */
 bool gs_context_mark(void);
 bool gs_context_mark_passed(void);
 
 /*
- * Nothing is to be synchronised any more in a context that ends. The lock of the list of contexts is given up until a
- * thread that does so has left.
+ * No thread may synchronise a context that ends. Releases the lock of the list of contexts until a thread that is
+ * synchronising it has left.
  */
 void gs_context_leave_locked(CUcontext handle);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The gate's slow side: threads that find it paced, held or shut. */
+/* The slow side of the gate: for threads that find it paced, held or shut. */
 #include "gate/enter.h"
 
 #include "gate/capture.h"
@@ -9,8 +9,8 @@
 #include "gate/pace.h"
 
 /*
- * Whoever is paced waits for its turn outside the gate, so that it can be shut meanwhile; then it enters as anybody
- * does, by a store of `passes` and a load of the word. *entered: it did.
+ * A paced thread waits outside the gate, so that the gate can be shut meanwhile. Then it enters like any thread: a
+ * store of `passes` and a load of the gate's state. *entered: it is inside.
  */
 static CUresult enter_paced(struct gs_slot *slot, bool *entered)
 {
@@ -48,13 +48,13 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
             *entered = slot;
             return CUDA_SUCCESS;
         }
-        /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
+        /* A submission to a capturing stream is recorded, not run. Waiting here could deadlock the capture. */
         if (gs_capture_includes(stream, kind))
             return CUDA_SUCCESS;
         bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_ACQUIRE) == GS_GATE_PACED;
         /*
-         * What the driver refuses in any case does not wait for memory. Where the current context has been destroyed,
-         * it may be about another one, that of its stream.
+         * A call that the driver would refuse anyway does not wait for memory. If the current context has been
+         * destroyed, the call may still concern another context, the one of its stream.
          */
         CUresult refused = paces ? gs_context_known_failure() : gs_context_ask_failure();
         if (refused != CUDA_SUCCESS && refused != CUDA_ERROR_CONTEXT_IS_DESTROYED)
@@ -84,7 +84,7 @@ void gs_gate_leave_slow(void)
 {
     struct gs_slot *slot = gs_gate_thread;
     if (slot == NULL || (slot->passes & 1) == 0)
-        return; /* it was let by to record into a capture */
+        return; /* it was let through to record into a capture */
     if (slot->nested != 0) {
         slot->nested--;
         return;

@@ -2,8 +2,8 @@
 /*
  * The gate: every call that submits work or touches device memory passes it.
  *
- * The fast path is one store, one relaxed load and, after the call, one store; the side that shuts the gate pays for
- * the ordering with membarrier(2) (see slots.c for the proof and the measured alternatives).
+ * The fast path is one store, one relaxed load and, after the call, one store. The side that shuts the gate pays for
+ * the ordering with membarrier(2); slots.c has the proof and the measured alternatives.
  */
 #ifndef GPUSHARE_GATE_ENTER_H
 #define GPUSHARE_GATE_ENTER_H
@@ -20,9 +20,10 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
 void gs_gate_leave_slow(void);
 
 /*
- * Enters the gate to submit `work` (work.h). On CUDA_SUCCESS the caller submits and then calls gs_gate_leave with the
- * slot, which is NULL where leaving takes more than the fast path. Any other result is to be returned to the
- * application; nothing is to be submitted. The size (blocks, bytes; 0: not known) tells short from long of one work.
+ * Enters the gate to submit `work` (work.h). On CUDA_SUCCESS the caller submits, and then calls gs_gate_leave with the
+ * slot. The slot is NULL if leaving takes more than the fast path. On any other result, nothing may be submitted, and
+ * the result goes to the application. The size (blocks or bytes; 0: not known) distinguishes short and long runs of the
+ * same work.
  */
 __attribute__((always_inline)) static inline CUresult
 gs_gate_enter_sized(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work, size_t size)

@@ -9,7 +9,7 @@
 #include "gate/slots.h"
 #include "loader/real.h"
 
-static unsigned failed; /* contexts; read without the lock */
+static unsigned failed; /* number of failed contexts; read without the lock */
 
 bool gs_context_is_lost(CUresult result)
 {
@@ -45,7 +45,7 @@ void gs_context_note_failure_locked(struct gs_context *context, CUresult result)
         return;
     context->failure = result;
     __atomic_add_fetch(&failed, 1, __ATOMIC_RELEASE);
-    gs_helper_call(); /* its memory is given to others soon */
+    gs_helper_call(); /* its memory will be given to other processes soon */
 }
 
 static void note_failure(CUcontext handle, CUresult result)
@@ -57,7 +57,7 @@ static void note_failure(CUcontext handle, CUresult result)
     gs_mutex_unlock(&gs_contexts.lock);
 }
 
-/* One that is current can have been destroyed, or reset and not retained since. The driver knows. */
+/* A context may be current although it was destroyed, or reset and not retained since. Only the driver knows. */
 static bool may_be_gone_locked(const struct gs_context *context)
 {
     return context == NULL || context->was_reset;
@@ -91,7 +91,10 @@ CUresult gs_context_known_failure(void)
     return may_be_gone ? ask_whether_gone(current) : failure;
 }
 
-/* The event to ask for the failure of a context, which is current; NULL: there is none, and *failure says why. */
+/*
+ * The event whose query returns the failure of a context, which is current. NULL: there is no event, and *failure is
+ * the reason.
+ */
 static CUevent probe_of(CUcontext handle, CUresult *failure)
 {
     CUevent probe = NULL;
@@ -135,12 +138,12 @@ CUresult gs_context_ask_failure(void)
     CUcontext current = NULL;
     if (!gs_session_attached())
         return CUDA_SUCCESS;
-    /* Only work fails: where none was submitted since all was done, what was seen then is still the answer. */
+    /* Only work can fail. If none was submitted since all work was done, the last answer is still right. */
     if (gs_context_idle(gs_gate_passes()))
         return gs_context_known_failure();
     if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return CUDA_SUCCESS;
-    /* To change the thread's mode twice takes longer than all the rest. */
+    /* Changing the thread's capture mode twice takes longer than everything else. */
     if (gs_capture_forbid()) {
         CUresult result = ask_failure(current);
         gs_capture_allow();
@@ -150,7 +153,7 @@ CUresult gs_context_ask_failure(void)
     return ask_failure(current);
 }
 
-/* To ask for an event is forbidden where to allocate and to free is. */
+/* A query of an event is forbidden in the same cases as allocating and freeing. */
 CUresult gs_context_ask_captures(void)
 {
     CUcontext current = NULL;
@@ -162,7 +165,7 @@ CUresult gs_context_ask_captures(void)
     return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? result : CUDA_SUCCESS;
 }
 
-/* Which context it was is for each of them to say: the error of a call may be that of another than the current one. */
+/* Each context is asked for its failure: the error of a call may come from a context other than the current one. */
 void gs_context_observed(CUresult result)
 {
     if (!gs_context_is_lost(result) || !gs_session_attached())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The failures of contexts that the driver has reported. */
+/* The context failures that the driver has reported. */
 #ifndef GPUSHARE_GATE_FAILURES_H
 #define GPUSHARE_GATE_FAILURES_H
 
@@ -9,25 +9,26 @@
 
 struct gs_context;
 
-/* Whether no call in a context recovers from that result. */
+/* Whether this result means that no call in the context can succeed any more. */
 bool gs_context_is_lost(CUresult result);
 
 /*
- * A context fails for good (an illegal address, an assertion of a kernel): from then on the driver refuses every call
- * in it with the same error, and so do we where we answer in its place. The same goes for one that is current and has
- * been destroyed. The error of the calling thread's context, or CUDA_SUCCESS: as far as it is known, or after asking
- * the driver, unless no work can have failed since it was known.
+ * A context can fail for good, for example by an illegal address or an assertion in a CUDA kernel. From then on, the
+ * driver refuses every call in it with that error. So does the interposer where it answers in place of the driver. A
+ * current context that has been destroyed counts as failed, too. Both functions return the error of the calling
+ * thread's context, or CUDA_SUCCESS. The first returns what is known. The second asks the driver, unless no work can
+ * have failed since.
  */
 CUresult gs_context_known_failure(void);
 CUresult gs_context_ask_failure(void);
 
 /*
- * What the driver answers, beside the captures that are open and in the thread's capture mode, to calls that it forbids
- * there: the error, which has ended the captures, or CUDA_SUCCESS.
+ * The driver's answer to calls that are forbidden in the open captures and in the thread's capture mode. It is the
+ * error, which has invalidated the captures, or CUDA_SUCCESS.
  */
 CUresult gs_context_ask_captures(void);
 
-/* The driver has returned that to the application, or to us. */
+/* Notes a result that the driver has returned to the application or to the interposer. */
 void gs_context_observed(CUresult result);
 static inline void gs_context_observe(CUresult result)
 {
@@ -35,10 +36,13 @@ static inline void gs_context_observe(CUresult result)
         gs_context_observed(result);
 }
 
-/* A context that has failed since, each once, or NULL: its memory is to be given to others. */
+/*
+ * A context that has failed since the last call, or NULL. Returns each once; its memory can be given to other
+ * processes.
+ */
 CUcontext gs_context_take_failed(void);
 
-/* --- For modules that call the driver in a context. Under the lock of the list of contexts. --- */
+/* --- For modules that call the driver in a context, under the lock of the list of contexts. --- */
 
 void gs_context_note_failure_locked(struct gs_context *context, CUresult result);
 void gs_context_forget_failure_locked(struct gs_context *context);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How threads wait at the gates. The client registers these functions before it first shuts a gate, and threads call
- * them only if they found one shut.
+ * How threads wait at the gates. The client registers these functions before it shuts a gate for the first time.
+ * Threads call them only if they found a gate shut.
  */
 #ifndef GPUSHARE_GATE_KEEPER_H
 #define GPUSHARE_GATE_KEEPER_H
@@ -13,25 +13,25 @@
 
 struct gs_keeper {
     /*
-     * Called by a thread that found the gate not open. CUDA_SUCCESS: try again, or (*entered) it is inside, for this
-     * one submission. Ends with GS_ERROR_CANCELLED (client/waits.h) when the user interrupts.
+     * Called by a thread that did not find the gate open. CUDA_SUCCESS: try again, or (if *entered) the thread is
+     * inside for one submission. Returns GS_ERROR_CANCELLED (client/waits.h) when the user interrupts.
      */
     CUresult (*acquire)(bool *entered);
 
     /*
-     * Called by a thread that found the gate paced. Waits outside it until the submission may go in (it is admitted
-     * then), or the gate is not paced any more. Ends as `acquire` does when the user interrupts.
+     * Called by a thread that found the gate paced. Waits outside the gate until the submission is admitted, or the
+     * gate is no longer paced. Returns GS_ERROR_CANCELLED when the user interrupts.
      */
     CUresult (*pace)(struct gs_submission *submission);
 
     /*
-     * Called by a thread that found the second gate shut. CUDA_SUCCESS: try again. Asks to be woken, and ends as
-     * `acquire` does when the user interrupts, or when the process cannot be woken now.
+     * Called by a thread that found the second gate shut. Asks the scheduler to wake this process. CUDA_SUCCESS: try
+     * again. Otherwise GS_ERROR_CANCELLED when the user interrupts, or the error if the process cannot be woken now.
      */
     CUresult (*await_awake)(void);
 };
 
-/* To be called after a load of the gate's word that acquires what the side that shut it had done: there is a keeper. */
+/* Call it after an acquiring load of the gate's state that found the gate shut. Then a keeper is registered. */
 const struct gs_keeper *gs_keeper(void);
 void gs_keeper_set(const struct gs_keeper *keeper);
 

@@ -15,16 +15,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Stretches of time that are kept apart; what ends before the oldest of them is taken as counted. */
+/* How many separate intervals are kept. Time before the oldest of them counts as measured already. */
 enum { MOST_STRETCHES = 64 };
-/* An event's distance is told as a float of milliseconds: to stay exact, it is taken from one that is not far. */
+/*
+ * The driver returns the distance between events as a float in milliseconds. To stay exact, it is measured from an
+ * event that is not far away.
+ */
 static const int64_t farthest_anchor = INT64_C(1000000000);
 /*
- * Events cost the application some microseconds each. Short submissions whose length is known are let go by without, as
- * long as the last event is not longer ago than this where time is charged; then one is measured again.
+ * Events cost the application some microseconds each. Short submissions of known length go without events, as long as
+ * the last event is at most this old while time is charged. Then one is measured again.
  */
 static const uint64_t longest_unmeasured = UINT64_C(250000);
-/* What came after the last event is taken as done so long after it was submitted. */
+/* Work after the last event counts as done this long after it was submitted. */
 static const uint64_t trailing = UINT64_C(1000000);
 
 struct submitted {
@@ -39,29 +42,29 @@ struct clock {
     unsigned gpu; /* index of `meter.gpus` */
     CUevent *spare;
     size_t spare_count, spare_room;
-    /* The times of a context's events are told from one of them. */
+    /* The times of a context's events are relative to this one. */
     CUevent anchor;
     int64_t anchor_ns;
     struct stretch {
         int64_t begin, end;
-    } counted[MOST_STRETCHES]; /* in their order, apart from each other */
+    } counted[MOST_STRETCHES]; /* in order, without overlap */
     unsigned counted_count;
-    int64_t counted_until; /* all before that is */
+    int64_t counted_until; /* everything before that time has been counted */
 };
 
 struct gs_metered_stream {
     struct gs_metered_stream *next;
-    struct clock *clock; /* NULL: its context is gone */
+    struct clock *clock; /* NULL: its context no longer exists */
     CUstream handle;
-    const struct gs_slot *thread; /* whose default stream it is, or NULL */
+    const struct gs_slot *thread; /* the thread whose default stream it is, or NULL */
     struct submitted *first, **last;
-    int64_t ended_ns;        /* when the last one that is done was, by the clock */
-    uint64_t unmeasured_ns;  /* estimates of what was submitted since the last event */
-    uint64_t measured_at_ns; /* when something was measured last */
-    uint64_t last_at_ns;     /* when something was submitted last */
-    bool late;               /* something went in that is not the GPU's: the next submission needs a beginning */
-    bool gone;               /* the handle may be another's */
-    unsigned users;          /* threads between gs_meter_begin and gs_meter_end */
+    int64_t ended_ns;        /* end of the last submission that is done, by the context's clock */
+    uint64_t unmeasured_ns;  /* sum of the estimates of what was submitted since the last event */
+    uint64_t measured_at_ns; /* when a submission was last measured */
+    uint64_t last_at_ns;     /* time of the last submission */
+    bool late;               /* other operations than GPU work were queued: the next submission needs a begin event */
+    bool gone;               /* the handle may belong to another stream */
+    unsigned users;          /* number of threads between gs_meter_begin and gs_meter_end */
 };
 
 static struct {
@@ -77,8 +80,8 @@ static struct {
 static void fail(const char *call, CUresult result)
 {
     if (gs_pace_go_unmeasured())
-        gs_say("how long this process uses the GPU is not measured any more: %s failed with CUDA error %d (said once)",
-               call, (int)result);
+        gs_say("the GPU time of this process is no longer measured: %s failed with CUDA error %d (reported once)", call,
+               (int)result);
 }
 
 /* --- Events --- */
@@ -118,7 +121,7 @@ static void give_event(struct clock *clock, CUevent event)
     clock->spare[clock->spare_count++] = event;
 }
 
-/* Of an event that is done, by the context's clock, which begins with the first event that is asked for. */
+/* The time of a completed event by the context's clock, which begins with the first event that is queried. */
 static bool time_of(struct clock *clock, CUevent event, int64_t *ns)
 {
     GS_LEAVES_CAPTURES_ALONE;
@@ -146,7 +149,7 @@ static int64_t greater(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Counts a stretch of time, and returns how much of it was not counted before. */
+/* Counts an interval, and returns how much of it was not counted before. */
 static int64_t count(struct clock *clock, int64_t begin, int64_t end)
 {
     struct stretch *all = clock->counted;
@@ -179,7 +182,7 @@ static int64_t count(struct clock *clock, int64_t begin, int64_t end)
     return fresh;
 }
 
-/* --- What is done --- */
+/* --- Completed work --- */
 
 static void drop(struct gs_metered_stream *stream)
 {
@@ -194,7 +197,7 @@ static void drop(struct gs_metered_stream *stream)
     free(done);
 }
 
-/* Makes an event that is done, and is to be given back, the anchor, if that one is far away. */
+/* Makes a completed event, which is about to be returned, the anchor if the current one is far away. */
 static void move_anchor(struct clock *clock, CUevent *event, int64_t at_ns)
 {
     if (clock->anchor != NULL && at_ns - clock->anchor_ns <= farthest_anchor)
@@ -211,7 +214,7 @@ static void charge(struct clock *clock, int64_t ns)
     gs_pace_charge((uint64_t)ns);
 }
 
-/* The first one is done; what went before it without events took about `before`. */
+/* The oldest submission is done. The submissions before it that had no events took about `before`. */
 static void settle(struct gs_metered_stream *stream, int64_t before)
 {
     struct clock *clock = stream->clock;
@@ -237,7 +240,7 @@ static void settle(struct gs_metered_stream *stream, int64_t before)
     move_anchor(clock, &done->end, end);
 }
 
-/* True if something of the stream is done. */
+/* True if a submission of the stream is done. */
 static bool look(struct gs_metered_stream *stream)
 {
     GS_LEAVES_CAPTURES_ALONE;
@@ -300,7 +303,7 @@ bool gs_meter_look(void)
     return changed;
 }
 
-/* The helper's thread may ask also while others capture. */
+/* The helper thread may query events also while other threads capture. */
 void gs_meter_look_from_helper(void)
 {
     if (gs_meter_in_flight() == 0)
@@ -360,7 +363,7 @@ static unsigned gpu_of(CUdevice ordinal)
     return i;
 }
 
-/* NULL: it is none whose end we would notice. */
+/* NULL: the end of this context would not be noticed. */
 static struct clock *clock_of(CUcontext context)
 {
     for (struct clock *clock = meter.clocks; clock != NULL; clock = clock->next)
@@ -392,7 +395,7 @@ static bool takes_thread_stream(enum gs_stream_kind kind)
     return kind == GS_STREAM_PTSZ || kind == GS_STREAM_NONE_PTDS;
 }
 
-/* What its handle, context and thread are. A default stream is of the current context. */
+/* Finds the handle, context and thread of a stream. A default stream belongs to the current context. */
 static struct gs_metered_stream name_of(CUstream handle, enum gs_stream_kind kind, CUcontext *context)
 {
     struct gs_metered_stream name = {.handle = handle};
@@ -436,7 +439,7 @@ static CUresult record(CUevent event, const struct gs_submission *submission)
 
 /* --- Around a submission --- */
 
-/* Counts it as such, if it may. */
+/* Counts the submission as unmeasured, if that is permitted. */
 static bool may_go_unmeasured(struct gs_metered_stream *stream, const struct gs_submission *submission)
 {
     if (submission->learns || submission->estimate_ns + stream->unmeasured_ns > submission->most_unmeasured_ns ||
@@ -448,7 +451,7 @@ static bool may_go_unmeasured(struct gs_metered_stream *stream, const struct gs_
 
 void gs_meter_begin(struct gs_submission *submission)
 {
-    /* A capture must not begin meanwhile: it could be ended by our looking at an event, or take one in. */
+    /* No capture may begin meanwhile: a query of an event could invalidate it, or it could capture the event. */
     if (gs_pace_unmeasured() || !gs_capture_forbid())
         return;
     __atomic_store_n(&meter.used, 1, __ATOMIC_RELAXED);
@@ -472,7 +475,7 @@ void gs_meter_begin(struct gs_submission *submission)
         }
     }
     gs_mutex_unlock(&meter.lock);
-    /* Without our lock: with a full queue, this waits for the GPU. */
+    /* Called without meter.lock, because this call waits for the GPU if its queue is full. */
     CUresult result = submission->begin != NULL ? record(submission->begin, submission) : CUDA_SUCCESS;
     gs_capture_allow();
     if (result != CUDA_SUCCESS)
@@ -535,7 +538,7 @@ static void describe(uintptr_t work, char name[112])
         [GS_WORK_OTHER] = "other",
     };
     const char *text = work < GS_WORK_KINDS ? kinds[work] : gs_work_is_graph(work) ? "graph" : NULL;
-    /* A kernel may be launched by either handle. */
+    /* A CUDA kernel may be launched by either handle. */
     if (text == NULL &&
         (!gs_real_has(GS_FN_cuFuncGetName) || GS_REAL(cuFuncGetName)(&text, (CUfunction)work) != CUDA_SUCCESS ||
          text == NULL) &&
@@ -563,7 +566,7 @@ void gs_meter_running(char name[112], uint64_t *since)
 
 void gs_meter_forget_functions(void)
 {
-    /* Under the lock: nobody is asking for a name. */
+    /* Under the lock, no thread is asking for a name. */
     gs_mutex_lock(&meter.lock);
     gs_gate_forget_functions();
     for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
@@ -583,7 +586,7 @@ void gs_meter_stream_ends(CUstream handle)
     gs_mutex_unlock(&meter.lock);
 }
 
-/* Its events go with it. */
+/* The end of the context destroys its events. */
 void gs_meter_context_ends(CUcontext context)
 {
     gs_meter_forget_functions();

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How long work of this process is on each GPU, measured with the driver's events.
+ * Measures how long work of this process is on each GPU, with the driver's events.
  *
- * Only what passes the gate while it is paced is measured: an event after a submission, and one before it where the
- * stream had nothing to do. Most short ones whose length is known already go without events; where time is not charged,
- * an event says no more than that what came before it is done. Work that overlaps counts
- * once, also that of several streams (of several contexts on one GPU, it counts for each). Nothing here waits for the
- * GPU, touches a capture, or lets the application see a failure: after the first one, nothing is measured any more, and
- * one line says so.
+ * Only work that passes the gate while it is paced is measured: by an event after each submission, and one before it if
+ * the stream was idle. Most short submissions of known length go without events. While time is not charged, an event
+ * only shows that earlier work is done. Work that overlaps counts once, also across streams; across contexts of one
+ * GPU, it counts for each. No function here waits for the GPU, affects a capture, or shows a failure to the
+ * application. After the first failure, measuring stops, and one line reports it.
  */
 #ifndef GPUSHARE_GATE_METER_H
 #define GPUSHARE_GATE_METER_H
@@ -19,35 +18,38 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Around the driver's call, inside the gate; the end is the end of its being this thread's. */
+/* Called before and after the driver's call, inside the gate. gs_meter_end ends the thread's use of the submission. */
 void gs_meter_begin(struct gs_submission *submission);
 void gs_meter_end(struct gs_submission *submission);
 
-/* Something that is no work of the GPU's goes into that stream. */
+/* Notes that something other than GPU work is queued in that stream. */
 void gs_meter_order(CUstream stream, enum gs_stream_kind kind);
 
-/* Looks which submissions are done. True if some are. From an application's thread it does nothing during captures. */
+/*
+ * Finds the submissions that are done. True if there are any. In an application's thread, it does nothing during
+ * captures.
+ */
 bool gs_meter_look(void);
 void gs_meter_look_from_helper(void);
 
-/* Submissions that were measured and are not known to be done. */
+/* The number of measured submissions that are not known to be done. */
 unsigned gs_meter_in_flight(void);
 
-/* What there was of each GPU; returns how many. Times are left 0. */
+/* The GPU time of each GPU, relative to the last restart; returns the number of GPUs. Does not set the time stamps. */
 unsigned gs_meter_read(struct gpushare_meter meters[GPUSHARE_MAX_GPUS]);
 
-/* Counts from 0 again. */
+/* Starts counting from 0 again. */
 void gs_meter_restart(void);
 
-/* What runs, as far as is known, and since when: not later than `since`. */
+/* The name of the work that runs now, as far as is known, and since when; never later than `since`. */
 void gs_meter_running(char name[112], uint64_t *since);
 
-/* Functions of some module or library, or a stream, are about to go; or have gone with their context. */
+/* Functions of a module or library, or a stream, are about to be removed, or have been removed with their context. */
 void gs_meter_forget_functions(void);
 void gs_meter_stream_ends(CUstream stream);
 void gs_meter_context_ends(CUcontext context);
 
-/* What was metered of one GPU goes on as another's. */
+/* Continues the account of one GPU as that of another GPU. */
 void gs_meter_moved(const uint8_t from[16], const uint8_t to[16]);
 
 void gs_meter_after_fork(void);

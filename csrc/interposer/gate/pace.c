@@ -7,37 +7,37 @@
 #define MILLISECOND INT64_C(1000000)
 #define SECOND INT64_C(1000000000)
 
-enum { ALL = 1000000 /* as a share, in ppm */, SETS = 512, WAYS = 4 };
+enum { ALL = 1000000 /* the whole GPU, as a share in ppm */, SETS = 512, WAYS = 4 };
 
-/* What was not used of a share can be used later, for so long; what was had beyond it is paid back, from so long. */
+/* Unused time of a share can be used later, up to the credit. Time beyond the share is paid back, up to the debt. */
 static const int64_t longest_credit = 50 * MILLISECOND;
 static const int64_t longest_debt = 10 * SECOND;
-/* An estimate is made anew after so long. */
+/* An estimate is measured again after this time. */
 static const uint64_t longest_valid = 1 * SECOND;
-/* Where time is charged, so much may go by without events; else, this part of the bound. */
+/* How much work may go without events while time is charged; otherwise, the fraction of the bound. */
 static const uint64_t most_unmeasured = UINT64_C(100000);
 enum { UNMEASURED_PART = 5 };
-/* A copy that keeps a bus busy for a few milliseconds. */
+/* The size of a copy that keeps a bus busy for a few milliseconds. */
 static const size_t largest_piece = (size_t)64 << 20;
 
 static struct {
     struct gs_mutex lock;
     struct gpushare_pace told;
-    unsigned in_flight, unknown; /* submissions; those of them without an estimate */
-    uint64_t in_flight_ns;       /* the others' estimates */
-    uint64_t head_ns, head_at;   /* what runs now: its estimate, and since when it has run at the latest */
+    unsigned in_flight, unknown; /* number of submissions, and of those without an estimate */
+    uint64_t in_flight_ns;       /* sum of the estimates of the others */
+    uint64_t head_ns, head_at;   /* the work that runs now: its estimate, and the latest time at which it started */
     uint64_t given_back;
-    uint64_t admitted_at; /* when the last one went in */
-    int64_t credit_ns;    /* of the share; less than 0: a debt */
+    uint64_t admitted_at; /* when the last submission was admitted */
+    int64_t credit_ns;    /* GPU time that may be used; negative: a debt */
     uint64_t credit_at;
     struct estimate {
         uint64_t key; /* 0: none */
         uint64_t mean_ns;
-        uint64_t at; /* when it was learnt last */
+        uint64_t at; /* when it was last learnt */
     } estimates[SETS][WAYS];
 } pace = {.lock = GS_MUTEX(GS_RANK_PACE), .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
 
-/* Read without the lock: a copy is cut or not; measuring has failed. */
+/* Read without the lock: whether copies are cut into pieces; whether measuring has failed. */
 static int bounded;
 static int unmeasured;
 
@@ -87,14 +87,14 @@ size_t gs_pace_piece(size_t bytes)
     return __builtin_expect(cut, 0) ? largest_piece : bytes;
 }
 
-/* One work takes as long as there is much of it: a mean for all of its sizes tells little. */
+/* The run time of the same work depends on its size, so each size has an estimate of its own. */
 static uint64_t key_of(uintptr_t work, size_t size)
 {
     uint64_t key = ((uint64_t)work ^ ((uint64_t)size * UINT64_C(0xD6E8FEB86659FD93))) * UINT64_C(0x9E3779B97F4A7C15);
     return key ^ key >> 32;
 }
 
-/* NULL: there is none. */
+/* NULL: there is no estimate. */
 static struct estimate *find(uint64_t key)
 {
     struct estimate *set = pace.estimates[key % SETS];
@@ -155,7 +155,7 @@ void gs_pace_charge(uint64_t busy_ns)
 static void fill_bucket(uint64_t now)
 {
     double share = (double)pace.told.share_ppm / ALL;
-    /* What runs is charged when it has ended: until then, that time is used, however long it is. */
+    /* Running work is charged when it ends. Until then, its run time so far counts as used. */
     int64_t running = pace.in_flight != 0 ? (int64_t)(now - pace.head_at) : 0;
     int64_t most = (int64_t)((double)(longest_credit + running) * share);
     pace.credit_ns += (int64_t)((double)(now - pace.credit_at) * share);
@@ -164,7 +164,7 @@ static void fill_bucket(uint64_t now)
     pace.credit_at = now;
 }
 
-/* Nanoseconds until the share allows what is in flight and one more; 0: it does. */
+/* How long (ns) until the share permits the work in flight and one more submission; 0: now. */
 static uint64_t until_share_allows(void)
 {
     int64_t left = pace.credit_ns - (int64_t)pace.in_flight_ns;
@@ -180,11 +180,12 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 }
 
 /*
- * Nanoseconds until what is in flight leaves room for the submission; 0: it does; UINT64_MAX: time alone will not tell.
+ * How long (ns) until the work in flight leaves room for the submission. 0: now; UINT64_MAX: time alone will not change
+ * that.
  *
- * What runs takes less room the longer it has run. What lies behind it does not, so that it stays bounded also where
- * somebody else's work takes the GPU's time. Whatever is longer than the bound, or not known, goes in just before the
- * GPU would have nothing to do.
+ * Running work takes less room the longer it has run. Work queued behind it does not. So the queue stays bounded also
+ * when other processes use the GPU's time. A submission that is longer than the bound, or has no estimate, is admitted
+ * just before the GPU would become idle.
  */
 static uint64_t until_room(const struct gs_submission *submission, uint64_t now)
 {
@@ -216,7 +217,7 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     uint64_t waits_since = since > pace.admitted_at ? since : pace.admitted_at;
     bool stalled = now - waits_since >= pace.told.stall_ns;
     *patience = 0;
-    /* Without measuring there is nothing to bound it by. But a pause needs no measure. */
+    /* Without measuring, no bound is possible. But a pause needs no measuring. */
     if (!gs_pace_unmeasured())
         *patience = until_share_allows();
     uint64_t room = gs_pace_unmeasured() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);

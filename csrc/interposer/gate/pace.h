@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Threads wait in
- * client/lease.c.
+ * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Threads wait in client/lease.c.
  *
- * What is in flight is estimated: each function, graph or kind of work has for each size a mean of what it took lately,
- * less what it has run already. What was never seen fills any bound. The share is a bucket that fills with time and is
- * emptied by what was measured.
+ * Work in flight is estimated. For each function, graph or kind of work, and each size, the estimate is a mean of the
+ * recent run times, less the time that the work has run already. Work without an estimate fills any bound. The share is
+ * a bucket that time fills and measured work empties.
  */
 #ifndef GPUSHARE_GATE_PACE_H
 #define GPUSHARE_GATE_PACE_H
@@ -16,30 +15,30 @@
 /* NULL: nothing is bounded or measured. */
 void gs_pace_set(const struct gpushare_pace *pace);
 
-/* Submissions are bounded or measured: the gate is to be GS_GATE_PACED rather than open. */
+/* Whether submissions are bounded or measured, so that the gate must be GS_GATE_PACED instead of open. */
 bool gs_pace_active(void);
-/* METER is asked for. */
+/* Whether the scheduler wants METER. */
 bool gs_pace_metered(void);
 
 /*
- * Whether the submission of one who waits since then may go in now; it counts as in flight then, until it is given
- * back. If not, *patience is how long nothing but news of work in flight, or another PACE, could change that.
+ * Whether a submission that has waited since `since` may be submitted now. If so, it counts as in flight until it is
+ * returned. If not, *patience is how long only the end of work in flight, or another PACE, could change that.
  */
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience);
-/* `next`: what runs from now on, where that is known. */
+/* `next`: the work that runs from now on, if known. */
 void gs_pace_give_back(struct gs_submission *submission, const struct gs_submission *next);
 
-/* How many submissions are in flight, and how many have been given back ever. */
+/* The number of submissions in flight, and in *given_back the number that have ever been returned. */
 unsigned gs_pace_in_flight(uint64_t *given_back);
 
-/* So many bytes of a copy should be one submission. */
+/* How many bytes of a copy should be one submission. */
 size_t gs_pace_piece(size_t bytes);
 
-/* Measuring has failed: nothing is charged any more. True the first time. */
+/* Measuring has failed, so no time is charged any more. True the first time. */
 bool gs_pace_go_unmeasured(void);
 bool gs_pace_unmeasured(void);
 
-/* From the meter: this one took so long; so much more of a GPU was had in all. */
+/* For the meter: the run time of one submission, and additional GPU time that was used in total. */
 void gs_pace_learn(const struct gs_submission *submission, uint64_t duration_ns);
 void gs_pace_charge(uint64_t busy_ns);
 

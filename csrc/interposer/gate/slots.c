@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The gate's word and slots.
+ * The gate's state and its slots.
  *
- * Why it is right: a thread that enters stores `passes` (odd) and then loads the word; the side that shuts the gate
- * stores the word and then loads every `passes`. For one of the two to see the other's store, each needs a full fence
- * between its store and its load. The entering side runs at every launch, so it has a compiler barrier only, and
- * membarrier(2) on the shutting side makes every running thread of the process execute the fence for it. A check of
- * the word alone (without `passes`) lets a launch slip through after the shutting side has looked.
+ * Why this is correct: a thread that enters stores `passes` (odd) and then loads the state. The side that shuts the
+ * gate stores the state and then loads every `passes`. For one of the two to see the other's store, each needs a full
+ * fence between its store and its load. The entering side runs at every launch, so it has only a compiler barrier.
+ * membarrier(2) on the shutting side makes every running thread of the process execute the fence. Checking only the
+ * state (without `passes`) would let a launch slip through after the shutting side has looked.
  */
 #include "gate/slots.h"
 
@@ -24,7 +24,7 @@ __thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")
 
 static struct {
     struct gs_mutex lock;
-    struct gs_slot *slots; /* all that were ever made; those of ended threads are used again */
+    struct gs_slot *slots; /* all slots that were ever created; slots of ended threads are reused */
     pthread_key_t at_thread_exit;
     pthread_once_t once;
     bool has_membarrier;
@@ -33,10 +33,11 @@ static struct {
 
 static void leave_thread(void *slot)
 {
-    /* Calls made by destructors that run after this one take the slow path and get a slot again. */
+    /* Calls by destructors that run after this one take the slow path and get a slot again. */
     gs_gate_thread = NULL;
     ((struct gs_slot *)slot)->inner_calls = 0;
-    __atomic_and_fetch(&((struct gs_slot *)slot)->calls, ~UINT64_C(1), __ATOMIC_RELEASE); /* it may end in a call */
+    /* the thread may end during a call */
+    __atomic_and_fetch(&((struct gs_slot *)slot)->calls, ~UINT64_C(1), __ATOMIC_RELEASE);
     __atomic_store_n(&((struct gs_slot *)slot)->free_for_reuse, 1, __ATOMIC_RELEASE);
 }
 
@@ -122,7 +123,7 @@ bool gs_gate_enter_leased(struct gs_slot **entered)
 
 void gs_gate_leave_leased(struct gs_slot *entered)
 {
-    /* Back to where it was: nothing was submitted. */
+    /* Restores the earlier value: nothing was submitted. */
     if (entered != NULL)
         __atomic_store_n(&entered->passes, entered->passes - 1, __ATOMIC_RELEASE);
 }
@@ -135,9 +136,9 @@ void gs_gate_prepare(void)
 }
 
 /*
- * Without membarrier (Linux before 4.14, some sandboxes): taking write access from a page in use interrupts every CPU
- * that runs a thread of this process to flush its TLB, and an interrupt is a full fence. Userspace RCU and folly rely
- * on the same.
+ * Without membarrier (Linux before 4.14, some sandboxes): removing write access from a page in use interrupts every CPU
+ * that runs a thread of this process, to flush its TLB. The interrupt is a full fence. Userspace RCU and folly rely on
+ * this, too.
  */
 void gs_gate_fence(void)
 {

@@ -23,7 +23,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* More than this besides the contexts is not worth the time that its way to the host and back takes. */
+/*
+ * If a process has more unevictable memory than this besides its contexts, copying it to the host and back takes too
+ * long.
+ */
 static const uint64_t most_unevictable = UINT64_C(256) << 20;
 
 static uint32_t shares, manages, communicates;
@@ -61,8 +64,8 @@ static bool says_several(const char *variable)
 }
 
 /*
- * PyTorch loads NCCL into every process. What has communicators has looked NCCL's kernels up for them, or is one of
- * several processes that were told so.
+ * PyTorch loads NCCL into every process. A process that has communicators has looked up NCCL's CUDA kernels, or its
+ * environment shows that it is one of several ranks.
  */
 static bool may_have_communicators(void)
 {
@@ -81,7 +84,7 @@ unsigned gs_hibernate_needs(struct gpushare_usage *needs)
     unsigned count = gs_devices_usages(usages), used = 0;
     *needs = (struct gpushare_usage){0};
     if (count != 0)
-        memcpy(needs->gpu, usages[0].gpu, sizeof(needs->gpu)); /* one that uses none needs nothing of it */
+        memcpy(needs->gpu, usages[0].gpu, sizeof(needs->gpu)); /* a process that uses no GPU needs no memory on it */
     for (unsigned i = 0; i < count; i++) {
         if (usages[i].promised == 0 && usages[i].unevictable == 0 && usages[i].context == 0)
             continue;
@@ -132,7 +135,7 @@ void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16])
 /* --- The hibernator --- */
 
 static struct {
-    pid_t pid; /* 0: it does not run */
+    pid_t pid; /* 0: it is not running */
     int output;
     char text[256];
     size_t length;
@@ -163,7 +166,9 @@ static int is_own(struct dl_phdr_info *info, size_t size, void *argument)
     return 1;
 }
 
-/* Not by dladdr: a constructor that calls CUDA holds the linker's lock, and waits for what is started here. */
+/*
+ * Does not use dladdr: a constructor that calls CUDA holds the linker's lock, and waits for the thread that runs this.
+ */
 static bool find_program(char *path, size_t size)
 {
     struct own_path own = {.path = path, .size = size};
@@ -189,14 +194,14 @@ static int spawn(const char *program, const char *path, int output, pid_t *child
     posix_spawn_file_actions_t files;
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_init(&files);
-    /* An interrupt at the terminal is not for it. */
+    /* An interrupt at the terminal must not reach the hibernator. */
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
-    /* It knows that it must not be a client, whatever is preloaded. */
+    /* The hibernator does not become a client, whatever is preloaded. */
     int problem = posix_spawn(child, program, &files, &attributes, arguments, environ);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attributes);
@@ -209,7 +214,7 @@ static bool start(char *text, size_t size)
     int ends[2];
     const char *path = gs_real_path();
     if (path == NULL || !find_program(program, sizeof(program))) {
-        snprintf(text, size, "its program is not known");
+        snprintf(text, size, "the path of gpushare-hibernator is not known");
         return false;
     }
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -226,7 +231,8 @@ static bool start(char *text, size_t size)
     }
     hibernator.output = ends[0];
     hibernator.length = 0;
-    __atomic_store_n(&hibernator.pid, child, __ATOMIC_RELEASE); /* last: a child that is forked now closes the output */
+    /* must come last: a child that is forked from now on closes the output */
+    __atomic_store_n(&hibernator.pid, child, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -256,12 +262,12 @@ enum gs_hibernator gs_hibernator_run(char *text, size_t size)
         return GS_HIBERNATOR_RUNS;
     __atomic_store_n(&hibernator.pid, 0, __ATOMIC_RELEASE);
     close(hibernator.output);
-    /* Where the application has reaped it, or ignores its children, what it said tells how it ended. */
+    /* If the application has reaped the child, or ignores its children, only the output shows how it ended. */
     bool done = ended > 0 ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : strstr(hibernator.text, "awake\n") != NULL;
     if (done)
         return GS_HIBERNATOR_DONE;
     hibernator.text[strcspn(hibernator.text, "\n")] = '\0';
-    snprintf(text, size, "%s", hibernator.text[0] != '\0' ? hibernator.text : "the hibernator ended without a word");
+    snprintf(text, size, "%s", hibernator.text[0] != '\0' ? hibernator.text : "the hibernator ended without a reason");
     return GS_HIBERNATOR_FAILED;
 }
 

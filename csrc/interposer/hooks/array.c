@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Hooks on arrays: their layout is the driver's secret and they have no address, so they stay on the GPU, counted.
+ * Hooks on arrays. Only the driver knows the layout of an array, and it has no address. So arrays stay on the GPU and
+ * are counted.
  */
 #include "hooks/array.h"
 
@@ -21,9 +22,9 @@ struct array {
     CUdevice device;
     CUcontext context;
     /*
-     * The array without memory that the driver was asked about, or NULL. To destroy an array waits for the context's
-     * work, which may wait for this thread. So it is destroyed when the application destroys an array, and waits
-     * anyway.
+     * An array without memory whose size the driver was asked for, or NULL. Destroying an array waits for the context's
+     * work, which may wait for this thread. Therefore the probe is destroyed when the application destroys an array,
+     * which waits anyway.
      */
     void *probe;
     bool mipmapped;
@@ -33,10 +34,10 @@ struct array {
 static struct {
     struct gs_mutex lock;
     struct gs_map map;
-    struct array *spare; /* their probes are left of arrays that could not be made */
+    struct array *spare; /* probes of arrays whose creation failed */
 } arrays = {.lock = GS_MUTEX(GS_RANK_ARRAYS)};
 
-/* Bytes of an element of one channel, or of the whole element where the format says how many channels there are. */
+/* Bytes of an element of one channel, or of the whole element if the format includes the number of channels. */
 static size_t format_bytes(CUarray_format format, unsigned int channels)
 {
     switch ((int)format) {
@@ -51,7 +52,7 @@ static size_t format_bytes(CUarray_format format, unsigned int channels)
     case CU_AD_FORMAT_SIGNED_INT32:
     case CU_AD_FORMAT_FLOAT:
         return 4 * (size_t)channels;
-    default: /* no other format takes more for an element; block-compressed ones take less */
+    default: /* no other format has larger elements; block-compressed ones are smaller */
         return 8;
     }
 }
@@ -65,13 +66,11 @@ static size_t estimate(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned in
 {
     size_t bytes = at_least_one(descriptor->Width) * at_least_one(descriptor->Height) *
                    at_least_one(descriptor->Depth) * format_bytes(descriptor->Format, descriptor->NumChannels);
-    /* All levels below the first take at most as much again. */
+    /* Together, all levels below the first take at most as much as the first. */
     return levels > 1 ? 2 * bytes : bytes;
 }
 
-/*
- * What the driver would take, asked of an array of the same kind that has no memory of its own. 0: it cannot tell.
- */
+/* How much the driver would allocate, asked for an array of the same kind without memory. 0: unknown. */
 static size_t requirement(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int levels, struct array *entry)
 {
     GS_LEAVES_CAPTURES_ALONE;
@@ -113,7 +112,7 @@ static void destroy_probe(const struct array *entry)
         GS_REAL(cuArrayDestroy)((CUarray)entry->probe);
 }
 
-/* Of an array that was not made, and that is not counted any more. */
+/* For an array that was not created, and is no longer counted. */
 static void set_aside(struct array *entry)
 {
     if (entry->probe == NULL) {
@@ -126,7 +125,7 @@ static void set_aside(struct array *entry)
     gs_mutex_unlock(&arrays.lock);
 }
 
-/* Takes the spare ones of a context out of the list. */
+/* Removes the probes of a context from the list. */
 static struct array *take_spare(CUcontext context)
 {
     struct array *taken = NULL;
@@ -155,17 +154,19 @@ static void drop_spare(CUcontext context, bool lives)
     }
 }
 
-/* Admits what the array will take. NULL, and CUDA_SUCCESS, if nothing is to be counted. `levels` is 0 for no mipmaps.
+/*
+ * Admits the array's memory. Returns NULL with CUDA_SUCCESS if nothing has to be counted. `levels` is 0 without
+ * mipmaps.
  */
 static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int levels, struct array **entry)
 {
     CUdevice device;
     *entry = NULL;
-    /* Without memory of their own: what is mapped into them later is counted by itself. */
+    /* These arrays have no memory of their own. What is mapped into them later is counted separately. */
     if (!gs_session_attached() || (descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0 ||
         GS_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    /* The driver refuses it. Which reason comes first is the driver's affair: some break a capture off. */
+    /* The driver refuses the call. It also chooses the error, because some errors invalidate a capture. */
     if (gs_context_ask_failure() != CUDA_SUCCESS)
         return CUDA_SUCCESS;
     struct array *counted = calloc(1, sizeof(*counted));
@@ -185,7 +186,7 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
     return result;
 }
 
-/* NULL is fine. */
+/* `entry` may be NULL. */
 static void forget(struct array *entry)
 {
     if (entry != NULL)
@@ -201,7 +202,7 @@ static struct array *take(const void *handle)
     return entry;
 }
 
-/* An array of that handle that is still known went without our knowledge. */
+/* If an array with that handle is still in the table, it was destroyed without the interposer's knowledge. */
 static void put(struct array *entry)
 {
     gs_mutex_lock(&arrays.lock);
@@ -287,7 +288,7 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRA
     return made(result, *array, entry);
 }
 
-/* Its handle may be another's as soon as the driver has it back. */
+/* As soon as the driver has the handle back, it may belong to another array. */
 static CUresult destroyed(CUresult result, struct array *entry)
 {
     if (entry != NULL && result != CUDA_SUCCESS) {

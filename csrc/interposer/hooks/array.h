@@ -5,7 +5,7 @@
 
 #include "driver.h"
 
-/* The arrays of a context go with it. */
+/* Forgets the arrays of a context, which its end destroys. */
 void gs_array_context_ends(CUcontext context);
 
 void gs_array_after_fork(void);

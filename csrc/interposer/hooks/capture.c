@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Hooks that follow open stream captures. */
+/* Hooks that track open stream captures. */
 #include "gate/capture.h"
 #include "client/lease.h"
 #include "gate/enter.h"
@@ -16,7 +16,7 @@ static CUstream name_of(CUstream stream, enum gs_stream_kind kind)
     return own ? NULL : stream == NULL ? CU_STREAM_LEGACY : stream;
 }
 
-/* A lease that is wanted back goes with the last. */
+/* When the last capture ends, a revoked lease is released. */
 static void over(CUstream stream)
 {
     if (gs_capture_over(stream, NULL))
@@ -29,8 +29,8 @@ struct opening {
 };
 
 /*
- * A capture begins under a lease, and while it is open the lease is not given back: what is captured submits nothing,
- * but the driver looks the addresses of copies up.
+ * A capture begins under a lease, and the lease is not released while it is open. A captured call submits nothing, but
+ * the driver looks up the addresses of copies.
  */
 static CUresult begin(struct opening *opening)
 {
@@ -52,7 +52,7 @@ static CUresult begun(const struct opening *opening, CUstream stream, enum gs_st
     return result;
 }
 
-/* An EndCapture that fails has ended the capture too, unless there was none (or another thread's) to end. */
+/* A failed EndCapture has ended the capture, too, unless there was none, or it was another thread's. */
 static CUresult ended(CUstream stream, enum gs_stream_kind kind, CUresult result)
 {
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
@@ -108,7 +108,7 @@ CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     return ended(stream, GS_STREAM_PTSZ, GS_REAL(cuStreamEndCapture_ptsz)(stream, graph));
 }
 
-/* A capture goes with its stream. Its handle may be another's as soon as the driver has it back. */
+/* Destroying a stream ends its capture. As soon as the driver has the handle back, it may belong to another stream. */
 static void destroyed(CUstream stream)
 {
     if (stream == NULL || stream == CU_STREAM_PER_THREAD)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Hooks on initialisation, and on the life of contexts and of modules. */
+/* Hooks on initialisation, and on the life of contexts and modules. */
 #include "base/session.h"
 #include "client/placement.h"
 #include "gate/context_list.h"
@@ -67,7 +67,9 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters
     return created(GS_REAL(cuCtxCreate_v4)(handle, parameters, flags, device), handle, device);
 }
 
-/* A context takes its allocations with it: ours go first, while it can still be synchronised. */
+/*
+ * Destroying a context frees its allocations. The interposer's go first, while the context can still be synchronised.
+ */
 static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
 {
     if (gs_context_can_be_destroyed(handle)) {
@@ -96,7 +98,7 @@ CUresult CUDAAPI cuCtxAttach(CUcontext *handle, unsigned int flags)
     return result;
 }
 
-/* The last to detach from a context destroys it. Only the current one can be detached from. */
+/* The last detach destroys a context. Only the current context can be detached. */
 CUresult CUDAAPI cuCtxDetach(CUcontext handle)
 {
     CUcontext current = NULL;
@@ -160,7 +162,7 @@ static bool is_usable(CUcontext handle)
            GS_REAL(cuCtxPopCurrent_v2)(&ignored) == CUDA_SUCCESS;
 }
 
-/* A reset empties the context but leaves it retained: the next use starts it anew, or takes another in its place. */
+/* A reset empties the context but leaves it retained. The next use starts it again, or replaces it. */
 static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
     CUcontext handle = gs_primary_begin_reset(device);
@@ -189,12 +191,14 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device)
     return reset_primary(device, GS_REAL(cuDevicePrimaryCtxReset_v2));
 }
 
-/* --- Contexts that others make: of OpenGL or VDPAU, of green contexts, of libraries that bypass us --- */
+/*
+ * --- Contexts that the hooks did not create: of OpenGL or VDPAU, of green contexts, of libraries that bypass them ---
+ */
 
 static __thread CUcontext seen_last __attribute__((tls_model("initial-exec")));
 static __thread uint32_t seen_removals __attribute__((tls_model("initial-exec")));
 
-/* It is drained from now on. Nobody has admitted it: the scheduler sees by itself what it takes. */
+/* From now on, the context is drained. It was not admitted: the scheduler measures what it takes. */
 static CUresult seen(CUresult result, CUcontext handle)
 {
     uint32_t removals = gs_context_removals();
@@ -246,7 +250,7 @@ CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *handle, CUgreenCtx green)
     return result == CUDA_SUCCESS ? seen(result, *handle) : result;
 }
 
-/* It keeps the primary context alive. */
+/* A green context keeps the primary context alive. */
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags)
 {
     CUcontext primary, handle;
@@ -294,7 +298,7 @@ CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle)
     return seen(GS_REAL(cuCtxPushCurrent_v2)(handle), handle);
 }
 
-/* --- Waits for all work of a context: afterwards, nothing has to be asked or waited for until more is submitted --- */
+/* --- Waits for all work of a context: afterwards, no query or wait is needed until more is submitted --- */
 
 CUresult CUDAAPI cuCtxSynchronize(void)
 {

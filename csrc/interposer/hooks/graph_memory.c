@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Hooks on graphs, for the sake of their allocation nodes (graph_memory.h). */
+/* Hooks on graphs that may have allocation nodes (graph_memory.h). */
 #include "hooks/graph_memory.h"
 
 #include "base/lock.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An executable graph that allocates. */
+/* An executable graph that allocates memory. */
 struct exec {
     struct gs_node node; /* by handle */
     uint64_t bytes[GPUSHARE_MAX_GPUS];
@@ -25,7 +25,7 @@ static struct {
     struct gs_mutex lock;
     struct gs_map execs;
     uint64_t counted[GPUSHARE_MAX_GPUS];
-    bool allocates[GPUSHARE_MAX_GPUS]; /* some executable graph did so on the device, or does */
+    bool allocates[GPUSHARE_MAX_GPUS]; /* an executable graph allocates on the device, or has done so */
     int used;
 } graphs = {.lock = GS_MUTEX(GS_RANK_GRAPHS)};
 
@@ -47,7 +47,10 @@ static uint64_t reserved_on(CUdevice device)
     return reserved;
 }
 
-/* Counts what the driver holds; before a trim, at least what was admitted: a launch may not have taken it yet. */
+/*
+ * Counts what the driver holds. Before a trim, counts at least what was admitted, because a launch may not have
+ * allocated it yet.
+ */
 static void settle(bool trimmed)
 {
     gs_mutex_lock(&graphs.lock);
@@ -63,7 +66,7 @@ static void settle(bool trimmed)
     gs_mutex_unlock(&graphs.lock);
 }
 
-/* Sums up the allocation nodes; how many of them there are at one time is the driver's secret. */
+/* Adds up all allocation nodes. Only the driver knows how many of them exist at one time. */
 static void add_up(CUgraph graph, uint64_t bytes[GPUSHARE_MAX_GPUS])
 {
     GS_LEAVES_CAPTURES_ALONE;
@@ -99,7 +102,7 @@ static struct exec *take(CUgraphExec handle)
     return exec;
 }
 
-/* A graph of that handle that is still known went without our knowledge. */
+/* If a graph with that handle is still in the table, it was destroyed without the interposer's knowledge. */
 static void put(struct exec *exec)
 {
     gs_mutex_lock(&graphs.lock);
@@ -124,8 +127,8 @@ static CUresult instantiated(CUresult result, const CUgraphExec *handle, CUgraph
 }
 
 /*
- * The bytes that the device's pool lacks before it can hold everything that the graph allocates. If they are already
- * booked, they are counted.
+ * How many bytes the device's pool lacks before it can hold everything that the graph allocates. Counts them if they
+ * are already booked.
  */
 static uint64_t count_booked(CUgraphExec handle, CUdevice device, uint64_t booked)
 {
@@ -141,8 +144,8 @@ static uint64_t count_booked(CUgraphExec handle, CUdevice device, uint64_t booke
 }
 
 /*
- * Nothing is counted before it is booked. Meanwhile another launch may count it, or a trim may take off what was
- * counted before: then more is missing than was booked.
+ * Nothing is counted before it is booked. Meanwhile another launch may count it, or a trim may subtract what was
+ * counted before. Then more is missing than was booked.
  */
 static CUresult admit_on(CUgraphExec handle, CUdevice device)
 {
@@ -158,7 +161,7 @@ static CUresult admit_on(CUgraphExec handle, CUdevice device)
     return result;
 }
 
-/* Before a launch: the pool of each device may grow to what this graph allocates. */
+/* Before a launch: the pool of each device may grow to the size that this graph allocates. */
 static CUresult admit(CUgraphExec handle)
 {
     CUresult result = CUDA_SUCCESS;
@@ -227,7 +230,7 @@ CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
     return launch(exec, stream, GS_STREAM_PTSZ, GS_WORK_ORDER, GS_REAL(cuGraphUpload_ptsz));
 }
 
-/* Instantiation allocates and uploads: inside the gate. */
+/* Instantiation allocates and uploads, so it happens inside the gate. */
 #define INSTANTIATE(call)                                                                                              \
     do {                                                                                                               \
         struct gs_slot *entered;                                                                                       \
@@ -265,7 +268,7 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph gr
     INSTANTIATE(GS_REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
 }
 
-/* Its handle may be another's as soon as the driver has it back. */
+/* As soon as the driver has the handle back, it may belong to another graph. */
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle)
 {
     struct exec *exec = in_use() ? take(handle) : NULL;
@@ -298,7 +301,7 @@ static void look_at(const CUgraphNodeParams *params)
         gs_graph_memory_used();
 }
 
-/* The driver looks the addresses of a node up. */
+/* The driver looks up the addresses of a node. */
 #define ADD_NODE(call)                                                                                                 \
     struct gs_slot *entered;                                                                                           \
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);                                     \

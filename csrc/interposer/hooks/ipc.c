@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Hooks on CUDA's IPC of memory (ipc.h), and on what else gives memory away. */
+/* Hooks on CUDA IPC of memory (ipc.h), and on other functions that share memory. */
 #include "hooks/ipc.h"
 #include "memory/block.h"
 
@@ -28,10 +28,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Descriptors of one message; the kernel takes at most 253, and a process may often have no more than 1024 open. */
+/* Descriptors in one message. The kernel accepts at most 253, and many processes may have only 1024 open. */
 enum { BATCH = 64, PATIENCE_SECONDS = 10 };
 
-/* A call with a time limit is interrupted where the process is stopped and goes on, whatever signals it blocks. */
+/* When a process is stopped and continued, a call with a time limit is interrupted, whatever signals are blocked. */
 #define AGAIN(call)                                                                                                    \
     __extension__({                                                                                                    \
         ssize_t done_;                                                                                                 \
@@ -43,28 +43,28 @@ enum { BATCH = 64, PATIENCE_SECONDS = 10 };
 
 static const char mark[8] = "GPUSHARE";
 
-/* What is in a CUipcMemHandle. */
+/* The contents of a CUipcMemHandle. */
 struct token {
     char mark[sizeof(mark)];
-    uint64_t nonce; /* of the socket's name */
+    uint64_t nonce; /* part of the socket's name */
     uint64_t base, id, size;
     int32_t pid;
     uint32_t uid;
 };
 _Static_assert(sizeof(struct token) <= sizeof(CUipcMemHandle), "a token fits in a handle");
 
-/* The first answer to a token; as many descriptors as there are pieces follow it. */
+/* The first answer to a token. As many descriptors as there are pieces follow. */
 struct offer {
     uint64_t size, piece_size, offset;
-    uint32_t pieces; /* 0: there is no such allocation any more */
+    uint32_t pieces; /* 0: the allocation no longer exists */
     int32_t problem; /* a CUresult */
 };
 
-/* Memory of another process, opened here. */
+/* Memory of another process that this process has opened. */
 struct opened {
-    struct gs_node node; /* by the address that the application has */
+    struct gs_node node; /* by the address that the application got */
     struct token token;
-    CUdeviceptr start; /* of the whole block */
+    CUdeviceptr start; /* the address of the whole block */
     size_t size;
     CUcontext context;
     CUdevice device;
@@ -82,13 +82,13 @@ static socklen_t socket_name(struct sockaddr_un *address, uint64_t nonce)
 {
     memset(address, 0, sizeof(*address));
     address->sun_family = AF_UNIX;
-    /* Abstract (its first byte is 0): it goes with the process. */
+    /* An abstract name (its first byte is 0): it disappears with the process. */
     int length = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "gpushare-ipc-%016llx",
                           (unsigned long long)nonce);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* Abstract names know no permissions. */
+/* Abstract names have no permissions. */
 static bool same_user(int fd)
 {
     struct ucred peer;
@@ -103,7 +103,7 @@ static void be_patient(int fd)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 }
 
-/* --- The process whose memory it is --- */
+/* --- The process that owns the memory --- */
 
 static bool send_descriptors(int fd, const int *descriptors, unsigned count)
 {
@@ -172,7 +172,7 @@ static void *listen_for_peers(void *argument)
     }
 }
 
-/* Signals are for the application's threads. */
+/* Signals must be delivered to the application's threads. */
 static bool start_listening(int listener)
 {
     pthread_t thread;
@@ -208,22 +208,22 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     struct gs_memory_view view;
     CUcontext current = NULL;
-    /* The driver wants a context to be current, whichever. */
+    /* The driver requires a current context, but any will do. */
     if (!gs_session_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view) ||
         GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return GS_REAL(cuIpcGetMemHandle)(handle, address);
     if (view.freed)
         return CUDA_ERROR_INVALID_VALUE;
     if (gs_pool_of(view.base) != NULL)
-        return CUDA_ERROR_INVALID_VALUE; /* as documented: pools have an interface of their own for that */
+        return CUDA_ERROR_INVALID_VALUE; /* as documented: pools have their own interface for this */
     struct token token = {.base = view.base, .id = view.id, .size = view.size, .pid = getpid(), .uid = geteuid()};
     if (view.managed || gs_device_handle_type(view.device) == CU_MEM_HANDLE_TYPE_NONE ||
         !ensure_listener(&token.nonce)) {
-        gs_say("CUDA IPC needs memory that can be exported, which this backend or driver does not have; start the "
-               "program with GPUSHARE_BACKEND=plain to use it");
+        gs_say("CUDA IPC is not available, because this backend or driver cannot export memory. To use CUDA IPC, start "
+               "the program with GPUSHARE_BACKEND=plain");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    CUresult result = gs_memory_pin_range(view.base, view.size);
+    CUresult result = gs_memory_make_unevictable(view.base, view.size);
     if (result != CUDA_SUCCESS)
         return result;
     memcpy(token.mark, mark, sizeof(mark));
@@ -232,7 +232,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* --- The process that opens it --- */
+/* --- The process that opens the memory --- */
 
 static unsigned receive_descriptors(int fd, int *descriptors)
 {
@@ -284,7 +284,7 @@ static CUresult map_block(int fd, const struct offer *offer, struct opened *open
         int descriptors[BATCH];
         unsigned count = receive_descriptors(fd, descriptors);
         if (count == 0)
-            result = CUDA_ERROR_INVALID_HANDLE; /* its process ended meanwhile */
+            result = CUDA_ERROR_INVALID_HANDLE; /* the owner has exited meanwhile */
         for (unsigned i = 0; i < count; i++) {
             size_t left = opened->size - mapped, bytes = left < offer->piece_size ? left : offer->piece_size;
             if (result == CUDA_SUCCESS && left != 0) {
@@ -343,7 +343,7 @@ static struct opened *find_token(const struct token *token, CUcontext context)
     return NULL;
 }
 
-/* Uses what was opened before, else `fresh`; NULL if that is NULL, too. */
+/* Uses memory that was opened before, and otherwise `fresh`. NULL if that is NULL, too. */
 static struct opened *use(const struct token *token, CUcontext context, struct opened *fresh, CUdeviceptr *address)
 {
     gs_mutex_lock(&ipc.lock);
@@ -360,7 +360,7 @@ static struct opened *use(const struct token *token, CUcontext context, struct o
     return opened;
 }
 
-/* The same handle, opened again in the same context, is the same address. */
+/* If a handle is opened again in the same context, the result is the same address. */
 static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, unsigned int flags)
 {
     struct token token;
@@ -379,7 +379,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
         return CUDA_ERROR_OUT_OF_MEMORY;
     opened->token = token;
     opened->context = context;
-    /* Without the lock: the other process may be stopped, and other threads ask about addresses meanwhile. */
+    /* Without the lock, because the other process may be stopped, and other threads query addresses meanwhile. */
     result = open_token(opened);
     bool used = result == CUDA_SUCCESS && use(&token, context, opened, address) == opened;
     if (result == CUDA_SUCCESS && !used)
@@ -428,7 +428,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* The first that was opened in the context, taken out of the table; NULL: none is left. */
+/* Removes from the table the first memory that was opened in the context. NULL: none is left. */
 static struct opened *take_any_of(CUcontext context)
 {
     gs_mutex_lock(&ipc.lock);
@@ -463,7 +463,7 @@ bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view)
     return found;
 }
 
-/* The parent's listener goes on in the parent. */
+/* The parent's listener continues in the parent. */
 void gs_ipc_after_fork(void)
 {
     gs_mutex_after_fork(&ipc.lock);
@@ -477,6 +477,6 @@ void gs_ipc_after_fork(void)
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
                                                CUmemRangeHandleType type, unsigned long long flags)
 {
-    CUresult result = gs_session_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_memory_make_unevictable(address, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : GS_REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
 }

@@ -26,7 +26,7 @@
 #include "memory/reservations.h"
 #include "memory/vmm.h"
 
-/* The client has seen to itself. */
+/* The client has its own handler for the child. */
 static void in_forked_child(void)
 {
     gs_pci_after_fork();
@@ -89,8 +89,8 @@ static void forget_pooled(CUdeviceptr pointer)
 }
 
 /*
- * What goes with a context goes first, while it can still be synchronised. Before that, what outlives it: once the
- * mover has left the context, nothing may bring it back there.
+ * Frees what belongs to a context while it can still be synchronised. Before that, moves what outlives it: once the
+ * mover has left the context, nothing may bring it back.
  */
 static void memory_ends(CUcontext handle)
 {

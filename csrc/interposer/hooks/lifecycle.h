@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the beginning and the end of a context mean for all that knows of contexts, in order; and the child of a fork.
+ * Calls all modules that track contexts, in the right order, when a context begins or ends, and in the child of a fork.
  */
 #ifndef GPUSHARE_HOOKS_LIFECYCLE_H
 #define GPUSHARE_HOOKS_LIFECYCLE_H
@@ -9,26 +9,29 @@
 
 #include <stdbool.h>
 
-/* After the first cuInit that succeeds: attaches to the scheduler. */
+/* After the first successful cuInit: attaches to the scheduler. */
 void gs_lifecycle_start(void);
 
-/* Before a context is made: waits for a scheduler that is expected, and for the context's room. */
+/* Before a context is created: waits for a scheduler that is expected, and for room for the context. */
 CUresult gs_lifecycle_admit_context(CUdevice device);
 
-/* There is one, perhaps for a while already. Returns whether it takes a charge: it was admitted, and has none yet. */
+/*
+ * A context exists, possibly for some time already. Returns whether it is charged now: it was admitted, and was not
+ * charged before.
+ */
 bool gs_lifecycle_context_begins(CUcontext handle, CUdevice device, bool primary, bool admitted);
 
-/* It is about to be destroyed: what it has goes, while it can still be synchronised. */
+/* A context is about to be destroyed: frees what belongs to it, while it can still be synchronised. */
 void gs_lifecycle_context_ends(CUcontext handle);
 
-/* It is known no more. */
+/* The context was destroyed: forgets it. */
 void gs_lifecycle_context_gone(CUcontext handle);
 
-/* Around the driver's reset of a primary context, if it survives that. */
+/* Called before and after the driver's reset of a primary context that survives the reset. */
 void gs_lifecycle_context_is_reset(CUcontext handle);
 void gs_lifecycle_context_was_reset(CUcontext handle, CUdevice device);
 
-/* A green context ends; memory that was allocated in it stays, since that is the primary context's. */
+/* A green context ends. Memory that was allocated in it stays, because it belongs to the primary context. */
 void gs_lifecycle_green_ends(CUcontext handle);
 
 #endif

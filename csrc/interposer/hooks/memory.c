@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Hooks on device memory that we manage: allocation, free, and what the application may ask about an address.
- * They forward where this process is not attached, and where the memory is not ours.
+ * Hooks on device memory that the interposer manages: allocation, free, and queries about addresses. They call the
+ * driver if this process is not attached, or if the interposer does not manage the memory.
  */
 #include "memory/memory.h"
 #include "base/say.h"
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The alignment of a row that the driver documents as enough for every texture and 2D copy. */
+/* The row alignment that the driver documents as enough for every texture and 2D copy. */
 enum { PITCH_ALIGNMENT = 512 };
 
 static bool is_attached(void)
@@ -38,7 +38,7 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
         return GS_REAL(cuMemAlloc_v2)(pointer, size);
     if (pointer == NULL || size == 0)
         return GS_REAL(cuMemAlloc_v2)(pointer, size);
-    *pointer = 0; /* the driver does so, too, before anything can fail */
+    *pointer = 0; /* the driver also does this before any check */
     CUresult forbidden = gs_context_ask_captures();
     return forbidden != CUDA_SUCCESS ? forbidden : gs_memory_alloc(pointer, size);
 }
@@ -61,7 +61,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
     return result;
 }
 
-/* What the driver did may have changed what its pools hold. */
+/* The driver's call may have changed how much its pools hold. */
 static CUresult allocated(CUresult result, bool settle)
 {
     if (settle)
@@ -74,7 +74,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
     if (!gs_session_attached() || pointer == 0)
         return GS_REAL(cuMemFree_v2)(pointer);
     CUcontext current = NULL;
-    /* A host function of a stream has no context, for one: it may not wait for the stream. */
+    /* For example, a host function of a stream has no context. It must not wait for the stream. */
     if (GS_REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == NULL)
         return GS_REAL(cuMemFree_v2)(pointer);
     CUresult forbidden = gs_context_ask_captures();
@@ -86,12 +86,12 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
     return result != CUDA_ERROR_NOT_FOUND ? result : allocated(GS_REAL(cuMemFree_v2)(pointer), true);
 }
 
-/* The application's own managed memory migrates by itself; it shows as foreign use. */
+/* Managed memory of the application migrates by itself, and counts as foreign use. */
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags)
 {
     const char *forbid = getenv("GPUSHARE_FORBID_MANAGED");
     if (forbid != NULL && strcmp(forbid, "1") == 0) {
-        gs_say("managed memory was asked for, but GPUSHARE_FORBID_MANAGED=1 rules it out");
+        gs_say("managed memory is disabled by GPUSHARE_FORBID_MANAGED=1. Unset the variable to use managed memory");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = GS_REAL(cuMemAllocManaged)(pointer, size, flags);
@@ -100,18 +100,18 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
     return result;
 }
 
-/* --- Stream-ordered allocation: our allocations are usable at once, which is stricter than what is asked for. --- */
+/* --- Stream-ordered allocation. The interposer's allocations can be used at once, which is more than required. --- */
 
-/* In a capture it becomes a node of the graph, whose memory the driver owns. */
+/* In a capture, the allocation becomes a node of the graph, whose memory the driver owns. */
 static bool ours(CUstream stream, enum gs_stream_kind kind)
 {
     return is_attached() && !gs_capture_holds(stream, kind);
 }
 
 /*
- * What a program allocates and frees in a stream that it made belongs to the stream's context. The driver does not
- * mind if another context is current, no context is, or the current one has been destroyed. Returns the failure of the
- * stream's context, if any. In any case, leave_context() has to follow.
+ * An allocation or free in a stream that the program created belongs to the stream's context. The driver accepts this
+ * even if another context is current, or none, or a destroyed one. Returns the failure of the stream's context, if any.
+ * leave_context() must follow in any case.
  */
 static CUresult enter_context_of(CUstream stream, bool *entered)
 {
@@ -135,7 +135,7 @@ static void leave_context(bool entered)
         GS_REAL(cuCtxPopCurrent_v2)(&ignored);
 }
 
-/* What the driver has to allocate: *settle says to count it afterwards. */
+/* Allocates with the driver; *settle: count the memory afterwards. */
 static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream,
                          enum gs_stream_kind kind, bool *settle)
 {
@@ -145,7 +145,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, C
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pointer == NULL || size == 0)
-        return CUDA_ERROR_NOT_FOUND; /* nothing to manage, and what the driver answers is its own affair */
+        return CUDA_ERROR_NOT_FOUND; /* the interposer has nothing to manage, and the driver gives the answer */
     *pointer = 0;
     bool entered;
     CUresult result = enter_context_of(stream, &entered);
@@ -197,7 +197,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size,
     return allocated(GS_REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream), settle);
 }
 
-/* CUDA_ERROR_NOT_FOUND: the driver's to free. */
+/* CUDA_ERROR_NOT_FOUND: the driver must free it. */
 static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, enum gs_stream_kind kind)
 {
     if (!ours(stream, kind))
@@ -225,7 +225,7 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
     return result != CUDA_ERROR_NOT_FOUND ? result : allocated(GS_REAL(cuMemFreeAsync_ptsz)(pointer, stream), true);
 }
 
-/* --- What the application may ask --- */
+/* --- Queries of the application --- */
 
 CUresult CUDAAPI cuMemGetInfo_v2(size_t *available, size_t *total)
 {
@@ -234,7 +234,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *available, size_t *total)
     return gs_memory_info(available, total);
 }
 
-/* Ours, the application's own mappings, or another process's. */
+/* Looks up allocations, the application's own mappings, and memory of other processes. */
 static bool look_up(CUdeviceptr address, struct gs_memory_view *view, unsigned long long *handle_types)
 {
     *handle_types = 0;
@@ -247,7 +247,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
     struct gs_memory_view view;
     unsigned long long ignored;
     CUcontext current = NULL;
-    /* The driver wants a context to be current, whichever. */
+    /* The driver requires a current context, but any will do. */
     if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL || !look_up(address, &view, &ignored))
         return GS_REAL(cuMemGetAddressRange_v2)(base, size, address);
     if (view.freed || view.hidden)
@@ -260,8 +260,9 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
 }
 
 /*
- * An attribute of memory of ours, as cuMemAlloc's would have it, wherever the bytes are now. The driver would answer
- * for the reservation, or not at all while the memory is evicted. Returns false for what only the driver can answer.
+ * Answers a query about memory that the interposer manages, as for cuMemAlloc, wherever the bytes are now. The driver
+ * would answer for the reservation, or not at all while the memory is evicted. Returns false if only the driver can
+ * answer.
  */
 static bool answer(const struct gs_memory_view *view, unsigned long long handle_types, CUpointer_attribute attribute,
                    CUdeviceptr address, void *value, CUresult *result)
@@ -275,7 +276,7 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
         *(unsigned int *)value = CU_MEMORYTYPE_DEVICE;
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        /* The driver wants a living context to be current; while the memory is evicted, it knows nothing else of it. */
+        /* The driver requires a living current context. While the memory is evicted, it knows nothing else about it. */
         *result = GS_REAL(cuPointerGetAttribute)(value, attribute, address);
         if (*result != CUDA_ERROR_INVALID_CONTEXT)
             *result = view->hidden ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -295,7 +296,7 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
         *(unsigned int *)value = 0;
         return true;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        /* No mapping has a context. */
+        /* A mapping has no context. */
         *(unsigned int *)value = view->context != NULL && !view->managed && gs_pool_of(view->base) == NULL &&
                                  gs_device_handle_type(view->device) != CU_MEM_HANDLE_TYPE_NONE;
         return true;
@@ -347,12 +348,12 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
     unsigned long long types;
     if (attributes == NULL || values == NULL || !look_up(address, &view, &types))
         return GS_REAL(cuPointerGetAttributes)(count, attributes, values, address);
-    if (view.freed) /* the driver has memory there all the same, but none at 0 */
+    if (view.freed) /* the driver still has memory there, but none at address 0 */
         return GS_REAL(cuPointerGetAttributes)(count, attributes, values, 0);
     CUresult result = CUDA_SUCCESS;
     for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
         CUresult inapplicable;
-        /* As documented, what does not apply to the pointer is left NULL here, not an error. */
+        /* As documented, an attribute that does not apply to the pointer is set to NULL here, and is not an error. */
         if (!answer(&view, types, attributes[i], address, values[i], &inapplicable))
             result = GS_REAL(cuPointerGetAttributes)(1, &attributes[i], &values[i], address);
         else if (inapplicable != CUDA_SUCCESS)
@@ -361,7 +362,7 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
     return result;
 }
 
-/* SYNC_MEMOPS is for peers that write behind the driver's back: the memory stays where they find it. */
+/* SYNC_MEMOPS is used by peers that write without the driver. The memory stays where they find it. */
 CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct gs_memory_view view;
@@ -369,7 +370,7 @@ CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute at
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != NULL && look_up(address, &view, &ignored)) {
         if (view.freed)
             return CUDA_ERROR_INVALID_VALUE;
-        CUresult result = gs_memory_pin_range(address, 1);
+        CUresult result = gs_memory_make_unevictable(address, 1);
         if (result != CUDA_SUCCESS)
             return result;
     }

@@ -35,7 +35,7 @@ static void apply(struct gs_block *block, void *argument)
             GS_REAL(cuMemSetAccess)(gs_piece_address(block, i), gs_piece_bytes(block, i), &access, 1);
 }
 
-/* For what is there already. */
+/* Applies the access to memory that exists already. */
 static void apply_to_all(CUcontext owner, CUdevice ordinal, CUdevice accessor)
 {
     struct gs_device *device = gs_device_of(ordinal);
@@ -57,7 +57,7 @@ void gs_peer_context_ends(CUcontext context)
             apply_to_all(right.owner, right.device, right.accessor);
 }
 
-/* The device of a context, which is not the current one. */
+/* The device of a context that is not current. */
 static CUresult device_of(CUcontext context, CUdevice *device)
 {
     CUcontext ignored;

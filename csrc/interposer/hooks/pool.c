@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Hooks on memory pools (memory_pool.h). */
+/* Hooks on memory pools (pool.h). */
 #include "hooks/pool.h"
 
 #include "base/lock.h"
@@ -16,19 +16,19 @@
 
 struct pool {
     struct gs_node node; /* by handle */
-    uint64_t id;         /* no other pool's, unlike the handle */
+    uint64_t id;         /* unique, unlike the handle */
     CUdevice device;
-    bool emulated, usual;     /* usual: the device's own, which cannot be destroyed */
-    uint64_t used, most_used; /* emulated */
-    uint64_t most;            /* that may be used; 0: it has no bound of its own */
-    uint64_t counted;         /* the driver's: bytes that are counted as unevictable */
+    bool emulated, usual;     /* usual: the device's default pool, which cannot be destroyed */
+    uint64_t used, most_used; /* for emulated pools */
+    uint64_t most;            /* upper limit of the bytes in use; 0: no limit of its own */
+    uint64_t counted;         /* for the driver's pools: bytes that are counted as unevictable */
 };
 
 struct gs_pooled {
     struct gs_node node; /* by address */
     size_t size;
-    CUmemoryPool handle; /* what the application calls the pool */
-    struct pool *pool;   /* NULL: it was destroyed; the memory stays that of a pool */
+    CUmemoryPool handle; /* the pool's handle in the application */
+    struct pool *pool;   /* NULL: it was destroyed; its memory is still that of a pool */
     uint64_t pool_id;
 };
 
@@ -54,7 +54,7 @@ static struct pool *add_locked(CUmemoryPool handle, CUdevice device, bool emulat
     return pool;
 }
 
-/* NULL for what is not to be counted: pools of other processes, of the host, of managed memory. */
+/* NULL for what is not counted: pools of other processes, of the host, and of managed memory. */
 static struct pool *find_locked(CUmemoryPool handle)
 {
     GS_LEAVES_CAPTURES_ALONE;
@@ -89,7 +89,7 @@ struct gs_pooled *gs_pool_take(CUdeviceptr pointer)
     return entry;
 }
 
-/* The pool of an allocation that was in no table for a while: it may have been destroyed, and others made since. */
+/* The pool of an allocation that was in no table for a while. It may have been destroyed, and others created since. */
 static struct pool *find_again_locked(const struct gs_pooled *entry)
 {
     struct pool *pool = (struct pool *)find(&pools.map, (uintptr_t)entry->handle);
@@ -119,7 +119,7 @@ CUmemoryPool gs_pool_of(CUdeviceptr base)
     return pool;
 }
 
-/* Allocates on that device, whichever is current. */
+/* Allocates on that device, whichever device is current. */
 static CUresult allocate_on(CUdevice device, CUdeviceptr *pointer, size_t size)
 {
     CUdevice current;
@@ -165,7 +165,7 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
     gs_mutex_lock(&pools.lock);
     pool = find_locked(handle);
     if (pool != NULL) {
-        forget_locked(*pointer); /* its context took it away */
+        forget_locked(*pointer); /* the end of its context freed it */
         *entry =
             (struct gs_pooled){.node.key = *pointer, .size = size, .handle = handle, .pool = pool, .pool_id = pool->id};
         gs_map_insert(&pools.allocations, &entry->node);
@@ -179,7 +179,7 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
     return result;
 }
 
-/* Calls visit for all allocations; it may take the one that it is given out. */
+/* Calls visit for all allocations. It may remove the allocation that it is given. */
 static void each_allocation(void (*visit)(struct gs_pooled *, struct pool *), struct pool *pool)
 {
     struct gs_node *node = gs_map_floor(&pools.allocations, UINT64_MAX);
@@ -196,7 +196,7 @@ static void orphan(struct gs_pooled *entry, struct pool *pool)
         entry->pool = NULL;
 }
 
-/* It is in no table of pools any more, and its handle may be another's. NULL is fine. */
+/* The pool is in no table any more, and its handle may belong to another pool. `pool` may be NULL. */
 static void retire_locked(struct pool *pool)
 {
     if (pool == NULL)
@@ -221,7 +221,7 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
     CUdevice current;
     if (handle == NULL && (GS_REAL(cuCtxGetDevice)(&current) != CUDA_SUCCESS ||
                            GS_REAL(cuDeviceGetMemPool)(&handle, current) != CUDA_SUCCESS))
-        return CUDA_SUCCESS; /* the driver will say what is wrong */
+        return CUDA_SUCCESS; /* the driver will report what is wrong */
     gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     bool counted = pool != NULL && !pool->emulated;
@@ -309,7 +309,7 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
     return result;
 }
 
-/* Emulated pools keep nothing back: what is reserved is what is used. */
+/* Emulated pools keep no unused memory: what is reserved is in use. */
 CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     CUresult result = GS_REAL(cuMemPoolGetAttribute)(handle, attribute, value);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Hooks on the application's own virtual memory management. Where this process is not attached, or the handle or the
- * address is none of ours, they forward.
+ * Hooks on the application's own virtual memory management. They call the driver if this process is not attached, or if
+ * the interposer does not manage the handle or address.
  */
 #include "memory/vmm.h"
 #include "base/say.h"
@@ -17,8 +17,9 @@
 #include <stdlib.h>
 
 /*
- * What is none of the application's own mappings is the driver's to answer for, but not where we map memory for an
- * allocation: there the driver would refuse, and ours would let it take the allocation apart.
+ * Addresses outside the application's own mappings are passed to the driver, except those of the interposer's
+ * allocations. There the driver would let the application take the allocation apart, while without the interposer it
+ * would refuse.
  */
 static bool is_allocation(CUdeviceptr address, size_t size)
 {
@@ -66,7 +67,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t a
     return result;
 }
 
-/* While the memory is evicted, the driver would let go of addresses that it has to come back to. */
+/* While the memory is evicted, the driver would free addresses that are needed for the restore. */
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
 {
     if (!gs_session_attached())
@@ -115,26 +116,26 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemGetAccess)(flags, location, address);
 }
 
-/* --- What others hold cannot move any more --- */
+/* --- Memory that others hold, and that must not move any more --- */
 
 CUresult CUDAAPI cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type, unsigned long long flags)
 {
     CUmemGenericAllocationHandle real = handle;
-    CUresult result = gs_session_attached() ? gs_vmm_pin(handle, &real) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_session_attached() ? gs_vmm_make_unevictable(handle, &real) : CUDA_ERROR_NOT_FOUND;
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
         return result;
     return GS_REAL(cuMemExportToShareableHandle)(shareable, real, type, flags);
 }
 
-/* Pins what is mapped into arrays and replaces the handles by the driver's. */
+/* Makes unevictable what is mapped into arrays, and replaces the handles by the driver's. */
 static CUresult translate(CUarrayMapInfo *infos, unsigned int count)
 {
     for (unsigned int i = 0; i < count; i++) {
         if (infos[i].memHandleType != CU_MEM_HANDLE_TYPE_GENERIC)
             continue;
         CUmemGenericAllocationHandle *handle = &infos[i].memHandle.memHandle;
-        CUresult result = gs_vmm_pin(*handle, handle);
+        CUresult result = gs_vmm_make_unevictable(*handle, handle);
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
             return result;
     }
@@ -175,21 +176,24 @@ CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo *infos, unsigned int cou
     return map_array(infos, count, stream, GS_STREAM_PTSZ, GS_REAL(cuMemMapArrayAsync_ptsz));
 }
 
-/* --- Multicast: the switch would write to memory that has left. cuDeviceGetAttribute says that there is none. --- */
+/*
+ * --- Multicast: the switch would write to evicted memory. cuDeviceGetAttribute reports that it is not supported. ---
+ */
 
 CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
 {
     if (!gs_session_attached())
         return GS_REAL(cuMulticastCreate)(handle, properties);
-    gs_say("multicast objects are not supported while the GPU is shared; NCCL does without them, or set "
-           "NCCL_NVLS_ENABLE=0");
+    gs_say(
+        "multicast objects are not supported while the GPU is shared. NCCL falls back by itself; if it does not, set "
+        "NCCL_NVLS_ENABLE=0");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* An object that another process made and exported can be bound to: what is bound stays. */
+/* Memory can be bound to an object that another process has created and exported. Bound memory becomes unevictable. */
 static CUresult bound(CUmemGenericAllocationHandle *memory)
 {
-    CUresult result = gs_session_attached() ? gs_vmm_pin(*memory, memory) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_vmm_make_unevictable(*memory, memory) : CUDA_SUCCESS;
     return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
 }
 
@@ -215,14 +219,14 @@ CUresult CUDAAPI cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUde
 CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address,
                                      size_t size, unsigned long long flags)
 {
-    CUresult result = gs_session_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_memory_make_unevictable(address, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : GS_REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
 }
 
 CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                         CUdeviceptr address, size_t size, unsigned long long flags)
 {
-    CUresult result = gs_session_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_memory_make_unevictable(address, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result
                                   : GS_REAL(cuMulticastBindAddr_v2)(object, device, offset, address, size, flags);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Libraries ask the device what it can do before they do it. What is refused (driver_api.csv) must not be promised:
- * NCCL gives up, instead of going another way, if multicast is said to be supported and cuMulticastCreate then fails.
+ * Libraries query what the device supports before they use it. What the interposer refuses (driver_api.csv) must not be
+ * reported as supported. For example, if multicast is reported and cuMulticastCreate then fails, NCCL fails instead of
+ * falling back.
  */
 #include "base/session.h"
 #include "loader/real.h"

@@ -13,7 +13,7 @@
 
 #include "base/say.h"
 
-/* Where drivers are put; the last resort, for images whose ld.so.cache was never made. */
+/* The usual directories of drivers: the last resort, for images without an ld.so.cache. */
 static const char *const usual_directories[] = {
 #if defined(__x86_64__)
     "/usr/lib/x86_64-linux-gnu",
@@ -31,7 +31,7 @@ static const char *const usual_directories[] = {
     "/run/opengl-driver/lib",
 };
 
-/* /etc/ld.so.cache, as written by every ldconfig since glibc 2.2 (the old format may stand before it). */
+/* /etc/ld.so.cache, as every ldconfig since glibc 2.2 writes it. The old format may come before it. */
 #define CACHE_MAGIC "glibc-ld.so.cache1.1"
 
 struct cache_header {
@@ -57,7 +57,7 @@ struct search {
 
 static void *open_unless_own(const struct search *search, const char *path)
 {
-    /* A file of another architecture fails here and is left out like one that is not there. */
+    /* A library for another architecture fails here, and is skipped like a missing one. */
     void *handle = dlopen(path, search->flags);
     if (handle == NULL)
         return NULL;
@@ -153,9 +153,9 @@ void *gs_locate(const char *variable, const char *soname, const char *own, int f
 }
 
 /*
- * Unlike libcuda, libnvidia-ml is not linked -Bsymbolic: its calls to its own functions would come to our shim,
- * which is ahead of it, and what we change would be changed twice. RTLD_DEEPBIND makes it prefer itself. (Sanitizers
- * refuse that flag; their runs use the simulated NVML, which does not need it.)
+ * Unlike libcuda, libnvidia-ml is not linked with -Bsymbolic. Its calls to its own functions would reach the shim,
+ * which comes first, and the shim's changes would apply twice. RTLD_DEEPBIND makes it prefer its own functions.
+ * Sanitizers refuse that flag. Their runs use the simulated NVML, which does not need it.
  */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define NVML_FLAGS (RTLD_NOW | RTLD_LOCAL)

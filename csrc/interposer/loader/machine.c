@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of nvml.h, which this library is built without: NVML is looked for when it is needed, and may be absent. */
+/*
+ * Declarations of nvml.h, which is not available in this build. NVML is located when it is needed, and may be absent.
+ */
 typedef void *nvml_device;
 enum { NVML_OK = 0, NVML_MIG_ENABLED = 1, NAME_ROOM = 96 };
 
@@ -51,7 +53,7 @@ static bool open_nvml(struct nvml *nvml)
                  find(nvml, "nvmlDeviceGetUUID", &nvml->uuid) && find(nvml, "nvmlDeviceGetName", &nvml->name) &&
                  find(nvml, "nvmlDeviceGetHandleByUUID", &nvml->by_uuid) &&
                  find(nvml, "nvmlDeviceGetPciInfo_v3", &nvml->pci);
-    /* Drivers before 450 know no slices. */
+    /* Drivers before 450 have no slices. */
     if (!find(nvml, "nvmlDeviceGetMigMode", &nvml->mig_mode) ||
         !find(nvml, "nvmlDeviceGetMaxMigDeviceCount", &nvml->most_slices) ||
         !find(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", &nvml->slice))
@@ -67,7 +69,7 @@ static int digit(char c)
                                   : -1;
 }
 
-/* "GPU-8-4-4-4-12" or "MIG-8-4-4-4-12"; not the longer names that slices had before driver 470. */
+/* "GPU-8-4-4-4-12" or "MIG-8-4-4-4-12"; not the longer names of slices before driver 470. */
 static bool read_uuid(const char *text, uint8_t uuid[16])
 {
     unsigned digits = 0;
@@ -121,14 +123,14 @@ unsigned gs_machine_list(struct gs_unit units[GPUSHARE_MAX_PLACES], bool *alike)
     unsigned gpus = 0, count = 0;
     char first[NAME_ROOM] = "", name[NAME_ROOM];
     *alike = true;
-    /* It stays loaded: programs that use it as well keep what they know of it. */
+    /* The library stays loaded, because programs that also use it keep its state. */
     if (!open_nvml(&nvml))
         return 0;
     if (nvml.count(&gpus) != NVML_OK)
         gpus = 0;
     for (unsigned i = 0; i < gpus; i++) {
         nvml_device device;
-        /* One that this process has no access to is not CUDA's either. */
+        /* If this process has no access to a device, CUDA does not show it either. */
         if (nvml.by_index(i, &device) != NVML_OK || nvml.name(device, name, sizeof(name)) != NVML_OK)
             continue;
         if (first[0] == '\0')

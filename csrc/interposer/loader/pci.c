@@ -35,7 +35,7 @@ static bool has_moved(void)
     return __atomic_load_n(&pci.moved, __ATOMIC_RELAXED);
 }
 
-/* The lock is held. Places do not change, so that each is asked for once. */
+/* Called with the lock held. The address of a device does not change, so each is queried once. */
 static const struct gs_pci_address *look_up(const uint8_t uuid[16])
 {
     for (unsigned i = 0; i < pci.count; i++)

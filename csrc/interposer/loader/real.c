@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Opening takes no lock. A thread that holds the dynamic linker's lock (a constructor that calls CUDA) would wait for
- * ours while its holder waits in dlopen for the linker's. So every thread that comes here before the driver is known
- * does the same work, which is idempotent, and the first to publish its result wins.
+ * Opening the driver takes no lock. A thread that holds the dynamic linker's lock (a constructor that calls CUDA) would
+ * wait for such a lock, while its holder waits in dlopen for the linker's. So every thread that arrives before the
+ * driver is open does the same work, which is idempotent. The first to publish its result wins.
  */
 #include "loader/real.h"
 
@@ -73,7 +73,7 @@ static const struct driver *the_driver(void)
     if (__builtin_expect(known != NULL, 1))
         return known;
     struct driver *made = open_driver();
-    /* Without memory for the table the process has no driver for now. */
+    /* If there is no memory for the table, the process has no driver for now. */
     static struct driver none;
     if (made == NULL)
         return &none;
@@ -105,7 +105,7 @@ const char *gs_real_path(void)
     return the_driver()->path;
 }
 
-/* Is `name` the symbol of a version or a stream variant of `base`? */
+/* Whether `name` is the symbol of a version or stream variant of `base`. */
 static bool is_variant(const char *name, const char *base)
 {
     size_t length = strlen(base);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cuGetProcAddress: the real one knows which version of a function a caller of some CUDA version gets; we ask it and
- * hand out our function in place of the one at the address that it returns. An address that is none of the table's
- * belongs to a function newer than our headers. It is not handed out: nothing that nobody classified gets past the
- * gate, and callers have to cope with drivers that lack it anyway.
+ * cuGetProcAddress. The real function knows which version of a function a caller of some CUDA version needs. The
+ * interposer calls it, and returns its own function in place of the driver's. An address that is not in the table
+ * belongs to a function that is newer than the headers of this build. It is not returned, so that no unclassified
+ * function bypasses the gate. Callers have to handle drivers without it anyway.
  */
 #include "base/say.h"
 #include "loader/real.h"
@@ -18,7 +18,8 @@ static bool translate(const char *symbol, void **pointer, cuuint64_t flags)
         return true;
     static int said;
     if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
-        gs_say("this driver's %s is newer than this version of gpushare and is kept from programs (said once)", symbol);
+        gs_say("this driver's %s is newer than this version of gpushare, so programs cannot use it (reported once)",
+               symbol);
     return false;
 }
 
@@ -34,7 +35,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cu
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
     CUresult result = GS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
-    /* As the driver does it for a name that it does not know: success, NULL and the status. */
+    /* The driver's answer for an unknown name: success, NULL and the status. */
     if (result == CUDA_SUCCESS && !translate(symbol, pfn, flags) && symbolStatus != NULL)
         *symbolStatus = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return result;

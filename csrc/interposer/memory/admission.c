@@ -38,9 +38,8 @@ void gs_memory_release_unevictable(CUdevice ordinal, size_t bytes)
 }
 
 /*
- * What a context takes before anything is allocated is not known in advance; the scheduler corrects the charge by what
- * it measures. 512 MiB is the order of an idle PyTorch process on a data-centre GPU; a small (simulated) GPU is asked
- * for less.
+ * An estimate of what a context takes on its own. The scheduler replaces it with the measured value. An idle PyTorch
+ * process on a data-centre GPU takes about 512 MiB. On a small (simulated) GPU the estimate is smaller.
  */
 static uint64_t context_bytes(const struct gs_device *device)
 {
@@ -53,7 +52,7 @@ CUresult gs_memory_admit_context(CUdevice ordinal)
         return CUDA_SUCCESS;
     struct gs_device *device = gs_device_of(ordinal);
     if (device == NULL)
-        return CUDA_SUCCESS; /* the driver will say what is wrong with it */
+        return CUDA_SUCCESS; /* the driver will report what is wrong */
     return gs_device_book(device, 0, 0, context_bytes(device));
 }
 
@@ -75,7 +74,7 @@ void gs_memory_context_gone(CUdevice ordinal)
         gs_device_unbook(device, 0, 0, context_bytes(device));
 }
 
-/* Nobody says what it takes. A large library's code takes some hundred MiB. */
+/* The driver does not report how much it loads. The code of a large library takes some hundred MiB. */
 static uint64_t load_bytes(const struct gs_device *device)
 {
     return 2 * context_bytes(device);

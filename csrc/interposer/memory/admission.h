@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Bytes on the GPU that cannot leave it: for them there must be room before they are there. */
+/* Admits bytes that cannot be evicted from the GPU. They need room before they are allocated. */
 #ifndef GPUSHARE_MEMORY_ADMISSION_H
 #define GPUSHARE_MEMORY_ADMISSION_H
 
@@ -12,25 +12,26 @@
 struct gs_device;
 struct gs_slot;
 
-/* Unevictable bytes: waits until there is room. */
+/* Waits until there is room for these unevictable bytes, and counts them. */
 CUresult gs_memory_reserve_unevictable(CUdevice device, size_t bytes);
 void gs_memory_release_unevictable(CUdevice device, size_t bytes);
 
-/* The same for bytes that were taken already: `bytes` may be negative. */
+/* Counts unevictable bytes that are on the GPU already. `bytes` may be negative. */
 void gs_memory_count_unevictable(CUdevice device, int64_t bytes);
 
 /*
- * A context may begin; it has: what the GPU has in use beyond it is others', which the scheduler cannot tell before; it
- * has not, or has ended.
+ * Around the creation of a context: before it; after it succeeded; and after it failed, or when the context ends. The
+ * scheduler counts everything in use on the GPU beyond a context as foreign use, and learns of the context only from
+ * these calls.
  */
 CUresult gs_memory_admit_context(CUdevice device);
 void gs_memory_context_begun(CUdevice device);
 void gs_memory_context_gone(CUdevice device);
 
 /*
- * The driver has no room for what it brings to the GPU beside allocations (code, mostly): books some memory and enters
- * the gate, so that others make room. False if there is none to be had. Afterwards, the scheduler sees what
- * it took.
+ * The driver has no room for what it loads besides allocations, which is mostly code. Books some memory and enters the
+ * gate, so that other memory is evicted. False if no room can be made. Afterwards, the scheduler measures how much was
+ * loaded.
  */
 struct gs_load {
     struct gs_slot *entered;

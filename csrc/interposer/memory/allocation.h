@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One allocation of the application's. For memory.c, and for free_queue.c, which has it after it was freed. */
+/* One allocation by the application. For memory.c, and for free_queue.c, which keeps it after it was freed. */
 #ifndef GPUSHARE_MEMORY_ALLOCATION_H
 #define GPUSHARE_MEMORY_ALLOCATION_H
 
@@ -19,14 +19,14 @@ struct gs_allocation {
     size_t size;
     uint64_t id;
     struct gs_device *device;
-    CUcontext context;      /* NULL: of a pool, and the device has no context at present */
-    bool of_pool;           /* it goes with the device, not with the context */
-    struct gs_block *block; /* NULL: of the `plain` backend, unevictable */
-    struct gs_range *range; /* NULL: has the block to itself */
+    CUcontext context;      /* NULL: belongs to a pool, and the device has no context now */
+    bool of_pool;           /* lives as long as the device, not the context */
+    struct gs_block *block; /* NULL: made by the `plain` backend, unevictable */
+    struct gs_range *range; /* NULL: the only allocation in its block */
     struct gs_allocation *next, **link;
-    bool freed;                  /* by the application: it goes once nothing uses it any more */
-    CUevent passed;              /* where the stream is past the free */
-    struct gs_allocation *later; /* in its queue */
+    bool freed;                  /* freed by the application; removed once no work uses it */
+    CUevent passed;              /* passed when the stream has reached the free */
+    struct gs_allocation *later; /* next in its queue */
 };
 
 #endif

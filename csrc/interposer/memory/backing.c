@@ -27,19 +27,21 @@ bool gs_backing_managed_forbidden(void)
     return forbid != NULL && strcmp(forbid, "1") == 0;
 }
 
-/* Of all devices; NULL if they can do it. */
+/* Checks all devices. NULL if they can do it. */
 static const char *why_no_oversubscription(void)
 {
     if (gs_backing_managed_forbidden())
-        return "GPUSHARE_FORBID_MANAGED=1 rules managed memory out, which holding more than the GPU has needs";
+        return "GPUSHARE_FORBID_MANAGED=1 disables managed memory, which a process needs to hold more than the GPU has";
     if (backing.of.usual == NULL)
-        return "backend plain keeps all memory on the GPU; holding more than the GPU has needs backend swap or managed";
+        return "the backend plain keeps all memory on the GPU; to hold more than the GPU has, use the backend swap or "
+               "managed";
     int count = 0;
     if (GS_REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
-        return "the driver cannot say what its devices can do";
+        return "the driver does not report what its devices can do";
     for (int i = 0; i < count; i++)
         if (!attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, i))
-            return "the device cannot migrate managed memory on demand, which holding more than the GPU has needs";
+            return "the device cannot migrate managed memory on demand, which a process needs to hold more than the "
+                   "GPU has";
     return NULL;
 }
 
@@ -74,19 +76,23 @@ bool gs_memory_oversubscribed(void)
     return oversubscription() == OVERSUBSCRIBE_NOW || oversubscription() == OVERSUBSCRIBE_BEFORE;
 }
 
-/* What was said before the first cuInit counts; else the environment. Sharing goes on without it all the same. */
+/*
+ * A call before the first cuInit wins over the environment. If oversubscription is not possible, sharing continues
+ * without it.
+ */
 static void begin_oversubscription(void)
 {
     const char *wanted = getenv("GPUSHARE_OVERSUBSCRIBE");
     if (oversubscription() == OVERSUBSCRIBE_UNSAID && wanted != NULL && strcmp(wanted, "1") == 0)
         backing.oversubscribe = OVERSUBSCRIBE_NOW;
     else if (wanted != NULL && *wanted != '\0' && strcmp(wanted, "0") != 0 && strcmp(wanted, "1") != 0)
-        gs_say("GPUSHARE_OVERSUBSCRIBE=%s is ignored: set it to 1 to let this process hold more than the GPU has, or 0",
-               wanted);
+        gs_say(
+            "ignored GPUSHARE_OVERSUBSCRIBE=%s: use 1 to let this process hold more than the GPU has, and 0 otherwise",
+            wanted);
     const char *why = gs_memory_oversubscribes() ? why_no_oversubscription() : NULL;
     if (why == NULL)
         return;
-    gs_say("%s; this process can hold as much as the GPU has", why);
+    gs_say("this process cannot hold more than the GPU has: %s", why);
     backing.oversubscribe = OVERSUBSCRIBE_NEVER;
 }
 

@@ -11,16 +11,16 @@
 
 #include <stdlib.h>
 
-/* One that goes through the blocks of a device. */
+/* A thread that visits the blocks of a device. */
 struct gs_walk {
     struct gs_block *next;
     struct gs_walk *other;
 };
 
-/* Under gs_memory_lock. */
+/* Guarded by gs_memory_lock. */
 static struct {
     pthread_cond_t changed;
-    uint64_t count; /* how often a move or a hold has ended */
+    uint64_t count; /* how many moves and holds have ended */
     struct gs_awaiting *awaiting;
 } settled = {.changed = PTHREAD_COND_INITIALIZER};
 
@@ -73,14 +73,17 @@ static void stop_awaiting_locked(struct gs_awaiting *awaiting)
     awaiting->block = NULL;
 }
 
-/* gs_memory_lock is given up meanwhile. */
+/* gs_memory_lock is released during the wait. */
 static void await_locked(const struct gs_awaiting *awaiting)
 {
     while (settled.count == awaiting->settled)
         gs_cond_wait(&settled.changed, &gs_memory_lock);
 }
 
-/* Until it may have settled. gs_memory_lock is given up meanwhile, so that the block may be gone afterwards. */
+/*
+ * Waits until the block may have settled. gs_memory_lock is released during the wait, so the block may have been
+ * destroyed afterwards.
+ */
 static void await_block_locked(const struct gs_block *block)
 {
     struct gs_awaiting awaiting = {0};
@@ -89,7 +92,7 @@ static void await_block_locked(const struct gs_block *block)
     stop_awaiting_locked(&awaiting);
 }
 
-/* --- Their life --- */
+/* --- The life of a block --- */
 
 bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struct gs_slot **entered)
 {
@@ -97,12 +100,12 @@ bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struc
     block->link = device->last_block;
     *device->last_block = block;
     device->last_block = &block->next;
-    /* Decided under the lock: a grant opens the gate under it too, and only if no block lacks memory. */
+    /* Decided under the lock: a grant opens the gate under the same lock, and only if no block lacks memory. */
     block->moving = gs_gate_enter_leased(entered);
     return block->moving;
 }
 
-/* Whether a piece may come to the GPU; what cannot be used from elsewhere has its room by the promise. */
+/* Whether a piece may be on the GPU. Memory that cannot be used from the host has its room by the promise. */
 static bool claim(struct gs_device *device, const struct gs_block *block, unsigned i)
 {
     size_t bytes = gs_piece_bytes(block, i);
@@ -119,8 +122,8 @@ static bool lacks_memory(const struct gs_piece *piece)
 }
 
 /*
- * The block is held, and the caller inside the gate; afterwards neither is so. What has memory keeps it. False: there
- * was not enough.
+ * Before the call, the block is held and the caller is inside the gate; afterwards, neither. Pieces that have memory
+ * keep it. False: there was not enough memory.
  */
 static bool populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered, bool opens_slab)
 {
@@ -128,8 +131,8 @@ static bool populate(struct gs_device *device, struct gs_block *block, struct gs
     uint64_t bytes = 0, claimed = 0;
     bool complete = true;
     /*
-     * What was submitted before may be told the address and write there. That is ruled out if it is done before the
-     * address is known to anybody.
+     * Work that was submitted earlier might learn the address and write there. That is impossible if it is done before
+     * the address is returned.
      */
     uint64_t submissions = gs_gate_submissions();
     bool idle = gs_context_idle(submissions), marked = !idle && gs_context_mark();
@@ -152,7 +155,7 @@ static bool populate(struct gs_device *device, struct gs_block *block, struct gs
     if (!idle && !(marked && gs_context_mark_passed()))
         for (unsigned i = 0; i < block->piece_count; i++)
             block->pieces[i].untouched = GS_WRITTEN;
-    /* Before others can take from a slab that lacks memory. */
+    /* This comes before other threads can allocate from a slab that lacks memory. */
     if (!complete)
         gs_promises()->give_up_lease(GPUSHARE_CAUSE_FAILED);
     gs_mutex_lock(&gs_memory_lock);
@@ -175,11 +178,11 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
     populate(device, block, entered, true);
 }
 
-/* What gs_promises says where the block has no memory; with GS_REACH_NOW, it is held. */
+/* Asks gs_promises what to do if the block lacks memory. With GS_REACH_NOW, the block is held. */
 static enum gs_reach reach_locked(struct gs_block *block, bool promised, struct gs_slot **entered)
 {
     bool lacks = false;
-    /* What was its context's is lost, and nothing of it is booked any more. */
+    /* The contents of the context are lost, and are no longer booked. */
     for (unsigned i = 0; block != NULL && block->context != NULL && i < block->piece_count; i++)
         lacks = lacks || lacks_memory(&block->pieces[i]);
     enum gs_reach reach = lacks ? gs_promises()->reach(promised, entered) : GS_REACH_NONE;
@@ -203,10 +206,13 @@ void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(co
             return;
         if (reach == GS_REACH_NOW && populate(device, block, entered, false))
             return;
-        /* Most work is done in a moment, and then nothing can touch what has no memory. */
+        /* Most work ends within a moment, and then no work can use memory that is missing. */
         if (gs_promises()->await_released(drain_patience))
             return;
-        /* All of the GPU may have been promised to who is next, who waits for what runs. What is free is taken then. */
+        /*
+         * The whole GPU may have been promised to the next process, which waits for this work. Takes the memory that is
+         * free.
+         */
         if (!promised)
             gs_device_promise_now(device);
         promised = true;
@@ -248,7 +254,7 @@ static void write_off(struct gs_device *device, struct gs_block *block)
     gs_mutex_lock(&gs_memory_lock);
     gs_device_subtract_locked(&device->usage.resident, resident);
     device->usage_changed = true;
-    /* A handle of the application outlives its context, and gets memory again in the next. */
+    /* A handle of the application outlives its context, and gets memory again in the next one. */
     block->written_off = block->owner == NULL;
     if (block->written_off)
         gs_device_subtract_locked(&device->footprint, block->size);
@@ -371,7 +377,7 @@ void gs_block_hold(struct gs_block *block)
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-/* The block may be destroyed, and gs_memory_lock is given up for that. */
+/* Releases a held block. The block may be destroyed, for which gs_memory_lock is released. */
 static void let_go_locked(struct gs_device *device, struct gs_block *block)
 {
     if (!gs_block_settle_locked(block))
@@ -402,7 +408,7 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
             continue;
         }
         if (!gs_block_try_hold_locked(block))
-            continue; /* the walk may be at another one by now */
+            continue; /* the walk may have advanced meanwhile */
         walk.next = block->next;
         gs_mutex_unlock(&gs_memory_lock);
         visit(block, argument);
@@ -415,7 +421,7 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-CUresult gs_block_pin_locked(struct gs_block *block)
+CUresult gs_block_make_unevictable_locked(struct gs_block *block)
 {
     struct gs_device *device = gs_devices;
     if (block->moving) {
@@ -429,7 +435,7 @@ CUresult gs_block_pin_locked(struct gs_block *block)
         return CUDA_SUCCESS;
     while (device->ordinal != block->ordinal)
         device++;
-    /* Under the lease its bytes have their room already: they only change their name. */
+    /* Under the lease its bytes already have room. They only change their category. */
     block->unevictable = true;
     gs_device_subtract_locked(&device->footprint, block->size);
     gs_device_subtract_locked(&device->usage.promised, block->size);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The life of blocks, whatever they are for: allocations of ours, or memory that the application holds by handles.
+ * The life of blocks, which are allocations of this process, or memory that the application holds by handles.
  *
- *     gs_device_book(device, size, 0, 0);             the footprint, first: it may wait or be refused
+ *     gs_device_book(device, size, 0, 0);             first the footprint: may wait or be refused
  *     block = gs_block_new(...); give it its address;
- *     lock; tables of one's own; populate = gs_block_add_locked(device, block, &entered); unlock;
+ *     lock; the caller's own tables; populate = gs_block_add_locked(device, block, &entered); unlock;
  *     if (populate) gs_block_populate(device, block, entered);
  *     ...
- *     gs_block_retire(device, block);                 destroys it, or whoever moves it does; unbooks its size
+ *     gs_block_retire(device, block);                 destroys it now or after its move; unbooks its size
  *
- * From gs_block_add_locked on, moves and gs_mover_restore see the block.
+ * From gs_block_add_locked on, moves and gs_mover_restore include the block.
  */
 #ifndef GPUSHARE_MEMORY_BLOCKS_H
 #define GPUSHARE_MEMORY_BLOCKS_H
@@ -19,66 +19,71 @@
 
 struct gs_slot;
 
-/* All pieces are EMPTY. piece_size is a multiple of GS_GRANULARITY. NULL: no memory. */
+/* All pieces start EMPTY. piece_size is a multiple of GS_GRANULARITY. NULL: out of memory. */
 struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,
                               size_t size, size_t piece_size);
 
-/* Of a block that was never added. */
+/* Frees a block that was never added. */
 void gs_block_free(struct gs_block *block);
 
 /*
- * True if a lease is held: then the caller is inside the gate, and gs_block_populate must follow, outside the lock.
- * Else the next grant gives the block memory.
+ * True if a lease is held. Then the caller is inside the gate, and must call gs_block_populate without the lock.
+ * Otherwise the next grant gives the block memory.
  */
 bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struct gs_slot **entered);
 
 /*
- * Leaves the gate, and lets others take from a slab. Where there is no memory after all (foreign use took it), the
- * lease is given up.
+ * Gives the block memory, leaves the gate, and lets other threads allocate from a slab. If foreign use has taken the
+ * memory, releases the lease.
  */
 void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered);
 
 /*
- * For memory that is new while the gate is shut. Work that was submitted before may be told its address for as long as
- * the lease has not been given back: then it comes to the GPU all the same, for which others' memory leaves if need be;
- * if the scheduler can have none moved, what the driver has free is taken.
- * find_locked returns the block, or NULL if it is gone.
+ * For a block that is new while the gate is shut. Until the lease is released, work that was submitted earlier may
+ * learn the address and use it. Therefore the block gets memory on the GPU now, and other memory is evicted if
+ * necessary. If the scheduler cannot evict any, the block takes what the driver has free. find_locked returns the
+ * block, or NULL if it no longer exists.
  */
 void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(const void *), const void *what);
 
-/* Nothing uses its memory any more. True: the caller is to destroy it, outside the lock; else its mover does. */
+/*
+ * Called when no work uses the block's memory any more. True: the caller must destroy the block, without the lock.
+ * False: the mover will.
+ */
 bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block);
 void gs_block_destroy(struct gs_device *device, struct gs_block *block);
 void gs_block_retire(struct gs_device *device, struct gs_block *block);
 
-/* The context has failed. Its blocks lose their memory; the application's handles go to another context, if there is
- * one.
+/*
+ * The context has failed. Its blocks lose their memory. The application's handles are assigned to another context, if
+ * there is one.
  */
 void gs_blocks_lose_context(struct gs_device *device, CUcontext context);
 
-/* `moving` ends. Returns whether the caller is to destroy the block. */
+/* Ends `moving`. Returns whether the caller must destroy the block. */
 bool gs_block_settle_locked(struct gs_block *block);
 
 /*
- * Waits until nobody moves the block, and keeps it as it is until it is let go: not for long, and without a lock of
- * memory's. Something else must keep the block from being destroyed meanwhile. The mover begins with no further piece
- * of a block that is waited for.
+ * Waits until no thread moves the block, and holds it in that state until it is released. Hold it only briefly, and not
+ * with a lock of memory's files. Something else must keep the block from being destroyed. The mover starts no further
+ * piece of a block that a thread waits for.
  */
 void gs_block_hold(struct gs_block *block);
 void gs_block_let_go(struct gs_block *block);
 
 /*
- * False: another thread moved or held it, and gs_memory_lock was given up until that may have ended. Then the block may
- * be gone: the caller looks it up again, unless something else keeps it.
+ * False: another thread was moving or holding the block, and gs_memory_lock was released until that may have ended. The
+ * block may have been destroyed: look it up again, unless something else keeps it.
  */
 bool gs_block_try_hold_locked(struct gs_block *block);
 
 /*
- * The same in two steps, for callers whose own lock keeps the block. gs_block_try_hold returns false at once. Then
- * gs_block_await waits without that lock, and the caller looks the block up again. GS_AWAITING begins and ends it.
+ * Holds the block in two steps, for callers that guard the block with a lock of their own. gs_block_try_hold returns
+ * false at once. gs_block_await then waits, called without that lock, and the caller looks the block up again.
+ * Initialise it with GS_AWAITING.
  */
 struct gs_awaiting {
-    const struct gs_block *block; /* only compared; it may be gone */
+    const struct gs_block *block; /* only compared; the block may have been destroyed */
     uint64_t settled;
     struct gs_awaiting *next;
 };
@@ -87,19 +92,21 @@ bool gs_block_try_hold(struct gs_block *block, struct gs_awaiting *awaiting);
 void gs_block_await(struct gs_awaiting *awaiting);
 void gs_block_stop_awaiting(struct gs_awaiting *awaiting);
 
-/* For the mover: some thread waits for the block. */
+/* For the mover: whether a thread is waiting for the block. */
 bool gs_block_awaited_locked(const struct gs_block *block);
 
-/* Calls visit for each block of that context (NULL: of any), held. Blocks may be added and go meanwhile. */
+/*
+ * Holds each block of that context (NULL: of any context) and calls visit. Blocks may be added and destroyed meanwhile.
+ */
 void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(struct gs_block *, void *),
                      void *argument);
 
 /*
- * The block stays on the GPU for good, and counts as unevictable. The caller is inside the gate.
- * CUDA_ERROR_OUT_OF_MEMORY: it has no memory after all. CUDA_ERROR_NOT_READY: another thread moved or held it, and
- * gs_memory_lock was given up until that may have ended. Then the block may be gone: the caller looks it up again.
+ * Makes the block unevictable: it stays on the GPU for good. The caller is inside the gate. CUDA_ERROR_OUT_OF_MEMORY:
+ * the block has no memory after all. CUDA_ERROR_NOT_READY: another thread was moving or holding the block, and
+ * gs_memory_lock was released until that may have ended. Then the block may have been destroyed: look it up again.
  */
-CUresult gs_block_pin_locked(struct gs_block *block);
+CUresult gs_block_make_unevictable_locked(struct gs_block *block);
 
 void gs_blocks_after_fork(void);
 

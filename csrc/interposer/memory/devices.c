@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
-/* Of one request. Addresses have 57 bits. */
+/* The most bytes of one request. Addresses have 57 bits. */
 #define MOST_BYTES (UINT64_C(1) << 50)
 
 struct gs_mutex gs_memory_lock = GS_MUTEX(GS_RANK_MEMORY);
@@ -53,8 +53,10 @@ struct gs_device *gs_device_of(CUdevice ordinal)
         memcpy(device->usage.gpu, uuid.bytes, sizeof(device->usage.gpu));
         device->total = total;
         device->limit = UINT64_MAX;
-        /* Handles of 128 MiB cost under 5 % of a move (26 ms for 16 GiB, against 290 ms to copy); a small GPU gets
-         * smaller ones, so that a partial eviction has something to choose from. */
+        /*
+         * Handles of 128 MiB cost less than 5 % of a move (26 ms for 16 GiB, whose copy takes 290 ms). A small GPU gets
+         * smaller ones, so that a partial eviction can choose between pieces.
+         */
         device->piece_size = gs_round_up(between(GS_GRANULARITY, total / 64, 128 * MIB), GS_GRANULARITY);
         device->slab_size = gs_round_up(between(GS_GRANULARITY, total / 256, 32 * MIB), GS_GRANULARITY);
         device->last_block = &device->blocks;
@@ -86,7 +88,7 @@ CUmemAllocationHandleType gs_device_handle_type(CUdevice device)
 
 void gs_devices_see(struct gpushare_seen *result)
 {
-    /* Only the helper asks. A wake on another GPU puts one of them in the place of another. */
+    /* Only the helper calls this. After a wake on another GPU, that GPU takes the place of the earlier one. */
     static struct gpushare_seen seen;
     int count = 0;
     if (seen.count == 0 && GS_REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS)
@@ -104,7 +106,7 @@ void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
     gs_mutex_lock(&gs_memory_lock);
     memcpy(device->usage.gpu, to, sizeof(device->usage.gpu));
     device->limit = UINT64_MAX;
-    /* One that was only asked about has no memory of ours; each stays there once. */
+    /* A device that was only queried has no memory of this process. Each device appears once. */
     if (other != NULL)
         memcpy(other->usage.gpu, from, sizeof(other->usage.gpu));
     gs_mutex_unlock(&gs_memory_lock);
@@ -148,7 +150,7 @@ void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes)
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-/* The context that the thread used last and its device, as long as no context ends. */
+/* The context that the thread used last, and its device. Valid as long as no context ends. */
 static uint32_t contexts_ended;
 static __thread struct {
     CUcontext context, owner;
@@ -176,7 +178,7 @@ CUresult gs_device_current(struct gs_device **device, CUcontext *context)
         if (result != CUDA_SUCCESS)
             return result;
         last.device = gs_device_of(ordinal);
-        /* The end of one that we do not know of would not be noticed. */
+        /* A context that the interposer has not recorded is not cached, because its end would not be noticed. */
         last.context = last.device != NULL && gs_context_alive(current) ? current : NULL;
         last.owner = gs_context_owner(current);
         last.ended = ended;
@@ -187,7 +189,7 @@ CUresult gs_device_current(struct gs_device **device, CUcontext *context)
     return *device != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* On a small GPU, what the scheduler suggests would be somebody's room. */
+/* On a small GPU, the headroom that the scheduler suggests could be the room of another process. */
 static uint64_t headroom(const struct gs_device *device)
 {
     uint64_t suggested = __atomic_load_n(&figures.headroom, __ATOMIC_RELAXED);
@@ -212,9 +214,9 @@ static bool figures_changed(void)
 }
 
 /*
- * Sends the figures that changed. A growth that is under way states figures too, and the scheduler must see them in
- * order: a thread that finds one under way leaves the sending to it. So that none is left unsent, the thread that held
- * the lock looks again after it has let it go.
+ * Reports the figures that changed. A growth in progress reports figures, too, and the scheduler must receive them in
+ * order. So a thread that finds a growth in progress leaves the report to its thread. That thread checks for changes
+ * again after it has released the lock, so that no change stays unreported.
  */
 void gs_device_flush_reports(void)
 {
@@ -236,7 +238,7 @@ void gs_device_flush_reports(void)
     }
 }
 
-/* Waits with those that ask the scheduler already. An interrupt from now on ends the caller's own question, too. */
+/* Waits behind other threads that ask the scheduler. From now on, an interrupt cancels the caller's request, too. */
 static uint64_t begin_growth(void)
 {
     uint64_t cancels = gs_promises()->cancels();
@@ -262,7 +264,7 @@ void gs_devices_report(void)
     gs_device_flush_reports();
 }
 
-/* A library that empties its cache and tries again is refused twice within moments; the user needs one line. */
+/* A library that empties its cache and tries again is refused twice in a row. One line is enough for the user. */
 static bool refused_before(void)
 {
     uint64_t now = gs_now_ns();
@@ -296,7 +298,7 @@ void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes)
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t unevictable, uint64_t context)
 {
     CUresult result = CUDA_SUCCESS;
-    /* Can never fit; nor would the sums be right of what is near the end of numbers. */
+    /* The request can never fit, and sums of such numbers could overflow. */
     if (evictable > MOST_BYTES || unevictable > MOST_BYTES)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t cancels = begin_growth();
@@ -318,7 +320,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t u
                 gs_say("%s", answer.text);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */
+        /* Without a scheduler there is no refusal, but a lease for this would never come. */
         uint64_t cap = gs_session_cap();
         bool within = cap == 0 || least.promised + least.unevictable <= cap;
         bool fits = least.promised + least.unevictable + least.context <= device->total || gs_memory_oversubscribes();

@@ -10,19 +10,19 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* What was freed in a stream, in the order of the stream: if the first of them is not due, none is. */
+/* Allocations that were freed in a stream, in stream order: if the first is not due, none is. */
 struct free_queue {
     CUcontext context;
-    CUstream stream;  /* NULL: freed during a capture, and due when none is open */
-    pthread_t thread; /* of a per-thread stream */
+    CUstream stream;  /* NULL: freed during a capture, and due when no capture is open */
+    pthread_t thread; /* of the per-thread stream */
     struct gs_allocation *first, **last;
     struct free_queue *next;
 };
 
-/* Under gs_memory_lock. */
+/* Guarded by gs_memory_lock. */
 static struct {
-    struct free_queue *queues; /* none is empty */
-    unsigned count;            /* in all queues; read without the lock */
+    struct free_queue *queues; /* no queue in the list is empty */
+    unsigned count;            /* allocations in all queues; read without the lock */
 } freed;
 
 bool gs_free_queue_any(void)
@@ -58,7 +58,7 @@ bool gs_free_queue_add_locked(struct gs_allocation *allocation, CUcontext contex
     return true;
 }
 
-/* Takes the first out of the queue, and the queue away with its last. */
+/* Takes the first allocation out of the queue. Removes the queue together with its last one. */
 static struct gs_allocation *unqueue_first_locked(struct free_queue **link)
 {
     struct free_queue *queue = *link;

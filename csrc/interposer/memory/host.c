@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One lock guards all. Chunks of the shared table are claimed and returned under it too, but other processes do so at
- * any time. The driver is called without it, except in gs_host_context_ends and gs_host_restored.
+ * One lock guards everything. This process claims and returns chunks of the shared table under it, but other processes
+ * do so at any time. The driver is called without it, except in gs_host_context_ends and gs_host_restored.
  *
- * Making pages and page-locking them cost more than copying (55 GB/s), so both are done ahead. On an NVIDIA H200's
- * host:
+ * Creating pages and page-locking them take longer than copying (55 GB/s), so both are done in advance. Measured on the
+ * host of an NVIDIA H200:
  *
  * - populating new pages: 2.6 GB/s by 1 thread, 5.6 by 4;
  * - populating pages that exist: 3.5 GB/s by 1 thread, 12 by 4, 9 by 16;
- * - page-locking after that: 21 to 28 GB/s; of pages that exist but are not populated: 3, all of it in the driver.
+ * - page-locking after that: 21 to 28 GB/s;
+ * - page-locking pages that exist but are not populated: 3 GB/s, all of it in the driver.
  *
- * Hence each chunk is populated before it is page-locked, and by several threads where a move waits for it. A thread
- * that page-locks in a loop starves the process's launches: hence small chunks, and a pause after each while the
- * application computes.
+ * Therefore each chunk is populated before it is page-locked, by several threads if a move waits for it. A thread that
+ * page-locks in a loop slows down the process's launches. Therefore chunks are small, and while the application
+ * computes there is a pause after each.
  *
- * Where groups take turns, what leaves goes where that was which arrives. So each page-locks ahead also the chunks that
- * others use: they come back as its own turn ends.
+ * When groups take time slices, the data of one is evicted to the host memory that the other's data has just left. So
+ * each process also page-locks chunks in advance that others use: they become free when its own time slice ends.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -44,16 +45,19 @@
 #include <time.h>
 #include <unistd.h>
 
-/* After each chunk, while the gate is open: about 3 % of the time is spent in the driver; 15 % while somebody waits. */
+/*
+ * The pause after each chunk while the gate is open. About 3 % of the time is spent in the driver, or 15 % while
+ * another group waits.
+ */
 static const uint64_t pause_ns = 20 * GS_MILLISECOND;
 static const uint64_t contended_pause_ns = 3 * GS_MILLISECOND;
-/* That are populated and page-locked at a time of those that others use. */
+/* How many chunks of other processes are populated and page-locked at a time. */
 enum { JOINED_AT_ONCE = 8 };
-/* A move is over when nothing was taken or given for so long. */
+/* A move counts as finished when no host memory was taken or returned for this long. */
 static const uint64_t between_moves_ns = 10 * GS_MILLISECOND;
-/* What the last move left over stays page-locked for so long: the next one may come at once. */
+/* What the last move left stays page-locked for this long, because the next one may follow at once. */
 static const uint64_t linger_ns = 1000 * GS_MILLISECOND;
-/* Others return chunks, and the scheduler changes the limit, without telling us. */
+/* Other processes return chunks, and the scheduler changes the limit, without notice. */
 static const uint64_t look_again_ns = 1000 * GS_MILLISECOND;
 
 struct gs_host_piece {
@@ -65,12 +69,12 @@ struct gs_host_piece {
 static struct {
     struct gs_mutex lock;
     pthread_cond_t changed;
-    struct gs_host_pool *pools; /* the first is the present one; the others are kept for what is in them */
-    CUcontext context;          /* to page-lock ahead in; NULL: none */
-    uint64_t wanted;            /* chunks to have page-locked */
-    bool refused;               /* the last attempt to page-lock ahead failed */
+    struct gs_host_pool *pools; /* the first is the current pool; the others are kept for the data in them */
+    CUcontext context;          /* for page-locking in advance; NULL: none */
+    uint64_t wanted;            /* number of chunks to page-lock */
+    bool refused;               /* the last attempt to page-lock in advance failed */
     bool started;
-    CUcontext working_in; /* the thread is in the driver */
+    CUcontext working_in; /* the thread is calling the driver */
     unsigned taking;
     uint64_t last_move_ns;
     uint64_t bytes, page_locked_late; /* atomic */
@@ -85,7 +89,7 @@ static void make_present_locked(struct gs_host_pool *pool)
 {
     pool->next = host.pools;
     host.pools = pool;
-    wake_thread(); /* of the earlier one, what is not in use goes */
+    wake_thread(); /* unused chunks of the earlier pool are released */
 }
 
 void gs_host_offer(int fd, uint32_t slot)
@@ -103,7 +107,7 @@ void gs_host_offer(int fd, uint32_t slot)
     else if (offered)
         pool = gs_host_pool_map(fd, &file, slot);
     if (pool == NULL && host.pools != NULL && !host.pools->own)
-        pool = gs_host_pool_make(); /* the earlier scheduler's is not to be claimed from any more */
+        pool = gs_host_pool_make(); /* no more chunks are claimed from the earlier scheduler's pool */
     if (pool != NULL)
         make_present_locked(pool);
     gs_mutex_unlock(&host.lock);
@@ -129,11 +133,11 @@ static void record_page_locked_locked(struct gs_host_pool *pool, uint32_t i, CUc
 
 static void say_not_page_locked_locked(CUresult result)
 {
-    /* In a process that is ending, the driver refuses everything. */
+    /* In a process that is exiting, the driver refuses every call. */
     if (result == CUDA_ERROR_DEINITIALIZED)
         return;
     if (!host.said_not_page_locked)
-        gs_say("the driver does not page-lock host memory; moving memory out of the GPU and back is slower");
+        gs_say("the driver does not page-lock host memory, so evicting and restoring data is slower");
     host.said_not_page_locked = true;
 }
 
@@ -195,7 +199,7 @@ static bool add_fresh(struct gs_host_piece *piece, struct gs_host_search *search
     return true;
 }
 
-/* Whole chunks, and for the rest what pieces before left of theirs. */
+/* Takes whole chunks, and for the rest free units of partly used chunks. */
 static bool place(struct gs_host_piece *piece, size_t units)
 {
     struct gs_host_search search = {.preference = GS_HOST_PAGE_LOCKED};
@@ -227,7 +231,7 @@ static void release_locked(struct gs_host_piece *piece)
     wake_thread();
 }
 
-/* --- Taking and giving --- */
+/* --- Taking and returning --- */
 
 static void unset_fresh_locked(struct gs_host_pool *pool, uint32_t i)
 {
@@ -235,7 +239,7 @@ static void unset_fresh_locked(struct gs_host_pool *pool, uint32_t i)
     gs_host_pool_list_partial(pool, &pool->chunks[i]);
 }
 
-/* Page-locks it, if there is a context to do it in. */
+/* Page-locks the chunk, if there is a context for that. */
 static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext context)
 {
     CUresult result = context != NULL ? gs_host_pool_page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
@@ -250,7 +254,7 @@ static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext contex
     gs_mutex_unlock(&host.lock);
 }
 
-/* Page-locks what was just claimed. False if the host has no pages for it. */
+/* Page-locks the chunks that were just claimed. False if the host has no pages for them. */
 static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
 {
     struct gs_host_pool *pool = piece->pool;
@@ -283,8 +287,8 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
 }
 
 /*
- * What our thread has claimed to page-lock is free again in a moment; while we take, it claims no more. The lock is
- * given up until then; the piece keeps its pool.
+ * The chunks that the thread has claimed for page-locking are free again soon. While memory is being taken, it claims
+ * no more. The lock is released during the wait; the piece keeps its pool.
  */
 static bool place_locked(struct gs_host_piece *piece, size_t units)
 {
@@ -372,18 +376,18 @@ uint64_t gs_host_page_locked_late(void)
     return __atomic_load_n(&host.page_locked_late, __ATOMIC_RELAXED);
 }
 
-/* --- The thread that works ahead, and cleans up --- */
+/* --- The thread that page-locks in advance and cleans up --- */
 
 struct job {
-    enum { NOTHING, PIN, JOIN, UNPIN, UNMAP } kind;
+    enum { NOTHING, LOCK, JOIN, UNLOCK, UNMAP } kind;
     struct gs_host_pool *pool;
     uint32_t chunk;
     bool claimed;
-    uint32_t joined[JOINED_AT_ONCE]; /* these, instead of one */
+    uint32_t joined[JOINED_AT_ONCE]; /* several chunks in place of one */
     unsigned joined_count;
 };
 
-/* Of an earlier pool: nothing stays page-locked; once no piece is in it, it goes. */
+/* Of an earlier pool, nothing stays page-locked. Once it contains no piece, it is removed. */
 static bool leave_pool(struct gs_host_pool **link, struct job *job)
 {
     struct gs_host_pool *pool = *link;
@@ -396,16 +400,19 @@ static bool leave_pool(struct gs_host_pool **link, struct job *job)
         if (pool->chunks[i].page_locked_in == NULL)
             continue;
         bool claimed = gs_host_pool_claim(pool, i);
-        /* Our lock on another's chunk does it no harm, nor does its end; but then the mapping must go as well. */
+        /*
+         * This process's lock on another process's chunk does no harm, and neither does unlocking it; but then the
+         * mapping must be removed as well.
+         */
         if (!claimed && pool->pieces != 0)
             continue;
-        *job = (struct job){.kind = UNPIN, .pool = pool, .chunk = i, .claimed = claimed};
+        *job = (struct job){.kind = UNLOCK, .pool = pool, .chunk = i, .claimed = claimed};
         return true;
     }
     return false;
 }
 
-/* A free chunk that is not to stay as it is; the highest first. */
+/* A free chunk that must not stay as it is; the highest first. */
 static bool claim_excess(struct gs_host_pool *pool, bool settled, struct job *job)
 {
     bool over = pool->page_locked > host.wanted;
@@ -417,13 +424,13 @@ static bool claim_excess(struct gs_host_pool *pool, bool settled, struct job *jo
             page_locked ? i >= limit || (over && settled) : pool->own && settled && gpushare_pool_is_prepared(shared);
         if (!excess || gpushare_pool_owner(shared) != 0 || !gs_host_pool_claim(pool, i))
             continue;
-        *job = (struct job){.kind = UNPIN, .pool = pool, .chunk = i, .claimed = true};
+        *job = (struct job){.kind = UNLOCK, .pool = pool, .chunk = i, .claimed = true};
         return true;
     }
     return false;
 }
 
-/* Chunks that others use. */
+/* Chooses chunks that other processes use. */
 static bool join_others(struct gs_host_pool *pool, struct job *job)
 {
     *job = (struct job){.kind = JOIN, .pool = pool};
@@ -439,7 +446,7 @@ static bool join_others(struct gs_host_pool *pool, struct job *job)
     return job->joined_count != 0;
 }
 
-static bool claim_to_pin(struct gs_host_pool *pool, struct job *job)
+static bool claim_to_page_lock(struct gs_host_pool *pool, struct job *job)
 {
     struct gs_host_search search = {.preference = GS_HOST_PREPARED};
     uint32_t i;
@@ -447,11 +454,11 @@ static bool claim_to_pin(struct gs_host_pool *pool, struct job *job)
         return false;
     if (!gs_host_pool_claim_best(pool, &search, &i))
         return join_others(pool, job);
-    *job = (struct job){.kind = PIN, .pool = pool, .chunk = i, .claimed = true};
+    *job = (struct job){.kind = LOCK, .pool = pool, .chunk = i, .claimed = true};
     return true;
 }
 
-/* What to do now; else, how long nothing is to be done: 0 for until something changes. */
+/* Chooses the next job. If there is none, returns how long to wait, or 0 to wait until something changes. */
 static uint64_t choose_locked(struct job *job)
 {
     *job = (struct job){.kind = NOTHING};
@@ -465,7 +472,7 @@ static uint64_t choose_locked(struct job *job)
             return 0;
     struct gs_host_pool *pool = host.pools;
     bool settled = now - host.last_move_ns >= linger_ns;
-    if (claim_excess(pool, settled, job) || claim_to_pin(pool, job))
+    if (claim_excess(pool, settled, job) || claim_to_page_lock(pool, job))
         return 0;
     if (!settled)
         return linger_ns / 10;
@@ -481,7 +488,7 @@ static void rest_if_computing(void)
     nanosleep(&pause, NULL);
 }
 
-/* A move that begins meanwhile comes first. */
+/* If a move begins meanwhile, it has priority. */
 static void join(const struct job *job, CUcontext context)
 {
     struct gs_host_pool *pool = job->pool;
@@ -502,7 +509,7 @@ static void join(const struct job *job, CUcontext context)
         uint32_t i = job->joined[e];
         bool locked = goes_on && gs_population_await(&population, e) && gs_host_pool_page_lock(pool, i) == CUDA_SUCCESS;
         gs_mutex_lock(&host.lock);
-        /* Else a move has claimed and page-locked it. */
+        /* If this is false, a move has claimed and page-locked the chunk. */
         if (locked || pool->chunks[i].page_locked_in == NULL)
             record_page_locked_locked(pool, i, locked ? context : NULL);
         host.refused = host.refused || (goes_on && !locked);
@@ -521,7 +528,7 @@ static void do_job(const struct job *job, CUcontext context)
     bool no_pages = false;
     CUresult result = CUDA_SUCCESS;
     GS_REAL(cuCtxSetCurrent)(context);
-    if (job->kind == PIN) {
+    if (job->kind == LOCK) {
         no_pages = !gs_host_pool_populate(pool, job->chunk);
         result = no_pages ? CUDA_ERROR_OUT_OF_MEMORY : gs_host_pool_page_lock(pool, job->chunk);
     } else {
@@ -537,14 +544,14 @@ static void do_job(const struct job *job, CUcontext context)
         if (!no_pages)
             say_not_page_locked_locked(result);
     } else {
-        record_page_locked_locked(pool, job->chunk, job->kind == PIN ? context : NULL);
+        record_page_locked_locked(pool, job->chunk, job->kind == LOCK ? context : NULL);
     }
     if (job->claimed)
         gpushare_pool_return(&pool->shared->chunks[job->chunk]);
     gs_mutex_unlock(&host.lock);
 }
 
-/* The lock is given up meanwhile. */
+/* The lock is released during the wait. */
 static void wait_locked(uint64_t nanoseconds)
 {
     if (nanoseconds == 0) {
@@ -556,7 +563,7 @@ static void wait_locked(uint64_t nanoseconds)
     gs_cond_timedwait(&host.changed, &host.lock, &until);
 }
 
-/* It may begin while the process is parked. */
+/* The capture may begin while the process is parked. */
 static void relax_captures(void)
 {
     struct gs_slot *called;
@@ -580,7 +587,7 @@ static void *work_ahead(void *unused)
         struct job job;
         struct gs_slot *called;
         if (!gs_awake_try_enter(&called)) {
-            wait_locked(look_again_ns); /* nor is there anything to do: what is awake again calls */
+            wait_locked(look_again_ns); /* nothing to do either: waking up calls this thread */
             continue;
         }
         uint64_t patience = choose_locked(&job);
@@ -589,9 +596,9 @@ static void *work_ahead(void *unused)
             wait_locked(patience);
             continue;
         }
-        CUcontext context = job.kind == PIN || job.kind == JOIN ? host.context
-                            : job.kind == UNPIN                 ? job.pool->chunks[job.chunk].page_locked_in
-                                                                : NULL;
+        CUcontext context = job.kind == LOCK || job.kind == JOIN ? host.context
+                            : job.kind == UNLOCK                 ? job.pool->chunks[job.chunk].page_locked_in
+                                                                 : NULL;
         host.working_in = context;
         gs_mutex_unlock(&host.lock);
         if (job.kind == UNMAP)
@@ -611,7 +618,7 @@ static void *work_ahead(void *unused)
     return NULL;
 }
 
-/* Without the thread, memory stays as it is: page-locked, and ours. */
+/* Without the thread, memory stays as it is: page-locked, and owned by this process. */
 static void wake_thread(void)
 {
     if (host.started) {
@@ -652,7 +659,7 @@ void gs_host_context_ends(CUcontext context)
         for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
             if (pool->chunks[i].page_locked_in != context)
                 continue;
-            /* Fails where the lock is gone already. */
+            /* Fails if the lock is gone already. */
             GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, i));
             record_page_locked_locked(pool, i, NULL);
         }
@@ -660,7 +667,7 @@ void gs_host_context_ends(CUcontext context)
     gs_mutex_unlock(&host.lock);
 }
 
-/* Page-locks it unless it is; false: it was not. */
+/* Page-locks the chunk unless it is page-locked. False: it was not. */
 static bool stays_page_locked(struct gs_host_pool *pool, uint32_t i)
 {
     CUresult result = GS_REAL(cuCtxSetCurrent)(pool->chunks[i].page_locked_in);
@@ -694,7 +701,7 @@ void gs_host_restored(void)
 
 void gs_host_after_fork(void)
 {
-    /* Neither the chunks nor our tables were inherited (MADV_DONTFORK), nor was the thread. */
+    /* The child inherited neither the chunks nor the tables (MADV_DONTFORK), nor the thread. */
     gs_mutex_after_fork(&host.lock);
     host.pools = NULL;
     host.context = host.working_in = NULL;

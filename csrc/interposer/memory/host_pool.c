@@ -22,7 +22,7 @@ void gs_host_pool_destroy(struct gs_host_pool *pool)
     free(pool);
 }
 
-/* Takes the mapping over. NULL if there is no memory for the tables. */
+/* Takes ownership of the mapping. NULL if there is no memory for the tables. */
 static struct gs_host_pool *new_pool(void *mapping, size_t mapped, uint32_t slot)
 {
     struct gs_host_pool *pool = calloc(1, sizeof(*pool));
@@ -35,7 +35,7 @@ static struct gs_host_pool *new_pool(void *mapping, size_t mapped, uint32_t slot
         pool->chunks = mmap(NULL, pool->count * sizeof(*pool->chunks), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (pool->chunks != MAP_FAILED) {
-            /* Recent kernels copy page-locked pages at fork; a DataLoader's workers would copy all of them. */
+            /* Recent kernels copy page-locked pages at fork, so the workers of a DataLoader would copy all of them. */
             madvise(mapping, mapped, MADV_DONTFORK);
             madvise(mapping, mapped, MADV_DONTDUMP);
             madvise(pool->chunks, pool->count * sizeof(*pool->chunks), MADV_DONTFORK);
@@ -47,20 +47,20 @@ static struct gs_host_pool *new_pool(void *mapping, size_t mapped, uint32_t slot
     return NULL;
 }
 
-/* What is wrong with the header, or NULL. */
+/* Returns what is wrong with the header, or NULL. */
 static const char *fault_of(const struct gpushare_pool *shared, uint64_t size, uint32_t slot)
 {
     if (shared->magic != GPUSHARE_POOL_MAGIC)
-        return "it is none";
+        return "it is not a pool";
     if (shared->version != GPUSHARE_POOL_VERSION)
-        return "its version is another";
+        return "it has another version";
     if (slot >= GPUSHARE_POOL_SLOTS)
-        return "our place in it is out of range";
+        return "the place of this process in it is out of range";
     uint64_t count = shared->chunk_count, table = sizeof(*shared) + count * sizeof(shared->chunks[0]);
     if (count == 0 || count > GPUSHARE_POOL_MOST_CHUNKS || shared->data_offset < table ||
         shared->data_offset % (uint64_t)sysconf(_SC_PAGESIZE) != 0 || shared->data_offset > size ||
         (size - shared->data_offset) / GPUSHARE_POOL_CHUNK < count)
-        return "its sizes do not fit together";
+        return "its sizes are inconsistent";
     return NULL;
 }
 
@@ -77,7 +77,7 @@ struct gs_host_pool *gs_host_pool_map(int fd, const struct stat *file, uint32_t 
     if (fault != NULL) {
         if (mapping != MAP_FAILED)
             munmap(mapping, mapped);
-        gs_say("the scheduler's pool of host memory cannot be used (%s); this process uses memory of its own", fault);
+        gs_say("the scheduler's pool of host memory cannot be used (%s); this process uses its own host memory", fault);
         return NULL;
     }
     struct gs_host_pool *pool = new_pool(mapping, mapped, slot);
@@ -100,7 +100,7 @@ struct gs_host_pool *gs_host_pool_make(void)
                size = offset + count * GPUSHARE_POOL_CHUNK;
         struct gpushare_pool *shared = gpushare_pool_map(-1, 0, size);
         if ((void *)shared == MAP_FAILED)
-            continue; /* where addresses are limited, a smaller one may do */
+            continue; /* if address space is limited, a smaller pool may be possible */
         shared->magic = GPUSHARE_POOL_MAGIC;
         shared->version = GPUSHARE_POOL_VERSION;
         shared->data_offset = offset;

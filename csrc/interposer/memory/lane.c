@@ -10,7 +10,10 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* Beyond two pieces, no more than this is under way: what is under way occupies both the GPU and the host. */
+/*
+ * At most two pieces, or this many bytes, move at once: a piece that is moving occupies both GPU memory and host
+ * memory.
+ */
 static const uint64_t most_in_flight = 256 * MIB;
 
 static struct gs_lane lanes[GPUSHARE_MAX_GPUS];
@@ -69,7 +72,7 @@ void gs_lane_context_ends(CUcontext context)
             gs_cond_wait(&lane_left, &gs_memory_lock);
         if (lane->context != context)
             continue;
-        /* The stream and the events go with it. */
+        /* The context's end destroys the stream and the events. */
         lane->context = NULL;
         lane->stream = NULL;
         memset(lane->done, 0, sizeof(lane->done));
@@ -77,7 +80,7 @@ void gs_lane_context_ends(CUcontext context)
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-/* --- Pieces under way --- */
+/* --- Pieces that are moving --- */
 
 bool gs_lane_take_locked(struct gs_lane *lane, struct gs_block *block, unsigned i)
 {

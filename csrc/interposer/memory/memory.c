@@ -32,23 +32,23 @@
 #include <string.h>
 
 static struct {
-    /* Under gs_memory_lock. */
+    /* Guarded by gs_memory_lock. */
     struct gs_map allocations;
     uint64_t next_id;
-    /* All work of that context was done when the gate's count was this, with nobody inside. */
+    /* All work of that context had ended when the gate's count of passes had this value, and no thread was inside. */
     CUcontext idle_context;
     uint64_t idle_passes;
 } memory;
 
 /* --- Allocations --- */
 
-/* What it is found by again. */
+/* Identifies an allocation after the lock was released. */
 struct name {
     CUdeviceptr base;
     uint64_t id;
 };
 
-/* Once the lock is given up, another thread may free the allocation: only its name is left to the caller. */
+/* Once the lock is released, another thread may free the allocation. The caller only keeps its name. */
 static struct name insert_locked(struct gs_device *device, struct gs_allocation *allocation)
 {
     allocation->id = ++memory.next_id;
@@ -63,7 +63,7 @@ static struct name insert_locked(struct gs_device *device, struct gs_allocation 
     return (struct name){allocation->node.key, allocation->id};
 }
 
-/* The one that begins there, or NULL. */
+/* The allocation that begins there, or NULL. */
 static struct gs_allocation *find_locked(CUdeviceptr pointer)
 {
     struct gs_allocation *allocation = (struct gs_allocation *)gs_map_floor(&memory.allocations, pointer);
@@ -96,7 +96,7 @@ static CUresult allocate_plain(struct gs_device *device, struct gs_allocation *a
     return CUDA_SUCCESS;
 }
 
-/* What the allocation goes with. */
+/* What the life of the allocation's memory depends on. */
 static const void *home_of(const struct gs_allocation *allocation)
 {
     return allocation->of_pool ? (const void *)allocation->device : (const void *)allocation->context;
@@ -134,7 +134,7 @@ static bool make_block(struct gs_device *device, const struct gs_backend *backen
     return false;
 }
 
-/* What is promised already may be more than the GPU has: then memory that has to be on the GPU may find no room. */
+/* The existing promises may exceed the GPU's memory. Then memory that has to be on the GPU may have no room. */
 static bool has_room(struct gs_device *device, const struct gs_backend *backend, size_t size)
 {
     gs_mutex_lock(&gs_memory_lock);
@@ -171,7 +171,7 @@ static CUresult allocate_block(struct gs_device *device, struct gs_allocation *a
     return CUDA_SUCCESS;
 }
 
-/* Gives back the slabs that nothing is in any more. gs_memory_lock is given up while one is destroyed. */
+/* Destroys slabs that have been empty for a while. gs_memory_lock is released while one is destroyed. */
 static void retire_surplus_locked(struct gs_device *device, const void *home)
 {
     struct gs_block *block;
@@ -184,7 +184,7 @@ static void retire_surplus_locked(struct gs_device *device, const void *home)
     }
 }
 
-/* The allocation is in no table any more, and nothing uses its memory. */
+/* The allocation is in no table any more, and no work uses its memory. */
 static void dispose(struct gs_allocation *allocation)
 {
     struct gs_device *device = allocation->device;
@@ -197,7 +197,7 @@ static void dispose(struct gs_allocation *allocation)
     bool destroy = false;
     gs_mutex_lock(&gs_memory_lock);
     block->allocations--;
-    /* Until a new slab has memory, it is not open, and another thread gives it that. */
+    /* A new slab is opened only after it has memory, which another thread is providing. */
     if (allocation->range != NULL && gs_range_is_open_locked(allocation->range)) {
         gs_slab_give_locked(allocation->range);
         retire_surplus_locked(device, home_of(allocation));
@@ -210,7 +210,7 @@ static void dispose(struct gs_allocation *allocation)
         gs_block_destroy(device, block);
 }
 
-/* The same. */
+/* The allocation is in no table any more, and no work uses its memory. */
 static CUresult release(struct gs_allocation *allocation)
 {
     CUresult result = allocation->block == NULL ? GS_REAL(cuMemFree_v2)(allocation->node.key) : CUDA_SUCCESS;
@@ -218,9 +218,9 @@ static CUresult release(struct gs_allocation *allocation)
     return result;
 }
 
-/* --- What is freed, and still used --- */
+/* --- Memory that was freed but may still be in use --- */
 
-/* Nothing uses the memory any more. The context may have taken it away. */
+/* No work uses the memory any more. The context may have freed it already. */
 static CUresult free_now(CUdeviceptr pointer, uint64_t id)
 {
     gs_mutex_lock(&gs_memory_lock);
@@ -236,7 +236,7 @@ static CUresult free_now(CUdeviceptr pointer, uint64_t id)
 static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context);
 static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context);
 
-/* Frees what is due; with `wait`, also what the GPU has not got past yet. */
+/* Frees what is due; with `wait`, also allocations that the GPU may still use. */
 static void reap(bool wait)
 {
     if (!gs_free_queue_any())
@@ -300,7 +300,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
     allocation->size = size;
     allocation->device = device;
     allocation->context = context;
-    /* Memory of other backends is the driver's to take away with the context. */
+    /* The driver frees memory of other backends with the context. */
     allocation->of_pool = of_pool && gs_backing_of_new() == gs_backing()->swap;
     bool small = size <= device->slab_size / 8;
     struct name name;
@@ -335,7 +335,7 @@ CUresult gs_memory_alloc_of_pool(CUdeviceptr *pointer, size_t size)
     return allocate(pointer, size, true);
 }
 
-/* What there was to wait for is over, and nobody was inside the gate then. */
+/* Records that the work of the context has ended while no thread was inside the gate. */
 static void note_idle(CUcontext context, uint64_t passes)
 {
     gs_context_synchronized(context, passes);
@@ -346,9 +346,10 @@ static void note_idle(CUcontext context, uint64_t passes)
 }
 
 /*
- * The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. While a
- * context is synchronised, no capture may begin in it; the caller has forbidden captures, if it could. Where the driver
- * can mark the work, they are allowed before the wait: the work may wait for a thread that is to begin one.
+ * Like the driver's own free, waits for the work that may use the memory. Without a lease there is no such work. While
+ * a context is synchronised, no capture may begin in it; the caller has forbidden captures, if possible. If the driver
+ * can mark the end of the work, captures are allowed again before the wait, because the work may wait for a thread that
+ * is about to begin one.
  */
 static void synchronize(CUcontext context, bool forbidden)
 {
@@ -358,7 +359,7 @@ static void synchronize(CUcontext context, bool forbidden)
     CUevent passed = NULL;
     CUresult result = CUDA_SUCCESS;
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_promises()->leased()) {
-        empty = false; /* what was idle before is still all that is known */
+        empty = false; /* only the earlier state is known */
     } else if (!forbidden || (passed = gs_work_mark(context)) == NULL) {
         result = gs_work_await(context);
     }
@@ -378,7 +379,7 @@ void gs_memory_await_work(CUcontext context)
         synchronize(context, true);
 }
 
-/* Nothing has been submitted since all was seen done: there is nothing to wait for. */
+/* Nothing has been submitted since all work had ended: there is nothing to wait for. */
 static bool idle_locked(CUcontext context)
 {
     return memory.idle_context == context && memory.idle_passes == gs_gate_passes() && !gs_capture_open();
@@ -386,7 +387,7 @@ static bool idle_locked(CUcontext context)
 
 static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context)
 {
-    /* Synchronising would break a capture; the free waits for its end. */
+    /* Synchronising would invalidate a capture, so the free waits for the end of the capture. */
     bool forbidden = gs_capture_forbid(), queued = false;
     if (!forbidden) {
         gs_mutex_lock(&gs_memory_lock);
@@ -401,8 +402,8 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
 }
 
 /*
- * The program freed the memory during a capture, and makes another call now: one that the driver would not let wait for
- * work that may in turn wait for the program. False if the work's end cannot be told without waiting.
+ * The program freed the memory during a capture, and is now making another call. The driver would not let that call
+ * wait for work that may itself wait for the program. False if the end of the work can only be found by waiting.
  */
 static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context)
 {
@@ -441,7 +442,7 @@ CUresult gs_memory_free(CUdeviceptr pointer)
     return idle ? release(allocation) : free_when_done(pointer, id, context);
 }
 
-/* The event is recorded in a stream of that context. */
+/* Records the event in a stream of that context. */
 static CUresult queue_free(CUdeviceptr pointer, CUcontext context, CUstream stream, CUevent passed)
 {
     CUresult result = CUDA_SUCCESS;
@@ -459,7 +460,7 @@ static CUresult queue_free(CUdeviceptr pointer, CUcontext context, CUstream stre
     return result;
 }
 
-/* Whether it begins there and is not freed yet. */
+/* Whether an allocation begins there and is not freed yet. */
 static CUresult check_free(CUdeviceptr pointer)
 {
     gs_mutex_lock(&gs_memory_lock);
@@ -471,7 +472,7 @@ static CUresult check_free(CUdeviceptr pointer)
     return result;
 }
 
-/* A new event that is recorded in the stream, in its context, which may be another than the current one. */
+/* A new event that is recorded in the stream and in its context, which may differ from the current context. */
 static CUresult record_anywhere(CUevent *event, CUcontext *context, CUstream stream, bool per_thread)
 {
     CUresult result = GS_REAL(cuCtxGetCurrent)(context);
@@ -503,7 +504,7 @@ CUresult gs_memory_free_async(CUdeviceptr pointer, CUstream stream, bool per_thr
     if (result != CUDA_SUCCESS)
         GS_REAL(cuEventDestroy_v2)(passed);
     if (result == CUDA_ERROR_NOT_FOUND)
-        return gs_memory_free(pointer); /* no memory for the queue */
+        return gs_memory_free(pointer); /* out of memory for the queue */
     reap(false);
     return result;
 }
@@ -563,7 +564,7 @@ bool gs_memory_any(CUdeviceptr address, size_t size)
     return any;
 }
 
-static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
+static CUresult make_allocations_unevictable(CUdeviceptr start, CUdeviceptr end)
 {
     struct gs_slot *entered;
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
@@ -573,11 +574,11 @@ static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
     gs_mutex_lock(&gs_memory_lock);
     while (result == CUDA_SUCCESS && end > start && (allocation = last_within_locked(start, end)) != NULL) {
         CUdeviceptr begin = allocation->node.key;
-        result = allocation->block != NULL ? gs_block_pin_locked(allocation->block) : CUDA_SUCCESS;
+        result = allocation->block != NULL ? gs_block_make_unevictable_locked(allocation->block) : CUDA_SUCCESS;
         if (result == CUDA_SUCCESS)
             end = begin;
         else if (result == CUDA_ERROR_NOT_READY)
-            result = CUDA_SUCCESS; /* while it waited for the block, the allocation may have gone */
+            result = CUDA_SUCCESS; /* during the wait for the block, the allocation may have been freed */
     }
     gs_mutex_unlock(&gs_memory_lock);
     gs_gate_leave(entered);
@@ -585,14 +586,15 @@ static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
     return result;
 }
 
-CUresult gs_memory_pin_range(CUdeviceptr address, size_t size)
+CUresult gs_memory_make_unevictable(CUdeviceptr address, size_t size)
 {
     gs_mutex_lock(&gs_memory_lock);
     bool ours = last_within_locked(address, address + size) != NULL;
     gs_mutex_unlock(&gs_memory_lock);
     if (!gs_memory_can_move())
-        return CUDA_SUCCESS; /* nothing moves */
-    CUresult result = ours ? pin_allocations(address, address + size) : gs_vmm_pin_range(address, size);
+        return CUDA_SUCCESS; /* memory never moves */
+    CUresult result =
+        ours ? make_allocations_unevictable(address, address + size) : gs_vmm_make_range_unevictable(address, size);
     return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
 }
 
@@ -600,7 +602,7 @@ bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_b
 {
     struct gs_block *block;
     gs_mutex_lock(&gs_memory_lock);
-    do { /* while it waits for the block, the allocation may go */
+    do { /* during the wait for the block, the allocation may be freed */
         struct gs_allocation *allocation = (struct gs_allocation *)gs_map_floor(&memory.allocations, base);
         bool found = allocation != NULL && allocation->node.key == base && allocation->id == id;
         block = found ? allocation->block : NULL;
@@ -623,7 +625,7 @@ static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext 
             found = allocation;
     if (found != NULL) {
         if (found->freed)
-            gs_free_queue_remove_locked(found); /* another thread frees it just now */
+            gs_free_queue_remove_locked(found); /* another thread is freeing it now */
         remove_locked(found);
     }
     gs_mutex_unlock(&gs_memory_lock);
@@ -653,7 +655,7 @@ bool gs_memory_drop_failed(void)
 
 struct move {
     CUcontext from, to;
-    bool incomplete; /* something is not on the GPU */
+    bool incomplete; /* some memory is not on the GPU */
 };
 
 static void move_block(struct gs_block *block, void *argument)
@@ -669,7 +671,7 @@ static void move_block(struct gs_block *block, void *argument)
 }
 
 /*
- * Memory of pools is from now on moved in another context; NULL: in none, so that it stays where it is. True: some of
+ * Memory of pools is moved in another context from now on. NULL: in none, so that it stays where it is. True: some of
  * it is not on the GPU.
  */
 static bool move_pool_memory(struct gs_device *device, CUcontext from, CUcontext to)
@@ -691,7 +693,7 @@ static bool move_pool_memory(struct gs_device *device, CUcontext from, CUcontext
 void gs_memory_context_begins(CUcontext context, CUdevice ordinal)
 {
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
-        /* Nothing missed it so far. */
+        /* No work was missing it so far. */
         if (gs_devices[i].ordinal == ordinal && move_pool_memory(&gs_devices[i], NULL, gs_context_owner(context)))
             gs_promises()->give_up_lease(GPUSHARE_CAUSE_GROWTH);
 }
@@ -715,14 +717,14 @@ void gs_memory_context_ends(CUcontext context, void (*gone)(CUdeviceptr))
     }
     gs_mutex_lock(&gs_memory_lock);
     if (memory.idle_context == context)
-        memory.idle_context = NULL; /* another may get its name */
+        memory.idle_context = NULL; /* a new context may get the same handle */
     gs_mutex_unlock(&gs_memory_lock);
     gs_device_forget_contexts();
 }
 
 void gs_memory_after_fork(void)
 {
-    /* What is there is the parent's, whose host memory was not even inherited. */
+    /* The memory belongs to the parent, and its host memory was not inherited. */
     memory.allocations.root = NULL;
     gs_free_queue_after_fork();
 }

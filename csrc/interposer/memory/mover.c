@@ -19,16 +19,19 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* How long the helper sleeps where nothing but time (a copy, the driver, other processes) brings it on. */
+/*
+ * How long the helper sleeps when only time can help: during a copy, or when the driver or another process has to free
+ * memory.
+ */
 static const uint64_t copy_pause = GS_MILLISECOND / 20;
 static const uint64_t short_pause = GS_MILLISECOND;
-/* A message brings it on. */
+/* How long it sleeps when a message will wake it. */
 static const uint64_t room_pause = 10 * GS_MILLISECOND;
-/* A driver may give memory out a moment after it was released. */
+/* A driver may provide memory only a moment after it was released. */
 static const uint64_t device_patience = 50 * GS_MILLISECOND;
-/* For others to give host memory back. */
+/* How long to wait for other processes to return host memory. */
 static const uint64_t host_patience = 5000 * GS_MILLISECOND;
-/* Not every piece that left is worth a message. */
+/* Progress is reported at most this often, and for at least this many bytes. */
 static const uint64_t report_gap = 2 * GS_MILLISECOND, report_bytes = 64 * MIB;
 static const uint64_t state_gap = 5 * GS_MILLISECOND;
 
@@ -52,38 +55,38 @@ static void conclude(struct gs_device *device, struct gpushare_moved *moved, uin
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-/* What became of the attempt to begin with one more piece. */
+/* The result of trying to start one more piece. */
 enum step {
     STEP_STARTED,
-    STEP_FULL, /* something under way has to land first */
+    STEP_FULL, /* a piece that is moving has to finish first */
     STEP_NO_ROOM,
-    STEP_AWAITED, /* a thread that waits for a block comes first */
-    STEP_NOTHING, /* nothing is left to begin with */
+    STEP_AWAITED, /* a thread is waiting for a block */
+    STEP_NOTHING, /* no piece is left to start */
     STEP_FAILED
 };
 
 /*
- * An application thread gives it its first memory, holds it, or waits for that; or no context is left in which it could
- * be copied.
+ * The block is being populated or held by an application thread, or a thread waits for that; or no context is left in
+ * which it could be copied.
  */
 static bool unavailable(const struct gs_block *block)
 {
     return (block->moving && block->flights == 0) || block->context == NULL || gs_block_awaited_locked(block);
 }
 
-/* --- Out --- */
+/* --- Evict --- */
 
-/* An eviction. Pieces are chosen in rounds, each of which goes through all blocks once. */
+/* An eviction. It chooses pieces in rounds, and each round goes through all blocks once. */
 struct eviction {
     struct gs_device *device;
     struct gs_lane *lane;
     struct gpushare_moved *moved;
     uint64_t wanted;
-    bool rest;  /* what may not be used from the host goes last, for it has to come back first */
-    bool skips; /* a block that a thread waits for */
+    bool rest;  /* memory that cannot be used from the host goes last, because it has to be restored first */
+    bool skips; /* a thread is waiting for a block */
     enum round {
-        UNWRITTEN_WHOLE,  /* never written, so without a copy: those that are wholly wanted */
-        UNWRITTEN_EXCESS, /* and the smallest that is more than enough */
+        UNWRITTEN_WHOLE,  /* never written, so evicted without a copy: pieces that are wanted as a whole */
+        UNWRITTEN_EXCESS, /* never written: the smallest piece that is more than enough */
         WHOLE,
         EXCESS,
         EXHAUSTED
@@ -105,7 +108,7 @@ static bool eligible(const struct gs_block *block, unsigned i, bool unwritten, u
            (!unwritten || piece->untouched == submissions);
 }
 
-/* The next piece of this round; of a round for excess, the smallest that suffices. */
+/* The next piece of this round. In the UNWRITTEN_EXCESS round, the smallest piece that is enough. */
 static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *piece)
 {
     struct gs_device *device = eviction->device;
@@ -169,7 +172,7 @@ static enum step start_out(struct eviction *eviction)
         device->cursor = device->blocks;
     }
     if (block != NULL && device->cursor == NULL)
-        device->cursor = device->blocks; /* a round for excess looks at all of them each time */
+        device->cursor = device->blocks; /* such a round looks at all blocks each time */
     bool taken = block != NULL && gs_lane_take_locked(eviction->lane, block, i);
     bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();
     bool again = block == NULL && eviction->skips;
@@ -257,7 +260,7 @@ static bool move_out(struct eviction *eviction)
         } else if (step == STEP_AWAITED) {
             going = moves->between_pieces(short_pause) && going;
         } else if (step == STEP_NO_ROOM) {
-            /* A restore that goes on elsewhere gives host memory back, and may wait for what has left here. */
+            /* A restore on another GPU returns host memory, and may be waiting for what was evicted from this one. */
             uint64_t now = gs_now_ns();
             if (short_since == 0)
                 short_since = now;
@@ -271,7 +274,7 @@ static bool move_out(struct eviction *eviction)
     }
 }
 
-/* Contexts that have failed lose their memory; returns how much of it was on the device. */
+/* Drops the memory of contexts that have failed; returns how much of it was on the device. */
 static uint64_t drop_failed(const struct gs_device *device, CUresult seen)
 {
     gs_mutex_lock(&gs_memory_lock);
@@ -313,13 +316,15 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         host_short = move_out(&eviction);
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
-    /* The scheduler tries again; the user needs one line. */
+    /* The scheduler tries again, but the user needs only one line. */
     if (host_short && !stuck)
-        gs_say("the host has no memory left to move this process's data to: %llu of %llu MiB could leave the GPU; "
-               "nothing was lost",
-               (unsigned long long)(result->bytes / MIB), (unsigned long long)(bytes / MIB));
-    else if (failed && !stuck && eviction.result != CUDA_ERROR_DEINITIALIZED) /* that is the end of the process */
-        gs_say("memory could not be moved out of the GPU (CUDA error %d); it stays there", (int)eviction.result);
+        gs_say(
+            "the host has too little free memory: only %llu of %llu MiB of this process's data could be evicted from "
+            "the GPU. No data is lost. End programs that use host memory",
+            (unsigned long long)(result->bytes / MIB), (unsigned long long)(bytes / MIB));
+    else if (failed && !stuck && eviction.result != CUDA_ERROR_DEINITIALIZED) /* the process is exiting */
+        gs_say("could not evict this process's data from the GPU (CUDA error %d); it stays on the GPU",
+               (int)eviction.result);
     stuck = failed;
     conclude(device, result, eviction.start,
              !failed                            ? GPUSHARE_MOVE_DONE
@@ -327,19 +332,19 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
                                                 : GPUSHARE_MOVE_FAILED);
 }
 
-/* --- In --- */
+/* --- Restore --- */
 
 struct arrival {
     struct gs_device *device;
-    bool rest; /* what has to be on the GPU comes first, then what may be used from the host too */
+    bool rest; /* memory that has to be on the GPU comes first, then memory that can also be used from the host */
     struct gs_lane *lane;
     struct gpushare_moved *moved;
-    uint64_t short_since; /* the driver had no memory; 0: it had */
+    uint64_t short_since; /* since when the driver has had no memory, or 0 */
     uint64_t stated, stated_at;
     CUresult result;
 };
 
-/* What may be on the GPU, as far as it is known. */
+/* How much may be on the GPU, as far as it is known. */
 struct room {
     uint64_t bytes;
     bool last;
@@ -357,14 +362,14 @@ static bool fits_locked(const struct gs_device *device, const struct gs_block *b
     return device->usage.resident + gs_lane_of(device)->bytes + gs_piece_bytes(block, i) <= room.bytes;
 }
 
-/* Whether a piece is where it is to be. */
+/* Whether a piece is where it should be. */
 static bool settled_locked(const struct gs_device *device, const struct gs_block *block, unsigned i, struct room room)
 {
     const struct gs_piece *piece = &block->pieces[i];
     return piece->state == GS_PIECE_RESIDENT || (piece->far && room.last && !fits_locked(device, block, i, room));
 }
 
-/* The next piece that is not. */
+/* The next piece that is not where it should be. */
 static struct gs_block *next_in_locked(struct arrival *arrival, struct room room, unsigned *piece)
 {
     struct gs_device *device = arrival->device;
@@ -387,7 +392,7 @@ static struct gs_block *next_in_locked(struct arrival *arrival, struct room room
     }
 }
 
-/* The GPU has no room for the piece: it is used where it is. */
+/* The GPU has no room for the piece, so it is used from the host. */
 static CUresult leave(struct gs_device *device, struct gs_block *block, unsigned i)
 {
     CUresult result = gs_lane_enter(gs_lane_of(device), block->context);
@@ -493,8 +498,8 @@ static bool land_in(struct arrival *arrival)
 }
 
 /*
- * While the room is being made, the scheduler reads the device: what has arrived by then must not pass for others' use.
- * It is stated now and then, and always before a wait for more room.
+ * While room is being made, the scheduler reads the device's figures, and must not mistake restored memory for foreign
+ * use. So the restored bytes are reported from time to time, and always before a wait for more room.
  */
 static bool state_arrived(struct arrival *arrival, bool waits)
 {
@@ -520,7 +525,7 @@ static unsigned known_devices(void)
     return count;
 }
 
-/* True, after calling open, if nothing lacks memory. Else all is gone through again. */
+/* Calls `open` and returns true if no block lacks memory. Otherwise, all blocks are checked again. */
 static bool open_if_complete(void (*open)(void *), void *argument)
 {
     bool complete = true;
@@ -564,7 +569,7 @@ bool gs_mover_has_room(void)
     return room;
 }
 
-/* If contexts have failed, the restore goes on without what was theirs. */
+/* If contexts have failed, the restore continues without their memory. */
 static bool forgive_failed(struct arrival arrivals[GPUSHARE_MAX_GPUS])
 {
     for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
@@ -634,7 +639,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
     }
     *devices = known_devices();
     for (unsigned d = 0; d < *devices; d++)
-        /* A grant is worth nothing unless all is resident. */
+        /* A grant is of no use unless everything is resident. */
         conclude(&gs_devices[d], &results[d], start,
                  restored == GS_RESTORED         ? GPUSHARE_MOVE_DONE
                  : restored == GS_RESTORE_FAILED ? GPUSHARE_MOVE_FAILED

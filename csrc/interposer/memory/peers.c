@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 /*
- * `accessor` may access the memory of `owner` (NULL: of all contexts) on `device` since its context `user` asked for
- * it (NULL: it is a pool's).
+ * The device `accessor` may access the memory of `owner` (NULL: of all contexts) on `device`, because its context
+ * `user` requested that (NULL: the access belongs to a pool).
  */
 struct peer {
     CUcontext owner, user;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The peer access of each context: new memory gets it here, memory that exists already in hooks/peer.c. */
+/* The peer access of each context. This file applies it to new memory, and hooks/peer.c to existing memory. */
 #ifndef GPUSHARE_MEMORY_PEERS_H
 #define GPUSHARE_MEMORY_PEERS_H
 
@@ -8,12 +8,12 @@
 
 #include <stdbool.h>
 
-/* The accesses that memory of that context, on that device, is to have beside its own device's; returns how many. */
+/* The accesses that memory of that context and device needs in addition to its own device's. Returns their number. */
 unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access[GPUSHARE_MAX_GPUS]);
 
 /*
- * The devices whose contexts may use what that context allocates, and how many; no device's twice. What is freed must
- * wait for them, too. Costs one load where nobody asked for such access.
+ * The devices whose contexts may use what that context allocates, each once, and their number. A free must wait for
+ * their work, too. Costs one load if no context has requested peer access.
  */
 unsigned gs_peer_accessors(CUcontext owner, CUdevice accessors[GPUSHARE_MAX_GPUS]);
 
@@ -25,7 +25,7 @@ struct gs_peer_right {
     CUdevice device, accessor;
 };
 
-/* Takes out a right that the context has given, or has. False: there is none. */
+/* Takes one right that the context has given or received out of the table. False: there is none. */
 bool gs_peer_take(CUcontext context, struct gs_peer_right *right);
 
 void gs_peers_after_fork(void);

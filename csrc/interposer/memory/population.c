@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* The application's signals are not for our threads. */
+/* The application's signals must not be delivered to these threads. */
 bool gs_population_start_thread(pthread_t *thread, void *(*function)(void *), void *argument)
 {
     sigset_t all, before;
@@ -22,11 +22,11 @@ bool gs_population_start_thread(pthread_t *thread, void *(*function)(void *), vo
 static unsigned processors(void)
 {
     cpu_set_t set;
-    /* Fails where there are more than the set has room for. */
+    /* The call fails if the machine has more processors than the set can hold. */
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : CPU_SETSIZE;
 }
 
-/* False if none is left to begin. The lock is given up meanwhile; the entries stay until all threads have ended. */
+/* False if none is left to start. The lock is released meanwhile. The entries stay until all threads have ended. */
 static bool populate_next_locked(struct gs_population *population)
 {
     if (population->failed || population->next == population->count)
@@ -58,7 +58,7 @@ void gs_population_begin(struct gs_population *population)
         most = population->count;
     if (most > GS_POPULATING_THREADS)
         most = GS_POPULATING_THREADS;
-    /* Making a thread's stack would wait for those that populate already. */
+    /* Creating a thread's stack would wait for the threads that are populating. */
     gs_mutex_lock(&population->lock);
     while (population->thread_count + 1 < most &&
            gs_population_start_thread(&population->threads[population->thread_count], help_populate, population))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Chunks of host memory that several threads populate at once, since a move waits for them. */
+/* Populates chunks of host memory with several threads at once, because a move waits for them. */
 #ifndef GPUSHARE_MEMORY_POPULATION_H
 #define GPUSHARE_MEMORY_POPULATION_H
 
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* That populate for a move, the one that waits included; beyond that they hinder each other. */
+/* The threads that populate for a move, including the waiting one; more would slow each other down. */
 enum { GS_POPULATING_THREADS = 4 };
 
 struct gs_population_entry {
@@ -18,26 +18,26 @@ struct gs_population_entry {
     bool populated;
 };
 
-/* Chunks that threads populate in this order, each that is free the next one. */
+/* A list of chunks: each free thread populates the next one. */
 struct gs_population {
     struct gs_mutex lock;
     pthread_cond_t progress;
     struct gs_host_pool *pool;
     struct gs_population_entry *entries;
     unsigned count, next;
-    bool failed; /* none is begun any more */
+    bool failed; /* no further chunk is started */
     pthread_t threads[GS_POPULATING_THREADS - 1];
     unsigned thread_count;
 };
 
 void gs_population_begin(struct gs_population *population);
 
-/* Helps until then. False if the host has no pages for one of them. */
+/* Helps until entry `e` is populated. False if the host has no pages for a chunk. */
 bool gs_population_await(struct gs_population *population, unsigned e);
 
 void gs_population_end(struct gs_population *population);
 
-/* Without the application's signals. */
+/* Starts a thread that does not receive the application's signals. */
 bool gs_population_start_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 
 #endif

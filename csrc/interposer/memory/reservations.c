@@ -11,12 +11,12 @@
 struct gs_reservation {
     struct gs_node node;
     size_t size;
-    unsigned mapped; /* ranges in it that the driver maps now */
+    unsigned mapped; /* ranges in it that the driver has mapped */
     bool lost;       /* see gs_reserve_again */
 };
 
 static struct {
-    struct gs_mutex lock; /* the mover takes it, too */
+    struct gs_mutex lock; /* taken by the mover, too */
     struct gs_map all;
 } reservations = {.lock = GS_MUTEX(GS_RANK_RESERVING)};
 
@@ -31,10 +31,10 @@ bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
     if (result == CUDA_SUCCESS && *lost)
         GS_REAL(cuMemAddressFree)(address, size);
     if (*lost && !known)
-        gs_say(
-            "%zu bytes of this process's memory cannot come back to their addresses on the GPU, which the driver does "
-            "not give again (CUDA error %d); nothing is lost, and it is tried again",
-            size, (int)result);
+        gs_say("cannot restore %zu bytes of this process's data, because the driver does not reserve their addresses "
+               "again "
+               "(CUDA error %d). No data is lost, and the process keeps trying",
+               size, (int)result);
     return !*lost;
 }
 
@@ -60,7 +60,7 @@ CUresult gs_reservation_map(CUdeviceptr address, size_t size, size_t offset, CUm
     CUresult result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
     gs_mutex_lock(&reservations.lock);
     struct gs_reservation *reservation = reservation_of(address, size);
-    /* After a checkpoint the driver may not map into addresses that it reserved before. */
+    /* After a checkpoint the driver may refuse to map into addresses that it reserved before. */
     if (result == CUDA_ERROR_INVALID_VALUE && reservation != NULL && reservation->mapped == 0 &&
         gs_reserve_again(reservation->node.key, reservation->size, &reservation->lost)) {
         gs_debug("addresses of %zu bytes were reserved again", reservation->size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Addresses that the application has reserved. After a checkpoint the driver may not map into what it reserved before:
- * they are reserved again while nothing is mapped in them.
+ * Address ranges that the application has reserved. After a checkpoint, the driver may refuse to map into earlier
+ * reservations. They are then reserved again while nothing is mapped in them.
  */
 #ifndef GPUSHARE_MEMORY_RESERVATIONS_H
 #define GPUSHARE_MEMORY_RESERVATIONS_H
@@ -12,12 +12,12 @@
 #include <stddef.h>
 
 /*
- * Reserves addresses again in which nothing is mapped. False, and *lost, if they cannot be had: another attempt may
- * succeed.
+ * Reserves the range again, in which nothing is mapped. False, and *lost, if the driver does not give it; another
+ * attempt may succeed.
  */
 bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost);
 
-/* The driver's functions, which the reservation counts. */
+/* Call the driver, and count mappings in the reservation. */
 CUresult gs_reservation_map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                             unsigned long long flags);
 CUresult gs_reservation_unmap(CUdeviceptr address, size_t size);
@@ -27,8 +27,8 @@ void gs_reservation_add(CUdeviceptr address, size_t size);
 bool gs_reservation_includes(CUdeviceptr address, size_t size);
 
 /*
- * Before the driver frees addresses: from then on they may be another thread's. *lost: they could not be reserved
- * again, and are not the driver's to free. The caller reports the outcome to gs_reservation_taken.
+ * Called before the driver frees addresses, because another thread may get them at once. *lost: the range could not be
+ * reserved again, so the driver must not free it. The caller reports the outcome to gs_reservation_taken.
  */
 struct gs_reservation *gs_reservation_take(CUdeviceptr address, bool *lost);
 void gs_reservation_taken(struct gs_reservation *reservation, bool freed);

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Sizes are in granules, what cuMemAlloc aligns to. */
+/* Sizes are in granules: the alignment of cuMemAlloc. */
 enum { GRANULE = 512, STEPS_LOG2 = 3, STEPS = 1 << STEPS_LOG2, LEVELS = 30, BINS = LEVELS * STEPS };
 enum { WORDS = (BINS + 63) / 64, FIT_TRIES = 4 };
 
@@ -16,14 +16,14 @@ struct gs_range {
     uint32_t start, count;
     bool used;
     struct gs_range *before, *after; /* by address */
-    struct gs_range *next, **link;   /* of those free in one bin */
+    struct gs_range *next, **link;   /* free ranges in the same bin */
 };
 
 struct gs_slab {
     struct gs_block *block;
-    struct arena *arena; /* not open: its own, in which no slab is; NULL: closed */
+    struct arena *arena; /* before it is opened, its own arena, which has no slabs; NULL: closed */
     struct gs_range *first;
-    unsigned used; /* ranges */
+    unsigned used; /* number of ranges */
     uint64_t empty_since;
 };
 
@@ -31,7 +31,7 @@ struct gs_slab {
 struct arena {
     const void *home;
     unsigned slabs;
-    struct gs_slab *empty[2]; /* never more: a second one goes at once */
+    struct gs_slab *empty[2]; /* at most one stays; a second one is removed at once */
     uint64_t filled[WORDS];
     struct gs_range *bins[BINS];
     struct arena *next;
@@ -44,7 +44,7 @@ static uint32_t granules(size_t size)
     return (uint32_t)((size + GRANULE - 1) / GRANULE);
 }
 
-/* Up to STEPS each size has a bin, then each power of two has STEPS of them. */
+/* Sizes up to STEPS have one bin each. Above, each power of two has STEPS bins. */
 static unsigned bin_of(uint32_t count)
 {
     if (count < STEPS)
@@ -53,7 +53,7 @@ static unsigned bin_of(uint32_t count)
     return (level - STEPS_LOG2 + 1) * STEPS + ((count >> (level - STEPS_LOG2)) & (STEPS - 1));
 }
 
-/* The first bin in which everything is at least so large. */
+/* The first bin whose ranges are all at least that large. */
 static unsigned bin_above(uint32_t count)
 {
     if (count < STEPS)
@@ -103,7 +103,7 @@ static struct gs_range *find_free(const struct arena *arena, uint32_t count)
     return NULL;
 }
 
-/* Splits off what is more than `count`. If there is no memory for it, the range stays larger than it need be. */
+/* Splits off what exceeds `count`. If there is no memory for the new range, this one stays larger than necessary. */
 static struct gs_range *split(struct gs_range *range, uint32_t count)
 {
     struct gs_range *rest = range->count > count ? malloc(sizeof(*rest)) : NULL;
@@ -121,7 +121,7 @@ static struct gs_range *split(struct gs_range *range, uint32_t count)
     return rest;
 }
 
-/* `range` takes its upper neighbour in. */
+/* Merges the range with its upper neighbour. */
 static void join(struct gs_range *range)
 {
     struct gs_range *gone = range->after;
@@ -267,6 +267,6 @@ void gs_slab_free(struct gs_slab *slab)
         slab->first = range->after;
         free(range);
     }
-    free(slab->arena); /* its own: it was never opened */
+    free(slab->arena); /* its own arena: the slab was never opened */
     free(slab);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What queries about an address return. */
+/* The answers to queries about an address. */
 #ifndef GPUSHARE_MEMORY_VIEW_H
 #define GPUSHARE_MEMORY_VIEW_H
 
@@ -17,8 +17,9 @@ struct gs_memory_view {
     CUcontext context;
     uint64_t id;
     bool managed;
-    bool freed;  /* in the order of a stream, which has not got there yet: the driver does not recognise it any more */
-    bool hidden; /* mapped, and no device may touch it: the driver does not say where it begins and ends */
+    /* freed in stream order, although the stream has not reached the free: the driver no longer recognises it */
+    bool freed;
+    bool hidden; /* mapped without access for any device: the driver does not report its bounds */
 };
 
 #endif

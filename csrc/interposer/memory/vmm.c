@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* No address (they are not canonical) and no index that a driver would count up to. */
+/* Neither an address (it is not canonical) nor an index that a driver would reach. */
 #define HANDLE_MARK (UINT64_C(0x6773) << 48)
 #define HANDLE_MARK_BITS (UINT64_C(0xffff) << 48)
 
@@ -32,7 +32,7 @@ static struct {
     struct gs_map handles, mappings;
     const struct gs_vmm_backend *backend;
     uint64_t serial;
-    CUmemAllocationProp kinds[MOST_KINDS]; /* that the driver was seen to make */
+    CUmemAllocationProp kinds[MOST_KINDS]; /* kinds that the driver has been seen to create */
     unsigned kind_count;
 } vmm = {.lock = GS_MUTEX(GS_RANK_VMM)};
 
@@ -47,8 +47,10 @@ static struct gs_vmm_handle *find_handle(CUmemGenericAllocationHandle value)
     return node != NULL && node->key == value ? (struct gs_vmm_handle *)node : NULL;
 }
 
-/* What a call with a handle that is not in our books comes to: one of ours that was released means nothing to the
- * driver, which would take it for an address. */
+/*
+ * The result for a handle that is not in the tables. The driver must not see a released handle of the interposer,
+ * because it would take it for an address.
+ */
 static CUresult unknown(CUmemGenericAllocationHandle value)
 {
     return (value & HANDLE_MARK_BITS) == HANDLE_MARK ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
@@ -61,7 +63,7 @@ static struct gs_vmm_mapping *last_within(CUdeviceptr start, CUdeviceptr end)
     return mapping != NULL && mapping->node.key + mapping->size > start ? mapping : NULL;
 }
 
-/* Whether whole mappings make up the range without a gap; *ours: one of them at least is of memory that can move. */
+/* Whether the range consists of whole mappings without a gap. *ours: at least one of them is memory that can move. */
 static bool covered(CUdeviceptr start, size_t size, bool *ours)
 {
     CUdeviceptr reached = start + size;
@@ -86,21 +88,21 @@ bool gs_vmm_any(CUdeviceptr start, size_t size)
 
 /* --- Handles --- */
 
-/* Of the last handle and the last mapping. */
+/* For the last handle and the last mapping. */
 static void drop_if_unused(struct gs_vmm_handle *handle)
 {
-    if (handle->references != 0 || handle->mappings != NULL || handle->pins != 0)
+    if (handle->references != 0 || handle->mappings != NULL || handle->users != 0)
         return;
     gs_map_remove(&vmm.handles, handle->node.key);
     if (handle->block != NULL) {
-        gs_block_retire(gs_device_of(handle->block->ordinal), handle->block); /* and the handle with it */
+        gs_block_retire(gs_device_of(handle->block->ordinal), handle->block); /* frees the handle as well */
         return;
     }
     gs_memory_release_unevictable(handle->properties.location.id, handle->size);
     free(handle);
 }
 
-/* Nobody knows of it yet. */
+/* No other thread knows the block yet. */
 static struct gs_block *itself(const void *block)
 {
     return (struct gs_block *)block;
@@ -114,7 +116,7 @@ static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
     CUresult result = gs_device_book(device, handle->size, 0, 0);
     if (result != CUDA_SUCCESS)
         return result;
-    /* A handle that may be shared is one handle of the driver's. */
+    /* A handle that may be shared is a single handle of the driver. */
     bool whole = handle->properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
     struct gs_block *block =
         gs_block_new(device, vmm.backend->of_blocks, context, handle->size, whole ? handle->size : device->piece_size);
@@ -151,8 +153,8 @@ static CUresult create_unevictable(struct gs_vmm_handle *handle)
 }
 
 /*
- * Whether the driver makes memory of this kind at all. It is asked once, by making a little: an application that tries
- * one kind of handle after the other must be told no here, not find out when its memory comes.
+ * Whether the driver creates memory of this kind at all. It is asked once, by creating a little. An application that
+ * tries one kind of handle after the other needs the error now, not when its memory is created later.
  */
 static CUresult try_out(const CUmemAllocationProp *properties, size_t granularity)
 {
@@ -169,7 +171,7 @@ static CUresult try_out(const CUmemAllocationProp *properties, size_t granularit
     if (result == CUDA_SUCCESS)
         GS_REAL(cuMemRelease)(handle);
     else if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return CUDA_SUCCESS; /* no room now says nothing of the kind */
+        return CUDA_SUCCESS; /* a lack of room does not depend on the kind */
     else
         return result;
     gs_mutex_lock(&vmm.lock);
@@ -202,7 +204,7 @@ CUresult gs_vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUm
     handle->flags = flags;
     handle->references = 1;
     CUcontext context = gs_context_on(properties->location.id, NULL);
-    /* The tiles of sparse arrays are mapped in an order of the driver's own. */
+    /* The driver chooses the order in which the tiles of sparse arrays are mapped. */
     bool tiles = (properties->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) != 0;
     bool movable = context != NULL && !tiles && gs_memory_can_move();
     result = movable ? create_block(handle, context) : create_unevictable(handle);
@@ -271,8 +273,8 @@ CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocati
 /* --- Mappings --- */
 
 /*
- * Holds the block. False: it was moved, and our lock, which others need, was given up until that may have ended. Then
- * all that it guards is to be looked up again.
+ * Holds the block. False: it was being moved, and vmm.lock was released until that may have ended. Then everything that
+ * the lock guards must be looked up again.
  */
 static bool hold_locked(struct gs_block *block, struct gs_awaiting *awaiting)
 {
@@ -284,7 +286,7 @@ static bool hold_locked(struct gs_block *block, struct gs_awaiting *awaiting)
     return false;
 }
 
-/* CUDA_ERROR_NOT_READY: to be called again (hold_locked). */
+/* CUDA_ERROR_NOT_READY: call it again (see hold_locked). */
 static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemGenericAllocationHandle value,
                            unsigned long long flags, struct gs_awaiting *awaiting)
 {
@@ -294,7 +296,7 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
         return unknown(value);
     if (handle == NULL || handle->block == NULL)
         return gs_reservation_map(address, mapping->size, offset, value, flags);
-    /* What the driver would say; it is not asked while the memory is evicted. */
+    /* Checks what the driver would check, because the driver is not called while the memory is evicted. */
     size_t granularity = vmm.backend->granularity;
     if (handle->references == 0 || offset != 0 || flags != 0 || mapping->size == 0 || mapping->size > handle->size ||
         address % granularity != 0 || mapping->size % granularity != 0 ||
@@ -351,7 +353,7 @@ static void remove_mapping(struct gs_vmm_mapping *mapping)
     }
 }
 
-/* CUDA_ERROR_NOT_READY: likewise. */
+/* CUDA_ERROR_NOT_READY: call it again (see hold_locked). */
 static CUresult unmap_one(struct gs_vmm_mapping *mapping, struct gs_awaiting *awaiting)
 {
     struct gs_vmm_handle *handle = mapping->handle;
@@ -386,7 +388,7 @@ CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
     for (CUdeviceptr end = address + size; result == CUDA_SUCCESS && end > address;) {
         struct gs_vmm_mapping *mapping = last_within(address, end);
         CUdeviceptr begin = mapping != NULL ? mapping->node.key : address;
-        /* Another thread may have taken it away during a wait. */
+        /* Another thread may have unmapped it during a wait. */
         result = mapping != NULL ? unmap_one(mapping, &awaiting) : CUDA_ERROR_INVALID_VALUE;
         if (result == CUDA_SUCCESS)
             end = begin;
@@ -432,7 +434,7 @@ static CUresult check_access(const struct gs_vmm_handle *handle, const CUmemAcce
     return result != CUDA_SUCCESS ? result : can ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* CUDA_ERROR_NOT_READY: likewise. */
+/* CUDA_ERROR_NOT_READY: call it again (see hold_locked). */
 static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAccessDesc *access, size_t count,
                                   struct gs_awaiting *awaiting)
 {
@@ -458,8 +460,7 @@ CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
 {
     if (access == NULL || count == 0)
         return CUDA_ERROR_NOT_FOUND;
-    /* Whether the host may see device memory is for the driver to say, and it can say so only of memory that is there.
-     */
+    /* Only the driver can decide whether the host may access device memory, and only for memory that exists. */
     struct gs_slot *entered = NULL;
     bool asks = false;
     for (size_t i = 0; i < count; i++)
@@ -507,17 +508,17 @@ CUresult gs_vmm_get_access(unsigned long long *flags, const CUmemLocation *locat
 /* --- Memory that others will hold --- */
 
 /*
- * Counts one of the handle's `pins` off: until then, it is there although no lock is held. They are not among the
- * references, which the application may release at any time.
+ * Decrements the handle's `users`, which keep it alive without a lock. They are not part of `references`, which the
+ * application may release at any time.
  */
-static CUresult pin(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *real)
+static CUresult make_unevictable(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *real)
 {
     struct gs_slot *entered;
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result == CUDA_SUCCESS) {
         gs_mutex_lock(&gs_memory_lock);
         do
-            result = gs_block_pin_locked(handle->block);
+            result = gs_block_make_unevictable_locked(handle->block);
         while (result == CUDA_ERROR_NOT_READY);
         if (result == CUDA_SUCCESS && real != NULL)
             *real = handle->block->pieces[0].handle;
@@ -526,24 +527,24 @@ static CUresult pin(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *
         gs_device_flush_reports();
     }
     gs_mutex_lock(&vmm.lock);
-    handle->pins--;
+    handle->users--;
     drop_if_unused(handle);
     gs_mutex_unlock(&vmm.lock);
     return result;
 }
 
-CUresult gs_vmm_pin(CUmemGenericAllocationHandle value, CUmemGenericAllocationHandle *real)
+CUresult gs_vmm_make_unevictable(CUmemGenericAllocationHandle value, CUmemGenericAllocationHandle *real)
 {
     gs_mutex_lock(&vmm.lock);
     struct gs_vmm_handle *handle = find_handle(value);
     bool ours = handle != NULL && handle->block != NULL;
     if (ours)
-        handle->pins++;
+        handle->users++;
     gs_mutex_unlock(&vmm.lock);
-    return ours ? pin(handle, real) : unknown(value);
+    return ours ? make_unevictable(handle, real) : unknown(value);
 }
 
-CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
+CUresult gs_vmm_make_range_unevictable(CUdeviceptr address, size_t size)
 {
     CUresult result = CUDA_ERROR_NOT_FOUND;
     for (CUdeviceptr end = address + size; end > address;) {
@@ -551,12 +552,12 @@ CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
         struct gs_vmm_mapping *mapping = last_within(address, end);
         struct gs_vmm_handle *handle = mapping != NULL ? mapping->handle : NULL;
         if (handle != NULL && handle->block != NULL)
-            handle->pins++;
+            handle->users++;
         else
             handle = NULL;
         end = mapping != NULL ? mapping->node.key : address;
         gs_mutex_unlock(&vmm.lock);
-        if (handle != NULL && (result = pin(handle, NULL)) != CUDA_SUCCESS)
+        if (handle != NULL && (result = make_unevictable(handle, NULL)) != CUDA_SUCCESS)
             return result;
     }
     return result;
@@ -590,7 +591,7 @@ static void move_to_context(struct gs_vmm_handle *handle, CUcontext context)
     gs_block_let_go(handle->block);
 }
 
-/* Calls visit for every handle, which may not add or remove any. */
+/* Calls visit for every handle. It must not add or remove handles. */
 static void each_handle(void (*visit)(struct gs_vmm_handle *, CUcontext, CUdevice), CUcontext context, CUdevice device)
 {
     gs_mutex_lock(&vmm.lock);
@@ -613,7 +614,7 @@ static void enter_context(struct gs_vmm_handle *handle, CUcontext context, CUdev
     if (handle->block->context != NULL || handle->block->ordinal != device)
         return;
     move_to_context(handle, context);
-    /* Nothing missed it so far. */
+    /* No work was missing it so far. */
     for (unsigned i = 0; i < handle->block->piece_count; i++)
         if (handle->block->pieces[i].state != GS_PIECE_RESIDENT)
             gs_promises()->give_up_lease(GPUSHARE_CAUSE_GROWTH);

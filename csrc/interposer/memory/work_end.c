@@ -5,7 +5,7 @@
 #include "loader/real.h"
 #include "memory/peers.h"
 
-/* Programs have a context on each device, or two. */
+/* Programs have one or two contexts on each device. */
 enum { MOST_USERS = 16 };
 
 static CUresult synchronize_alone(CUcontext context)
@@ -22,7 +22,7 @@ static CUresult synchronize_alone(CUcontext context)
     return result;
 }
 
-/* Other GPUs may use the context's memory, too. */
+/* Whether other GPUs may use the context's memory, too. */
 bool gs_work_has_peers(CUcontext context)
 {
     CUdevice accessors[GPUSHARE_MAX_GPUS];
@@ -42,7 +42,7 @@ static void synchronize_peers(CUcontext context)
     }
 }
 
-/* A new event that is recorded in the stream, which is of the current context. */
+/* Records a new event in the stream, which belongs to the current context. */
 CUresult gs_work_record(CUevent *event, CUstream stream, bool per_thread)
 {
     CUresult result = GS_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
@@ -54,7 +54,7 @@ CUresult gs_work_record(CUevent *event, CUstream stream, bool per_thread)
     return result;
 }
 
-/* A new event that is passed once the work is done that the context has now, whatever its peers do; or NULL. */
+/* A new event that passes when the current work of the context is done, without the work of its peers; or NULL. */
 static CUevent mark_alone(CUcontext context)
 {
     CUcontext ignored;
@@ -71,7 +71,7 @@ static CUevent mark_alone(CUcontext context)
     return event;
 }
 
-/* Lets the stream wait for what the context has now. */
+/* Makes the stream wait for the current work of the context. */
 static bool join(CUstream stream, CUcontext context)
 {
     CUevent event = mark_alone(context);
@@ -81,7 +81,7 @@ static bool join(CUstream stream, CUcontext context)
     return joined;
 }
 
-/* In a stream that waits for the context and its peers, and for nothing else. */
+/* Uses a stream that waits for the context and its peers, and for nothing else. */
 static CUevent mark_with_peers(CUcontext context, const CUdevice *accessors, unsigned count)
 {
     CUcontext users[MOST_USERS], ignored;
@@ -105,7 +105,10 @@ static CUevent mark_with_peers(CUcontext context, const CUdevice *accessors, uns
     return event;
 }
 
-/* A new event that is passed once the work is done that may use the context's memory. NULL: only waiting would tell. */
+/*
+ * A new event that passes when the work that may use the context's memory is done. NULL: the end can only be found by
+ * waiting.
+ */
 CUevent gs_work_mark(CUcontext context)
 {
     CUdevice accessors[GPUSHARE_MAX_GPUS];

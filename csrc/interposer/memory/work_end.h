@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* When the work is done that may use the memory of a context: its own, and that of GPUs that may access the memory. */
+/*
+ * The end of the work that may use the memory of a context: its own work, and work of GPUs with access to the memory.
+ */
 #ifndef GPUSHARE_MEMORY_WORK_END_H
 #define GPUSHARE_MEMORY_WORK_END_H
 
@@ -7,16 +9,16 @@
 
 #include <stdbool.h>
 
-/* Waits for it. The result is that of the context itself. */
+/* Waits for the end of that work. The result is that of the context itself. */
 CUresult gs_work_await(CUcontext context);
 
-/* A new event that is passed once that work is done. NULL: only waiting would tell. */
+/* A new event that passes when that work is done. NULL: the end can only be found by waiting. */
 CUevent gs_work_mark(CUcontext context);
 
-/* A new event that is recorded in the stream, which is of the current context. */
+/* Records a new event in the stream, which belongs to the current context. */
 CUresult gs_work_record(CUevent *event, CUstream stream, bool per_thread);
 
-/* Other GPUs may use the context's memory, too. */
+/* Whether other GPUs may use the context's memory, too. */
 bool gs_work_has_peers(CUcontext context);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What NVML says about memory, as a process is to see it that has the whole GPU: the total is the truth, the used part
- * is its lease group's footprint and what the driver keeps for itself, and no other process is there. torch's message
- * when memory runs out reads these, and people's `print(pynvml...)`.
+ * Shows the process the memory of a GPU that it has to itself. The total is the real one. The used memory is the
+ * footprint of its lease group plus what the driver keeps for itself. There are no other processes. torch's
+ * out-of-memory message reads these figures, and so does `print(pynvml...)` in a notebook.
  *
- * The figures are libgpushare's. It has none where this process never called cuInit, and then NVML's truth passes: so
- * `!nvidia-smi` in a notebook, which inherits the preload, shows the GPU and all of its processes as they are.
+ * The figures come from libgpushare. If the process never called cuInit, there are none, and NVML's own figures are
+ * shown. So `!nvidia-smi` in a notebook, which inherits the preload, shows the GPU and all of its processes.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -16,12 +16,12 @@
 #include "nvml/nvml_real.h"
 
 /*
- * Exported by libgpushare.so: what this process's group holds of the GPU, and what there is for it. 0: out of the way.
- * Weak, since the shim may be loaded by itself.
+ * Exported by libgpushare.so: what this process's group holds on the GPU, and its limit. 0: the interposer is inactive.
+ * Weak, because the shim may be loaded by itself.
  */
 extern int gpushare_own_memory(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total) __attribute__((weak));
 
-/* By which locate.c knows this library from the real one. */
+/* By this symbol, locate.c distinguishes this library from the real one. */
 __attribute__((visibility("default"))) const char gpushare_nvml_shim[] = "libgpushare-nvml";
 
 struct own {
@@ -57,7 +57,7 @@ static bool parse_uuid(const char *text, uint8_t uuid[16])
     return digits == 32;
 }
 
-/* What our group holds on the device; false where the truth is to be told. */
+/* What the group holds on the device; false if NVML's own figures must be shown. */
 static bool own_memory(nvmlDevice_t device, struct own *own)
 {
     char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
@@ -67,13 +67,13 @@ static bool own_memory(nvmlDevice_t device, struct own *own)
     return parse_uuid(text, uuid) && gpushare_own_memory(uuid, &own->footprint, &own->total) != 0;
 }
 
-/* Bytes that are used and free of `total`, of which the driver keeps `reserved`. */
+/* Divides `total` into used and free bytes, when the driver keeps `reserved`. */
 static void share_out(const struct own *own, unsigned long long total, unsigned long long reserved,
                       unsigned long long *used, unsigned long long *free_bytes)
 {
     unsigned long long usable = total > reserved ? total - reserved : 0;
     *used = own->footprint < usable ? own->footprint : usable;
-    /* A cap on the group's memory leaves less free than the device has. */
+    /* With a memory cap, the group has less free memory than the device. */
     unsigned long long room = own->total != 0 && own->total < usable ? own->total : usable;
     *free_bytes = room > *used ? room - *used : 0;
 }
@@ -102,7 +102,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return result;
 }
 
-/* All versions of the lists begin their elements like this; the rest are instance ids. */
+/* In all versions of the lists, an element begins like this. The rest are instance ids. */
 struct process {
     unsigned int pid;
     unsigned long long used;
@@ -117,7 +117,7 @@ _Static_assert(sizeof(struct process) == sizeof(nvmlProcessInfo_v1_t) &&
 
 typedef nvmlReturn_t list_function(nvmlDevice_t device, unsigned int *count, void *infos);
 
-/* Gets the true list, however long. *list is malloc'ed. */
+/* Gets the real list, of any length. *list is malloc'ed. */
 static nvmlReturn_t true_list(list_function *real, nvmlDevice_t device, size_t size, char **list, unsigned int *count)
 {
     unsigned int room = 64;
@@ -183,7 +183,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-/* The one function whose result is no error code. */
+/* The only function whose result is not an error code. */
 const char *nvmlErrorString(nvmlReturn_t result)
 {
     if (gs_nvml_has(GS_NVML_nvmlErrorString))

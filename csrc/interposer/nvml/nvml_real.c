@@ -16,10 +16,10 @@ static nvmlReturn_t no_function(void)
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-/* Without a lock, as in real.c and for the same reason: whoever comes twice stores the same addresses. */
+/* Takes no lock, for the same reason as real.c: if two threads do this, they store the same addresses. */
 bool gs_nvml_load(void)
 {
-    static int state; /* 0: not opened yet, 1: there, -1: there is none */
+    static int state; /* 0: not opened yet, 1: open, -1: there is none */
     int known = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
     if (known != 0)
         return known > 0;

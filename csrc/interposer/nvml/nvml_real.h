@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The real NVML, as real.h is the real driver. */
+/* The real NVML; the counterpart of real.h. */
 #ifndef GPUSHARE_NVML_NVML_REAL_H
 #define GPUSHARE_NVML_NVML_REAL_H
 
@@ -16,15 +16,15 @@ extern void *const gs_nvml_entries[GS_NVML_COUNT] __attribute__((visibility("hid
 extern const char *const gs_nvml_names[GS_NVML_COUNT];
 
 /*
- * The real function of that name, to be called. Without NVML it returns NVML_ERROR_LIBRARY_NOT_FOUND, and
- * NVML_ERROR_FUNCTION_NOT_FOUND where the installed one is too old.
+ * Calls NVML's function of that name. Without NVML it returns NVML_ERROR_LIBRARY_NOT_FOUND, and
+ * NVML_ERROR_FUNCTION_NOT_FOUND if the installed NVML is too old.
  */
 #define GS_NVML(name) ((__typeof__(&name))__atomic_load_n(&gs_nvml_table[GS_NVML_##name], __ATOMIC_RELAXED))
 
-/* Opens NVML, if that was not done yet. False if there is none. Any thread may call it at any time. */
+/* Opens NVML, unless it is open. False if there is none. Any thread may call this at any time. */
 bool gs_nvml_load(void);
 
-/* Does the installed NVML have that function? */
+/* Whether the installed NVML has that function. */
 bool gs_nvml_has(enum gs_nvml_index function);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The EGL types that cudaEGL.h names, so that the driver's table is made without EGL's headers. */
+/* The EGL types in cudaEGL.h, so that the driver's table can be generated without the EGL headers. */
 #ifndef GPUSHARE_COMPAT_EGL_H
 #define GPUSHARE_COMPAT_EGL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The OpenGL types that cudaGL.h names, so that the driver's table is made without OpenGL's headers. */
+/* The OpenGL types in cudaGL.h, so that the driver's table can be generated without the OpenGL headers. */
 #ifndef GPUSHARE_COMPAT_GL_H
 #define GPUSHARE_COMPAT_GL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The VDPAU types that cudaVDPAU.h names, so that the driver's table is made without VDPAU's headers. */
+/* The VDPAU types in cudaVDPAU.h, so that the driver's table can be generated without the VDPAU headers. */
 #ifndef GPUSHARE_COMPAT_VDPAU_H
 #define GPUSHARE_COMPAT_VDPAU_H
 
