@@ -57,9 +57,9 @@ struct gpushare_pool {
 
 static inline bool gpushare_pool_claim(struct gpushare_pool_chunk *chunk, uint32_t owner)
 {
-    uint32_t nobody = 0;
+    uint32_t no_owner = 0;
     return __atomic_load_n(&chunk->owner, __ATOMIC_RELAXED) == 0 &&
-           __atomic_compare_exchange_n(&chunk->owner, &nobody, owner, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+           __atomic_compare_exchange_n(&chunk->owner, &no_owner, owner, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
 static inline void gpushare_pool_return(struct gpushare_pool_chunk *chunk)

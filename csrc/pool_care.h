@@ -173,8 +173,8 @@ static inline bool gpushare_pool_tend_one(const struct gpushare_pool_care *care,
 
 /*
  * Tends a pool until told to stop; `wake` is an eventfd that is written after each change of the orders. One call
- * serves for the thread's whole life. If this thread of low priority held Python's lock even for a moment, other
- * processes on the processor could keep it from running, and it would block the whole scheduler.
+ * serves for the thread's whole life, without Python's lock. The thread has a low priority, so busy processes could
+ * keep it from running while it held that lock. That would block the whole scheduler.
  */
 static inline void gpushare_pool_tend(const struct gpushare_pool_care *care, int fd, int wake,
                                       const struct gpushare_pool_orders *orders)

@@ -61,7 +61,7 @@ def interface() -> Iterator[tuple[str, str]]:
             found = re.findall(r"\b_{1,2}n?\(\s*('(?:[^'\\]|\\.)*')", path.read_text())
             yield from long_enough(path, map(ast.literal_eval, found))
     for path in ROOT.glob("csrc/interposer/**/*.c"):
-        said = re.findall(r'gs_say\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', path.read_text())
+        said = re.findall(r'gs_print\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', path.read_text())
         yield from long_enough(path, ("".join(re.findall(r'"(.*?)"', text)) for text in said))
     schema = ROOT / "labextension" / "schema" / "plugin.json"
     for entry in json.loads(schema.read_text())["properties"].values():

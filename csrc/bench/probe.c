@@ -175,7 +175,7 @@ static void time_hops(unsigned long count, unsigned long gap, int out, int in)
     pthread_join(receiver, NULL);
 }
 
-/* All orders of magnitude are equally likely. The sizes and their order are the same in each run. */
+/* All orders of magnitude are equally likely. Each run has the same sizes in the same order. */
 static size_t block_size(uint64_t *random)
 {
     *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);

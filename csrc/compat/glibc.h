@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Included before everything else: binds functions to their versions in glibc 2.17, because the library is preloaded
- * into programs and images of any age. Without this, code that is compiled on glibc 2.34 or newer would require 2.34,
- * which moved the functions of libpthread and libdl into libc, with a new version.
+ * into programs and images of any age. Without this, code that is compiled on glibc 2.34 or newer requires 2.34. That
+ * version moved the functions of libpthread and libdl into libc, under a new version.
  *
  * Newer functions (gettid, getrandom, fstat before 2.33 and others) have no old version: use syscall(2) instead.
  * tests/csrc/test_symbols.py fails if one is used.
@@ -17,7 +17,7 @@
 #define GS_GLIBC_BASE "GLIBC_2.17"
 #define GS_GLIBC_AT(symbol, old) __asm__(".symver " symbol "," symbol "@" GS_GLIBC_BASE)
 #else
-#error "the interposer knows x86-64 and aarch64 Linux only"
+#error "the interposer supports only x86-64 and aarch64 Linux"
 #endif
 #define GS_GLIBC(symbol) __asm__(".symver " symbol "," symbol "@" GS_GLIBC_BASE)
 /* Since version 2.38, headers replace strtoull by a function that also reads the binary numbers of C23. */

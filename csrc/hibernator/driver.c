@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/say.h"
+#include "base/print.h"
 
 #define MOST_GPUS 64
 
@@ -26,23 +26,23 @@ static struct {
 
 static struct {
     pthread_mutex_t lock;
-    bool done, said;
+    bool done, reported;
 } initialising = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool hib_driver_open(const char *path)
 {
     /* A bare name would be searched for, and the interposer has the driver's name. */
     if (path[0] != '/') {
-        gs_say("--driver needs an absolute path, not %s", path);
+        gs_print("--driver needs an absolute path, not %s", path);
         return false;
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
-        gs_say("the driver cannot be loaded: %s", dlerror());
+        gs_print("the driver cannot be loaded: %s", dlerror());
         return false;
     }
     if (dlsym(handle, "gpushare_version") != NULL) {
-        gs_say("%s is the shim of gpushare, not a driver", path);
+        gs_print("%s is the shim of gpushare, not a driver", path);
         return false;
     }
     *(void **)&driver.init = dlsym(handle, "cuInit");
@@ -52,7 +52,7 @@ bool hib_driver_open(const char *path)
     *(void **)&driver.uuid = dlsym(handle, "cuDeviceGetUuid_v2");
     if (driver.init == NULL || driver.version == NULL || driver.error_name == NULL || driver.count == NULL ||
         driver.uuid == NULL) {
-        gs_say("%s is not a CUDA driver", path);
+        gs_print("%s is not a CUDA driver", path);
         return false;
     }
     *(void **)&driver.state = dlsym(handle, "cuCheckpointProcessGetState");
@@ -71,9 +71,9 @@ void hib_driver_initialise(void)
     if (!initialising.done) {
         CUresult result = driver.init(0);
         initialising.done = result == CUDA_SUCCESS;
-        if (!initialising.done && !initialising.said)
-            gs_say("cannot initialise the driver: %s", hib_driver_name(result));
-        initialising.said = !initialising.done;
+        if (!initialising.done && !initialising.reported)
+            gs_print("cannot initialise the driver: %s", hib_driver_name(result));
+        initialising.reported = !initialising.done;
     }
     pthread_mutex_unlock(&initialising.lock);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/say.h"
+#include "base/print.h"
 #include "driver.h"
 #include "serve.h"
 #include "wake.h"
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     bool waking = pid > 0 && pid <= INT_MAX && *end == '\0' && strcmp(argv[3], "--wake") == 0 &&
                   (argc == 5 || hib_read_needs(argv[5], &needs));
     if (argc < 3 || strcmp(argv[1], "--driver") != 0 || (argc > 3 && !waking)) {
-        gs_say("usage: gpushare-hibernator --driver PATH [--wake PID [UUID=BYTES]]");
+        gs_print("usage: gpushare-hibernator --driver PATH [--wake PID [UUID=BYTES]]");
         return 2;
     }
     if (!hib_driver_open(argv[2]))

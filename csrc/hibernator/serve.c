@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/say.h"
+#include "base/print.h"
 #include "driver.h"
 
 #define LONGEST_LINE 256
@@ -203,7 +203,7 @@ static void take_line(char *line)
         words[count++] = word;
     unsigned long number;
     if (count == 0 || strlen(words[0]) > LONGEST_ID || !read_number(words[0], ULONG_MAX, &number)) {
-        gs_say("invalid request: it does not begin with a number");
+        gs_print("invalid request: it does not begin with a number");
         return;
     }
     struct request *request = calloc(1, sizeof(*request));
@@ -251,7 +251,7 @@ static void read_lines(void)
         memmove(buffer, line, filled);
         if (filled == sizeof(buffer)) {
             if (!skipping)
-                gs_say("invalid request: it is longer than %d bytes", LONGEST_LINE - 1);
+                gs_print("invalid request: it is longer than %d bytes", LONGEST_LINE - 1);
             skipping = true;
             filled = 0;
         }
@@ -267,7 +267,7 @@ static void let_end(void)
     while (serving.under_way > 0 && pthread_cond_timedwait(&serving.fewer, &serving.lock, &until) != ETIMEDOUT)
         ;
     if (serving.under_way > 0)
-        gs_say("the hibernator is exiting while driver calls are still running: %u", serving.under_way);
+        gs_print("the hibernator is exiting while driver calls are still running: %u", serving.under_way);
     pthread_mutex_unlock(&serving.lock);
 }
 

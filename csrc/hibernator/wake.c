@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/say.h"
+#include "base/print.h"
 #include "driver.h"
 
 #define SECONDS 60
@@ -41,14 +41,14 @@ static void arm(void)
 
 static bool failed(const char *step, pid_t pid, CUresult result)
 {
-    gs_say("process %d cannot be woken: %s returned %s", (int)pid, step, hib_driver_name(result));
+    gs_print("process %d cannot be woken: %s returned %s", (int)pid, step, hib_driver_name(result));
     return false;
 }
 
 static bool lacks_room(pid_t pid, const struct hib_needs *needs, uint64_t left)
 {
-    gs_say("process %d cannot be woken: its GPU has %llu MiB free, and it needs %llu MiB", (int)pid,
-           (unsigned long long)(left >> 20), (unsigned long long)(needs->bytes >> 20));
+    gs_print("process %d cannot be woken: its GPU has %llu MiB free, and it needs %llu MiB", (int)pid,
+             (unsigned long long)(left >> 20), (unsigned long long)(needs->bytes >> 20));
     return false;
 }
 
@@ -90,7 +90,7 @@ bool hib_wake(pid_t pid, const struct hib_needs *needs)
                 pause_for(pauses_ms[pauses++]);
             break;
         case CU_PROCESS_STATE_FAILED:
-            gs_say("process %d cannot be woken: its driver failed when it was checkpointed or restored", (int)pid);
+            gs_print("process %d cannot be woken: its driver failed when it was checkpointed or restored", (int)pid);
             return false;
         default: /* another program's call is running */
             pause_for(POLL_MS);

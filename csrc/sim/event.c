@@ -213,7 +213,7 @@ static struct sim_point point_of(struct sim_event *event)
 }
 
 /* The result of the work before a point that has passed. */
-static CUresult told(const struct sim_event *event, struct sim_point point)
+static CUresult result_of(const struct sim_event *event, struct sim_point point)
 {
     SIM_TRY(sim_point_injected(point));
     if (point.stream == event->context->internal)
@@ -234,7 +234,7 @@ CUresult cuEventQuery(CUevent handle)
     if (!sim_point_passed(point) ||
         (event->beacon != NULL && !sim_beacon_passed(event->beacon, sim_beacon_last(event->beacon))))
         return CUDA_ERROR_NOT_READY;
-    return told(event, point);
+    return result_of(event, point);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
@@ -252,7 +252,7 @@ CUresult cuEventSynchronize(CUevent handle)
     if (event->beacon != NULL)
         sim_beacon_wait(event->beacon, sim_beacon_last(event->beacon));
     sim_pool_settle();
-    return told(event, point);
+    return result_of(event, point);
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle)

@@ -20,7 +20,7 @@ def take(root: Path, compile_c: Callable[..., Path]) -> Callable[..., tuple[int,
     """Return a function that takes locks in a given way: its status, and what it writes to both streams."""
     interposer = root / "csrc/interposer"
     common = ("-g", "-pthread", f"-I{interposer}")
-    checks = ("-DGS_LOCK_RANKS", str(interposer / "base/lock.c"), str(interposer / "base/say.c"))
+    checks = ("-DGS_LOCK_RANKS", str(interposer / "base/lock.c"), str(interposer / "base/print.c"))
     checked = compile_c("lock_ranks.c", "checked", *common, *checks)
     plain = compile_c("lock_ranks.c", "plain", *common)
 

@@ -247,7 +247,9 @@ def test_an_interrupt_ends_the_allocations_of_all_threads(machine: Machine) -> N
 def test_a_program_that_went_on_without_a_scheduler_joins_later(machine: Machine) -> None:
     machine.kill_scheduler()
     a = machine.program("a", GPUSHARE_SCHEDULER_PATIENCE_S="1")
-    machine.until_said(a, "This process continues without a scheduler, and connects as soon as one answers")
+    machine.until_said(
+        a, "This process continues without a scheduler, and connects as soon as one answers"
+    )
     at_a = a.filled(192 * UNIT, 1)
     assert a.holds(at_a, 192 * UNIT, 1)
     machine.start_scheduler()

@@ -187,7 +187,7 @@ class Client:
         return self.process.communicate()[1]
 
 
-SOURCES = ("memory/host", "memory/host_pool", "memory/population", "base/lock", "base/say")
+SOURCES = ("memory/host", "memory/host_pool", "memory/population", "base/lock", "base/print")
 
 
 @pytest.fixture(scope="session")

@@ -225,7 +225,7 @@ def test_of_what_is_held_only_the_last_statement_is_kept(tmp_path: Path) -> None
     interposer = Path(__file__).parents[2] / "csrc/interposer"
     library = tmp_path / "connection.so"
     command = [os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-o", str(library)]
-    sources = [str(interposer / "client/connection.c"), str(interposer / "base/say.c")]
+    sources = [str(interposer / "client/connection.c"), str(interposer / "base/print.c")]
     subprocess.run([*command, f"-I{interposer}", f"-I{interposer.parent}", *sources], check=True)
     connection = ctypes.CDLL(str(library))
     outbox = ctypes.create_string_buffer(2 << 20)

@@ -26,4 +26,6 @@ def test_nothing_is_lost_and_no_other_pages_are_used(
             program.call("cell", phase="end")
     pool = machine.control("status")["status"]["host"]["pool"]
     assert 0 < pool["in_use"] <= pool["prepared"]
-    assert not any("the host has too little free memory" in line for p in (a, b, c) for line in p.errors)
+    assert not any(
+        "the host has too little free memory" in line for p in (a, b, c) for line in p.errors
+    )

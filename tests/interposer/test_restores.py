@@ -50,7 +50,10 @@ def test_a_call_whose_memory_does_not_come_in_gets_the_error_and_the_next_one_it
     a, at_a = swapped
     assert a.call("fail", rules=rules)["result"] == 0
     assert a.call("fill", pointer=at_a, bytes=4, value=9)["result"] == error, a.errors
-    assert any("could not restore this process's data" in line and f", {error})" in line for line in a.errors)
+    assert any(
+        "could not restore this process's data" in line and f", {error})" in line
+        for line in a.errors
+    )
     machine.until(lambda: machine.group("a")["state"] == "idle")
     a.call("fail", rules="")
     assert a.holds(at_a, SIZE, 1)

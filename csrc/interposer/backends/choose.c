@@ -4,7 +4,7 @@
 #include "backends/managed.h"
 #include "backends/swap.h"
 #include "backends/vmm.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "loader/real.h"
 #include "memory/backing.h"
 #include "memory/vmm.h"
@@ -42,13 +42,13 @@ bool gs_backend_choose(uint32_t *backend, const char **why)
         else if (!can_manage)
             *why = "the device cannot migrate managed memory on demand, which the backend managed needs";
     } else if (strcmp(wanted, "plain") != 0) {
-        gs_say("GPUSHARE_BACKEND=%s is not a backend; running without sharing. Use auto, swap, managed or plain",
-               wanted);
+        gs_print("GPUSHARE_BACKEND=%s is not a backend; running without sharing. Use auto, swap, managed or plain",
+                 wanted);
         *why = "GPUSHARE_BACKEND is not a backend";
         return false;
     }
     if (*why != NULL) {
-        gs_say("%s; running without sharing", *why);
+        gs_print("%s; running without sharing", *why);
         return false;
     }
     const struct gs_backing backing = {.usual = *backend == GPUSHARE_BACKEND_SWAP      ? gs_backend_swap

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The common part of backends that create and map memory when a piece is restored, and that copy it to the host, unmap
- * and release it when the piece is evicted. Such a backend is a gs_mapped_backend whose `of_blocks` has these
- * functions, and they find the other members through it.
+ * The common part of backends that create and map memory when a piece is restored. When the piece is evicted, they copy
+ * it to the host, unmap it and release it. Such a backend is a gs_mapped_backend. Its `of_blocks` has the functions
+ * below, which find the other members through it.
  */
 #ifndef GPUSHARE_BACKENDS_MAPPED_H
 #define GPUSHARE_BACKENDS_MAPPED_H

@@ -7,7 +7,7 @@
 #include "backends/swap.h"
 
 #include "backends/mapped.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "loader/real.h"
 #include "memory/devices.h"
 #include "memory/peers.h"

@@ -2,7 +2,7 @@
 /* Checks the ranks of locks (lock.h). Compiled only if GS_LOCK_RANKS is defined. */
 #include "base/lock.h"
 
-#include "base/say.h"
+#include "base/print.h"
 
 #include <stdlib.h>
 
@@ -48,8 +48,8 @@ static void check(enum gs_rank rank, const char *place)
     const struct held *other = highest();
     if (other == NULL || other->rank < rank)
         return;
-    gs_say("locks out of order: a thread takes %s (rank %d) at %s while it holds %s (rank %d), which it took at %s",
-           names[rank], rank, place, names[other->rank], other->rank, other->place);
+    gs_print("locks out of order: a thread takes %s (rank %d) at %s while it holds %s (rank %d), which it took at %s",
+             names[rank], rank, place, names[other->rank], other->rank, other->place);
     abort();
 }
 
@@ -69,8 +69,8 @@ static void release(const void *lock, enum gs_rank rank, const char *place)
 {
     struct held *held = find(lock);
     if (held == NULL) {
-        gs_say("locks out of order: a thread releases %s (rank %d) at %s, which it does not hold", names[rank], rank,
-               place);
+        gs_print("locks out of order: a thread releases %s (rank %d) at %s, which it does not hold", names[rank], rank,
+                 place);
         abort();
     }
     take_out(held);
@@ -89,9 +89,9 @@ void gs_lock_waits_at(enum gs_rank rank, const char *place)
     const struct held *other = highest();
     if (other == NULL || other->rank <= rank)
         return;
-    gs_say("locks out of order: a thread waits at %s, where it may hold %s (rank %d) and nothing after it, while it "
-           "holds %s (rank %d), which it took at %s",
-           place, names[rank], rank, names[other->rank], other->rank, other->place);
+    gs_print("locks out of order: a thread waits at %s, where it may hold %s (rank %d) and nothing after it, while it "
+             "holds %s (rank %d), which it took at %s",
+             place, names[rank], rank, names[other->rank], other->rank, other->place);
     abort();
 }
 

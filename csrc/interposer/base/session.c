@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "base/session.h"
 
-#include "base/say.h"
+#include "base/print.h"
 
 #include <stddef.h>
 
@@ -34,7 +34,7 @@ void gs_session_report_fork(void)
 {
     if (__builtin_expect(__atomic_load_n(&session.fork_unreported, __ATOMIC_RELAXED), 0) &&
         __atomic_exchange_n(&session.fork_unreported, false, __ATOMIC_RELAXED))
-        gs_say("%s, so CUDA does not work in it. Use the start method \"spawn\" of multiprocessing", forked);
+        gs_print("%s, so CUDA does not work in it. Use the start method \"spawn\" of multiprocessing", forked);
 }
 
 uint32_t gs_session_contended(void)

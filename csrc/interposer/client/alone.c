@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "client/attach.h"
 #include "client/channel.h"
 #include "client/grants.h"
@@ -28,7 +28,7 @@ static struct {
     uint64_t parks; /* how often the process had been parked at the last attempt */
     uint64_t gap;   /* between two attempts */
     uint64_t since; /* when the current attempt began, or 0 */
-    bool said;      /* the failure was printed */
+    bool printed;   /* the failure was printed */
 } alone;
 
 void gs_alone_set_patience(uint64_t patience)
@@ -40,22 +40,24 @@ void gs_alone_set_patience(uint64_t patience)
 static void lack_room_locked(void)
 {
     if (gs_attach_is_refused()) {
-        if (gs_lease_tell_waiters_locked())
-            gs_say(
+        if (gs_lease_notify_waiters_locked())
+            gs_print(
                 "the GPU has no room for this process's data, and the scheduler refused the process: %s. The call "
                 "waits until there is room or a scheduler accepts the process. Interrupt it to stop waiting. No data "
                 "is lost",
                 gs_attach_refusal());
     } else if (gs_now_ns() - gs_channel_away_since() >= alone.patience) {
-        gs_say("no scheduler answers on %s, and this process's data does not fit on the GPU. No data is lost. Run the "
-               "cell again when the Jupyter server or `gpushare scheduler` is running",
-               gs_attach_path());
+        gs_print(
+            "no scheduler answers on %s, and this process's data does not fit on the GPU. No data is lost. Run the "
+            "cell again when the Jupyter server or `gpushare scheduler` is running",
+            gs_attach_path());
         gs_lease_fail_waiters_locked(CUDA_ERROR_OUT_OF_MEMORY);
-    } else if (gs_lease_tell_waiters_locked()) {
+    } else if (gs_lease_notify_waiters_locked()) {
         uint64_t waited = gs_now_ns() - gs_channel_away_since();
-        gs_say("no scheduler has answered on %s for %u s, and this process's data does not fit on the GPU. Waiting for "
-               "a scheduler or for free GPU memory, for up to %u s",
-               gs_attach_path(), (unsigned)(waited / GS_SECOND), (unsigned)((alone.patience - waited) / GS_SECOND));
+        gs_print(
+            "no scheduler has answered on %s for %u s, and this process's data does not fit on the GPU. Waiting for "
+            "a scheduler or for free GPU memory, for up to %u s",
+            gs_attach_path(), (unsigned)(waited / GS_SECOND), (unsigned)((alone.patience - waited) / GS_SECOND));
     }
 }
 
@@ -75,7 +77,7 @@ void gs_alone_wake(void)
     if (alone.parks != gs_waking_parks()) {
         alone.parks = gs_waking_parks();
         alone.gap = shortest_wake_retry;
-        alone.said = false;
+        alone.printed = false;
     }
     char text[256];
     enum gs_hibernator state = gs_hibernator_run(text, sizeof(text));
@@ -94,17 +96,18 @@ void gs_alone_wake(void)
     }
     gs_waking_set_alone_at(now + alone.gap);
     alone.gap = alone.gap * 2 < longest_wake_retry ? alone.gap * 2 : longest_wake_retry;
-    if (alone.said)
+    if (alone.printed)
         return;
-    alone.said = true;
+    alone.printed = true;
     if (gs_attach_is_refused())
-        gs_say("this process is hibernated and cannot wake by itself (%s), and the scheduler on %s refused it: %s. "
-               "No data is lost, and the process keeps trying",
-               text, gs_attach_path(), gs_attach_refusal());
+        gs_print("this process is hibernated and cannot wake by itself (%s), and the scheduler on %s refused it: %s. "
+                 "No data is lost, and the process keeps trying",
+                 text, gs_attach_path(), gs_attach_refusal());
     else
-        gs_say("no scheduler answers on %s, and this hibernated process cannot wake without one (%s). No data is lost. "
-               "The process keeps trying, and continues when the Jupyter server or `gpushare scheduler` is running",
-               gs_attach_path(), text);
+        gs_print(
+            "no scheduler answers on %s, and this hibernated process cannot wake without one (%s). No data is lost. "
+            "The process keeps trying, and continues when the Jupyter server or `gpushare scheduler` is running",
+            gs_attach_path(), text);
 }
 
 bool gs_alone_is_waking(void)

@@ -5,7 +5,7 @@
 #include "base/helper.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "client/channel.h"
 #include "client/connection.h"
@@ -57,7 +57,7 @@ static struct {
     /* the last scheduler that answered refused this process; `refusal` has the reason; read without a lock */
     bool refused;
     uint32_t refusal_code;
-    bool refusal_said;
+    bool refusal_printed;
     char refusal[sizeof(((struct gpushare_refused *)NULL)->text) + 1];
 } attach;
 
@@ -251,7 +251,7 @@ enum gs_greeting gs_attach_greet(int *problem)
     gs_mutex_lock(&gs_client_lock);
     gs_channel_open_locked(fd, !(attach.hello.flags & GPUSHARE_HELLO_REATTACH));
     set_refused(false);
-    attach.refusal_said = false;
+    attach.refusal_printed = false;
     attach.hello.flags |= GPUSHARE_HELLO_REATTACH;
     gs_quiet_set_shortest(welcome.quiet_ns);
     gs_quiet_begin();
@@ -268,15 +268,15 @@ enum gs_greeting gs_attach_greet(int *problem)
     return GS_GREETED;
 }
 
-void gs_attach_say_refusal(void)
+void gs_attach_print_refusal(void)
 {
-    if (attach.refusal_said)
+    if (attach.refusal_printed)
         return;
-    attach.refusal_said = true;
-    gs_say("the scheduler refused this process: %s. The process keeps its data, continues without the scheduler, and "
-           "keeps "
-           "trying to connect",
-           attach.refusal);
+    attach.refusal_printed = true;
+    gs_print("the scheduler refused this process: %s. The process keeps its data, continues without the scheduler, and "
+             "keeps "
+             "trying to connect",
+             attach.refusal);
 }
 
 /* A later attempt can succeed: another scheduler may start, the ticket may be renewed, or a quota may be raised. */
@@ -290,7 +290,7 @@ static void try_again_after_refusal(void)
                             : attach.refusal_code == EPROTO ? longest_retry_of_foreign
                                                             : longest_retry_of_refused);
     if (!patient)
-        gs_attach_say_refusal();
+        gs_attach_print_refusal();
 }
 
 void gs_attach_reconnect(void)

@@ -43,7 +43,7 @@ void gs_attach_reconnect(void);
 /* Whether the last scheduler that answered refused this process. */
 bool gs_attach_is_refused(void);
 const char *gs_attach_refusal(void);
-void gs_attach_say_refusal(void);
+void gs_attach_print_refusal(void);
 
 /* How long (ns) the first cuInit keeps trying after this error. */
 uint64_t gs_attach_patience(int problem);

@@ -6,7 +6,7 @@
 #include "base/helper.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "client/alone.h"
 #include "client/attach.h"
@@ -39,7 +39,7 @@ static const uint64_t longest_retry = 1 * GS_SECOND;
 /* Time limits in seconds: for a wait, and for the search for a scheduler when a process starts. */
 static const uint64_t default_patience = 300;
 /* How long a starting process waits for a scheduler before it prints a message, and the pause between two attempts. */
-static const uint64_t said_after = 2 * GS_SECOND;
+static const uint64_t print_after = 2 * GS_SECOND;
 static const uint64_t longest_pause = GS_SECOND / 2;
 /* Milliseconds: see gs_lease_set_capture_patience. */
 static const uint64_t default_capture_patience = 30000;
@@ -79,7 +79,7 @@ static uint64_t number_from_environment(const char *name, const char *of, uint64
     errno = 0;
     uint64_t value = strtoull(text, &end, 10);
     if (errno != 0 || *end != '\0' || *text == '-') {
-        gs_say("ignored %s=%s: it is not a number of %s", name, text, of);
+        gs_print("ignored %s=%s: it is not a number of %s", name, text, of);
         return otherwise;
     }
     return value;
@@ -99,9 +99,10 @@ static bool read_environment(void)
         return false;
     }
     if (strlen(path) >= GS_ATTACH_PATH) {
-        gs_say("the path of the scheduler's socket has %zu bytes, but a socket's path can have at most %d: %s; running "
-               "without sharing. Set GPUSHARE_SOCKET to a shorter path",
-               strlen(path), GS_ATTACH_PATH - 1, path);
+        gs_print(
+            "the path of the scheduler's socket has %zu bytes, but a socket's path can have at most %d: %s; running "
+            "without sharing. Set GPUSHARE_SOCKET to a shorter path",
+            strlen(path), GS_ATTACH_PATH - 1, path);
         gs_session_step_aside("GPUSHARE_SOCKET is too long");
         return false;
     }
@@ -135,7 +136,7 @@ static void join(void)
             at_exit = atexit(gs_waking_at_exit) == 0;
         return;
     }
-    gs_say("could not start the thread that serves this process; running without sharing. Check `ulimit -u`");
+    gs_print("could not start the thread that serves this process; running without sharing. Check `ulimit -u`");
     gs_lease_set_gate_locked(GS_GATE_PLAIN);
     if (gs_channel_is_open())
         gs_channel_close_locked();
@@ -167,15 +168,15 @@ static bool attach_once(uint64_t since, int *problem)
         waited = gs_now_ns() - since;
         if (gs_attach_awaits_ticket(waited))
             return false;
-        gs_attach_say_refusal();
+        gs_attach_print_refusal();
         go_on_alone();
         return true;
     case GS_UNREACHABLE:
         if (*problem != EACCES)
             return false;
-        gs_say("the socket %s belongs to another user; running without sharing. Set GPUSHARE_SOCKET to a socket of "
-               "your own",
-               gs_attach_path());
+        gs_print("the socket %s belongs to another user; running without sharing. Set GPUSHARE_SOCKET to a socket of "
+                 "your own",
+                 gs_attach_path());
         gs_session_step_aside("the socket belongs to another user");
         return true;
     }
@@ -189,8 +190,8 @@ static void attach_or_step_aside(void)
     for (int problem = 0; !attach_once(since, &problem); usleep(20000)) {
         if (gs_now_ns() - since < gs_attach_patience(problem))
             continue;
-        gs_say("no scheduler answers on %s (%s); running without sharing. Run `gpushare doctor` to find the cause",
-               gs_attach_path(), strerror(problem));
+        gs_print("no scheduler answers on %s (%s); running without sharing. Run `gpushare doctor` to find the cause",
+                 gs_attach_path(), strerror(problem));
         gs_session_step_aside("no scheduler answered");
         return;
     }
@@ -263,7 +264,7 @@ CUresult gs_client_await_scheduler(void)
     if (gs_session_attachment() != GS_NOT_ATTACHED_YET || !__atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
         return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
-    bool said = false;
+    bool printed = false;
     uint64_t cancels = gs_waits_cancels(), pause = shortest_retry;
     gs_interrupt_watch();
     gs_mutex_lock(&client.await_lock);
@@ -285,18 +286,18 @@ CUresult gs_client_await_scheduler(void)
             break;
         }
         if (waited >= client.patience) {
-            gs_say("no scheduler answered on %s for %u s (%s). This process continues without a scheduler, and "
-                   "connects as "
-                   "soon as one answers. Run `gpushare doctor` to find the cause",
-                   gs_attach_path(), (unsigned)(waited / GS_SECOND), strerror(problem));
+            gs_print("no scheduler answered on %s for %u s (%s). This process continues without a scheduler, and "
+                     "connects as "
+                     "soon as one answers. Run `gpushare doctor` to find the cause",
+                     gs_attach_path(), (unsigned)(waited / GS_SECOND), strerror(problem));
             go_on_alone();
             break;
         }
-        if (!said && waited >= said_after) {
-            said = true;
-            gs_say("waiting for the GPU scheduler on %s (%s) for up to %u s. Interrupt the program to stop waiting",
-                   gs_attach_path(), gs_attach_is_refused() ? gs_attach_refusal() : strerror(problem),
-                   (unsigned)(client.patience / GS_SECOND));
+        if (!printed && waited >= print_after) {
+            printed = true;
+            gs_print("waiting for the GPU scheduler on %s (%s) for up to %u s. Interrupt the program to stop waiting",
+                     gs_attach_path(), gs_attach_is_refused() ? gs_attach_refusal() : strerror(problem),
+                     (unsigned)(client.patience / GS_SECOND));
         }
         pause_start(pause);
         pause = pause * 2 < longest_pause ? pause * 2 : longest_pause;

@@ -4,7 +4,7 @@
 #endif
 #include "client/connection.h"
 
-#include "base/say.h"
+#include "base/print.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,8 +37,8 @@ static void read_trusted(const char *text)
         unsigned long uid = strtoul(rest, &end, 10);
         bool number = end != rest && *rest != '-' && errno == 0 && uid < UINT32_MAX;
         if (!number || (*end != '\0' && *end != ',') || settings.trusted_count == MOST_TRUSTED) {
-            gs_say("ignored GPUSHARE_SCHEDULER_UID=%s: it is not a list of at most %d uids separated by commas", text,
-                   (int)MOST_TRUSTED);
+            gs_print("ignored GPUSHARE_SCHEDULER_UID=%s: it is not a list of at most %d uids separated by commas", text,
+                     (int)MOST_TRUSTED);
             settings.trusted_count = 0;
             return;
         }
@@ -56,7 +56,7 @@ static void read_settings(void)
     if (file == NULL)
         return;
     if (strlen(file) >= sizeof(settings.ticket_file))
-        gs_say("ignored GPUSHARE_TICKET_FILE: the path is longer than %zu bytes", sizeof(settings.ticket_file) - 1);
+        gs_print("ignored GPUSHARE_TICKET_FILE: the path is longer than %zu bytes", sizeof(settings.ticket_file) - 1);
     else
         memcpy(settings.ticket_file, file, strlen(file) + 1);
 }
@@ -246,8 +246,8 @@ enum gs_ticket gs_present_ticket(int fd)
     const char *before = __atomic_exchange_n(&reported, wrong, __ATOMIC_RELAXED);
     if (wrong != NULL) {
         if (wrong != before)
-            gs_say("the ticket %s cannot be used: %s. Restart the kernel to get a new ticket", settings.ticket_file,
-                   wrong);
+            gs_print("the ticket %s cannot be used: %s. Restart the kernel to get a new ticket", settings.ticket_file,
+                     wrong);
         return GS_TICKET_BAD;
     }
     gs_send(fd, GPUSHARE_TICKET, &message, sizeof(message));

@@ -3,7 +3,7 @@
 
 #include "base/helper.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "client/channel.h"
 #include "client/lease.h"
 #include "client/moving.h"
@@ -91,7 +91,7 @@ static void give_restore_up_locked(CUresult failure)
     const char *name = NULL;
     if (GS_REAL(cuGetErrorName)(failure, &name) != CUDA_SUCCESS || name == NULL)
         name = "CUDA error";
-    gs_say(
+    gs_print(
         "could not restore this process's data to the GPU in %u attempts (%s, %d)%s. The CUDA calls that were waiting "
         "for it fail. No data is lost: it stays in host memory, and the next call tries again",
         grants.failed_restores, name, (int)failure,

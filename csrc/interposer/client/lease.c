@@ -5,7 +5,7 @@
 #include "base/helper.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "client/channel.h"
 #include "client/metering.h"
@@ -44,7 +44,7 @@ static struct {
     unsigned waiters;
     struct waiter *first_waiter; /* in order of arrival */
     /* the waiting threads have been told that there is no room, and no scheduler to make room */
-    bool told;
+    bool notified;
     unsigned drainers;   /* threads that wait until the lease is released */
     unsigned paced;      /* threads that hold a lease but have to wait before they may submit */
     uint64_t given_back; /* submissions at the helper's last check */
@@ -55,11 +55,11 @@ static struct {
     bool step;     /* one waiting thread may submit, although the gate is shut */
     bool unserved; /* there is a lease, and no thread that waited for it has entered yet */
     enum gpushare_cause release_cause;
-    bool lacks_room;    /* an allocation has no room under the lease that is being released */
-    uint64_t shortages; /* number of allocations without room */
-    uint64_t hopeless;  /* the last such allocation for which a thread searched for room in vain */
-    bool looking;       /* a thread is searching for room */
-    uint64_t announced; /* the last such allocation during a capture for which the waiting threads were woken */
+    bool lacks_room;           /* an allocation has no room under the lease that is being released */
+    uint64_t shortages;        /* number of allocations without room */
+    uint64_t searched_in_vain; /* the last such allocation for which a thread searched for room in vain */
+    bool looking;              /* a thread is searching for room */
+    uint64_t announced;        /* the last such allocation during a capture for which the waiting threads were woken */
     unsigned release_polls;
     uint64_t release_since;
     uint64_t stuck; /* the lease that the last STUCK was about */
@@ -174,7 +174,7 @@ static void look_for_room_locked(void)
     gs_mutex_lock(&gs_client_lock);
     lease.looking = false;
     if (!there) {
-        lease.hopeless = lease.shortages;
+        lease.searched_in_vain = lease.shortages;
     } else if (lease.shortages == shortages) {
         lease.lacks_room = false;
         gs_helper_call();
@@ -187,8 +187,8 @@ static bool waits_for_itself(void)
 {
     if (!capture_lacks_room() || lease.looking || !gs_capture_own())
         return false;
-    gs_say("memory that was allocated during a stream capture does not fit on the GPU before the capture ends. End "
-           "the capture before you submit other work");
+    gs_print("memory that was allocated during a stream capture does not fit on the GPU before the capture ends. End "
+             "the capture before you submit other work");
     return true;
 }
 
@@ -206,7 +206,7 @@ CUresult gs_lease_acquire(bool *entered)
     uint64_t cancels = gs_waits_cancels_locked(), failures = lease.failures,
              wake_failures = gs_waking_failures_locked();
     if (lease.waiters++ == 0)
-        lease.told = false;
+        lease.notified = false;
     struct waiter self = {.next = NULL}, **link = &lease.first_waiter;
     while (*link != NULL)
         link = &(*link)->next;
@@ -229,7 +229,7 @@ CUresult gs_lease_acquire(bool *entered)
             result = CUDA_ERROR_DEINITIALIZED;
             break;
         }
-        if (capture_lacks_room() && !lease.looking && !(looked && lease.hopeless == lease.shortages)) {
+        if (capture_lacks_room() && !lease.looking && !(looked && lease.searched_in_vain == lease.shortages)) {
             look_for_room_locked();
             looked = true;
             continue;
@@ -431,10 +431,10 @@ void gs_lease_fail_waiters_locked(CUresult failure)
     gs_waits_wake();
 }
 
-bool gs_lease_tell_waiters_locked(void)
+bool gs_lease_notify_waiters_locked(void)
 {
-    bool first = !lease.told;
-    lease.told = true;
+    bool first = !lease.notified;
+    lease.notified = true;
     return first;
 }
 
@@ -602,7 +602,7 @@ void gs_lease_capture_ended(void)
 }
 
 /* Once for each lease that takes long to release. */
-static void say_if_stuck(void)
+static void report_if_stuck(void)
 {
     uint64_t since = lease.release_since;
     if (lease.stuck == lease.id || gs_now_ns() - since < stuck_after)
@@ -642,5 +642,5 @@ void gs_lease_step_release(void)
     if (step == RELEASE_DRAIN && gs_context_drained())
         finish_release();
     else if (step != RELEASE_CAPTURE)
-        say_if_stuck();
+        report_if_stuck();
 }

@@ -110,6 +110,6 @@ void gs_lease_look_for_paced(void);
 void gs_lease_fail_waiters_locked(CUresult failure);
 
 /* Returns true once for the threads that are waiting now, so that the reason is printed once. */
-bool gs_lease_tell_waiters_locked(void);
+bool gs_lease_notify_waiters_locked(void);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/helper.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "client/bursts.h"
 #include "client/channel.h"
 #include "client/grants.h"
@@ -206,8 +206,8 @@ static void take_frames(bool moving)
         if (frame == GS_FRAME_NONE)
             return;
         if (frame == GS_FRAME_BAD || !gs_messages_is_sound(&header)) {
-            gs_say("the scheduler sent a malformed message (type %u, %u bytes); reconnecting", header.type,
-                   header.length);
+            gs_print("the scheduler sent a malformed message (type %u, %u bytes); reconnecting", header.type,
+                     header.length);
             lose_connection();
             return;
         }

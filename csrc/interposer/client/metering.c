@@ -14,7 +14,7 @@
 static const uint64_t meter_interval = 100 * GS_MILLISECOND;
 
 static struct {
-    struct gpushare_meter said[GPUSHARE_MAX_GPUS];
+    struct gpushare_meter reported[GPUSHARE_MAX_GPUS];
     uint64_t at;
 } metering;
 
@@ -28,9 +28,10 @@ void gs_metering_send(void)
     uint64_t now = gs_now_ns();
     metering.at = now + meter_interval;
     for (unsigned i = 0; i < gpus; i++) {
-        if (meters[i].submissions == metering.said[i].submissions && meters[i].busy_ns == metering.said[i].busy_ns)
+        if (meters[i].submissions == metering.reported[i].submissions &&
+            meters[i].busy_ns == metering.reported[i].busy_ns)
             continue;
-        metering.said[i] = meters[i];
+        metering.reported[i] = meters[i];
         meters[i].at_ns = now;
         gs_channel_send(GPUSHARE_METER, &meters[i], sizeof(meters[i]));
     }
@@ -52,5 +53,5 @@ void gs_metering_report(void)
 
 void gs_metering_restart_locked(void)
 {
-    memset(metering.said, 0, sizeof(metering.said));
+    memset(metering.reported, 0, sizeof(metering.reported));
 }

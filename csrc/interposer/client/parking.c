@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "client/channel.h"
 #include "client/grants.h"
 #include "client/growth.h"
@@ -82,14 +82,14 @@ void gs_parking_be_awake(const uint8_t *from, const uint8_t *to)
 {
     uint8_t left[16], found[16];
     /* The scheduler that moved the process may have exited before it reported the new GPU. */
-    bool untold = from == NULL && gs_device_find_moved(left, found);
-    gs_hibernate_restored(untold ? left : from, untold ? found : to);
-    if (untold || from != NULL)
-        gs_placement_moved(untold ? left : from, untold ? found : to);
+    bool unreported = from == NULL && gs_device_find_moved(left, found);
+    gs_hibernate_restored(unreported ? left : from, unreported ? found : to);
+    if (unreported || from != NULL)
+        gs_placement_moved(unreported ? left : from, unreported ? found : to);
     gs_mutex_lock(&gs_client_lock);
     gs_waking_wake_locked();
     /* The current scheduler still has the old GPU, so another HELLO reports the new one. */
-    if (untold)
+    if (unreported)
         gs_channel_break_locked();
     gs_mutex_unlock(&gs_client_lock);
     gs_grants_prepare();
@@ -144,7 +144,7 @@ void gs_parking_awake(const struct gpushare_awake *awake)
     bool woken = gs_waking_state_locked() != GS_WAKING_AWAKE && awake->status == 0;
     if (!woken && gs_waking_failed_locked(awake->serial, (CUresult)awake->status)) {
         if (gs_waking_sleepers_locked() != 0 || gs_lease_waiters_locked() != 0)
-            gs_say("%.*s", (int)sizeof(awake->text), awake->text);
+            gs_print("%.*s", (int)sizeof(awake->text), awake->text);
         gs_lease_forget_request_locked();
         gs_waits_wake();
     }

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "client/connection.h"
 #include "loader/machine.h"
 
@@ -30,7 +30,7 @@ enum { MOST = GPUSHARE_MAX_PLACES, LIST_ROOM = MOST * GS_UUID_TEXT };
 static struct {
     struct gs_mutex lock;
     bool done;
-    bool changed; /* VISIBLE has our value; its value was `before` (NULL: unset) */
+    bool changed; /* VISIBLE has the interposer's value; its value was `before` (NULL: unset) */
     char *before;
     struct gs_place order; /* gpu_count is 0 if no scheduler was asked */
 } placement = {.lock = GS_MUTEX(GS_RANK_PLACEMENT)};
@@ -282,8 +282,8 @@ static void translate(const char *list, const char *given, const struct choice *
         } else if (place_of(number, given, order, &place)) {
             append(translated, units[order->at[place]].text);
         } else {
-            gs_say(VISIBLE "=%s: this kernel has no GPU with the number %u%s%s", whole, number,
-                   given != NULL ? "; its GPUs are " : "", given != NULL ? given : "");
+            gs_print(VISIBLE "=%s: this kernel has no GPU with the number %u%s%s", whole, number,
+                     given != NULL ? "; its GPUs are " : "", given != NULL ? given : "");
             break;
         }
     }

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "gate/capture.h"
 #include "gate/context_list.h"
 #include "gate/pace.h"
@@ -80,8 +80,8 @@ static struct {
 static void fail(const char *call, CUresult result)
 {
     if (gs_pace_go_unmeasured())
-        gs_say("the GPU time of this process is no longer measured: %s failed with CUDA error %d (reported once)", call,
-               (int)result);
+        gs_print("the GPU time of this process is no longer measured: %s failed with CUDA error %d (reported once)",
+                 call, (int)result);
 }
 
 /* --- Events --- */

@@ -22,7 +22,7 @@ static const size_t largest_piece = (size_t)64 << 20;
 
 static struct {
     struct gs_mutex lock;
-    struct gpushare_pace told;
+    struct gpushare_pace order;
     unsigned in_flight, unknown; /* number of submissions, and of those without an estimate */
     uint64_t in_flight_ns;       /* sum of the estimates of the others */
     uint64_t head_ns, head_at;   /* the work that runs now: its estimate, and the latest time at which it started */
@@ -35,7 +35,7 @@ static struct {
         uint64_t mean_ns;
         uint64_t at; /* when it was last learnt */
     } estimates[SETS][WAYS];
-} pace = {.lock = GS_MUTEX(GS_RANK_PACE), .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
+} pace = {.lock = GS_MUTEX(GS_RANK_PACE), .order = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
 
 /* Read without the lock: whether copies are cut into pieces; whether measuring has failed. */
 static int bounded;
@@ -43,25 +43,25 @@ static int unmeasured;
 
 static bool active_locked(void)
 {
-    return pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL || pace.told.meter != 0;
+    return pace.order.inflight_ns != UINT64_MAX || pace.order.share_ppm < ALL || pace.order.meter != 0;
 }
 
 static bool charges_locked(void)
 {
-    return pace.told.share_ppm < ALL || pace.told.meter != 0;
+    return pace.order.share_ppm < ALL || pace.order.meter != 0;
 }
 
-void gs_pace_set(const struct gpushare_pace *told)
+void gs_pace_set(const struct gpushare_pace *order)
 {
     static const struct gpushare_pace nothing = {.inflight_ns = UINT64_MAX, .share_ppm = ALL};
     gs_mutex_lock(&pace.lock);
-    bool shared = pace.told.share_ppm < ALL;
-    pace.told = told != NULL ? *told : nothing;
+    bool shared = pace.order.share_ppm < ALL;
+    pace.order = order != NULL ? *order : nothing;
     if (!shared) {
         pace.credit_ns = 0;
         pace.credit_at = gs_now_ns();
     }
-    __atomic_store_n(&bounded, pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL, __ATOMIC_RELAXED);
+    __atomic_store_n(&bounded, pace.order.inflight_ns != UINT64_MAX || pace.order.share_ppm < ALL, __ATOMIC_RELAXED);
     gs_mutex_unlock(&pace.lock);
 }
 
@@ -76,7 +76,7 @@ bool gs_pace_active(void)
 bool gs_pace_metered(void)
 {
     gs_mutex_lock(&pace.lock);
-    bool metered = pace.told.meter != 0;
+    bool metered = pace.order.meter != 0;
     gs_mutex_unlock(&pace.lock);
     return metered;
 }
@@ -140,7 +140,7 @@ static void estimate(struct gs_submission *submission, uint64_t now)
     submission->charged = charges_locked();
     submission->most_unmeasured_ns = most_unmeasured;
     if (!submission->charged)
-        submission->most_unmeasured_ns = pace.told.inflight_ns / UNMEASURED_PART;
+        submission->most_unmeasured_ns = pace.order.inflight_ns / UNMEASURED_PART;
 }
 
 void gs_pace_charge(uint64_t busy_ns)
@@ -154,7 +154,7 @@ void gs_pace_charge(uint64_t busy_ns)
 
 static void fill_bucket(uint64_t now)
 {
-    double share = (double)pace.told.share_ppm / ALL;
+    double share = (double)pace.order.share_ppm / ALL;
     /* Running work is charged when it ends. Until then, its run time so far counts as used. */
     int64_t running = pace.in_flight != 0 ? (int64_t)(now - pace.head_at) : 0;
     int64_t most = (int64_t)((double)(longest_credit + running) * share);
@@ -168,9 +168,9 @@ static void fill_bucket(uint64_t now)
 static uint64_t until_share_allows(void)
 {
     int64_t left = pace.credit_ns - (int64_t)pace.in_flight_ns;
-    if (pace.told.share_ppm >= ALL || left >= 0)
+    if (pace.order.share_ppm >= ALL || left >= 0)
         return 0;
-    double wait = (double)-left * ALL / (pace.told.share_ppm != 0 ? pace.told.share_ppm : 1);
+    double wait = (double)-left * ALL / (pace.order.share_ppm != 0 ? pace.order.share_ppm : 1);
     return wait < (double)SECOND ? (uint64_t)wait + 1 : (uint64_t)SECOND;
 }
 
@@ -189,10 +189,10 @@ static uint64_t lesser(uint64_t a, uint64_t b)
  */
 static uint64_t until_room(const struct gs_submission *submission, uint64_t now)
 {
-    uint64_t bound = pace.told.inflight_ns;
+    uint64_t bound = pace.order.inflight_ns;
     if (bound == 0)
         return UINT64_MAX;
-    if (pace.in_flight == 0 || (bound == UINT64_MAX && pace.told.share_ppm >= ALL))
+    if (pace.in_flight == 0 || (bound == UINT64_MAX && pace.order.share_ppm >= ALL))
         return 0;
     if (pace.unknown != 0)
         return UINT64_MAX;
@@ -215,14 +215,14 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     fill_bucket(now);
     estimate(submission, now);
     uint64_t waits_since = since > pace.admitted_at ? since : pace.admitted_at;
-    bool stalled = now - waits_since >= pace.told.stall_ns;
+    bool stalled = now - waits_since >= pace.order.stall_ns;
     *patience = 0;
     /* Without measuring, no bound is possible. But a pause needs no measuring. */
     if (!gs_pace_unmeasured())
         *patience = until_share_allows();
-    uint64_t room = gs_pace_unmeasured() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);
+    uint64_t room = gs_pace_unmeasured() && pace.order.inflight_ns != 0 ? 0 : until_room(submission, now);
     if (*patience == 0 && !stalled && room != 0)
-        *patience = lesser(room, pace.told.stall_ns - (now - waits_since));
+        *patience = lesser(room, pace.order.stall_ns - (now - waits_since));
     if (*patience == 0) {
         if (pace.in_flight == 0) {
             pace.head_ns = submission->estimate_ns;

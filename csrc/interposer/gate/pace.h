@@ -2,9 +2,9 @@
 /*
  * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Threads wait in client/lease.c.
  *
- * Work in flight is estimated. For each function, graph or kind of work, and each size, the estimate is a mean of the
- * recent run times, less the time that the work has run already. Work without an estimate fills any bound. The share is
- * a bucket that time fills and measured work empties.
+ * Work in flight is estimated. There is an estimate for each function, graph or kind of work, and each size. It is a
+ * mean of the recent run times, less the time that the work has run already. Work without an estimate fills any bound.
+ * The share is a bucket that time fills and measured work empties.
  */
 #ifndef GPUSHARE_GATE_PACE_H
 #define GPUSHARE_GATE_PACE_H

@@ -57,7 +57,7 @@ static int is_nccl(struct dl_phdr_info *info, size_t size, void *found)
     return *(bool *)found;
 }
 
-static bool says_several(const char *variable)
+static bool is_several(const char *variable)
 {
     const char *text = getenv(variable);
     return text != NULL && strtol(text, NULL, 10) > 1;
@@ -72,7 +72,7 @@ static bool may_have_communicators(void)
     bool loaded = false;
     if (__atomic_load_n(&communicates, __ATOMIC_RELAXED))
         return true;
-    if (!says_several("WORLD_SIZE") && !says_several("OMPI_COMM_WORLD_SIZE") && !says_several("PMI_SIZE"))
+    if (!is_several("WORLD_SIZE") && !is_several("OMPI_COMM_WORLD_SIZE") && !is_several("PMI_SIZE"))
         return false;
     dl_iterate_phdr(is_nccl, &loaded);
     return loaded;

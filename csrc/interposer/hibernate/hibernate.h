@@ -38,9 +38,9 @@ void gs_hibernate_looks_up(const char *name);
 void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16]);
 
 /*
- * Runs the hibernator when there is no scheduler to do so. It is the program beside this library, and runs without the
- * interposer. gs_hibernator_run starts it unless it is running, and returns its state. After its end, the next call
- * starts another. `text`: why it failed.
+ * Runs the hibernator when there is no scheduler to do so. Its program is in the folder of this library, and it runs
+ * without the interposer. gs_hibernator_run starts it unless it is running, and returns its state. After its end, the
+ * next call starts another. `text`: why it failed.
  */
 enum gs_hibernator { GS_HIBERNATOR_RUNS, GS_HIBERNATOR_DONE, GS_HIBERNATOR_FAILED };
 enum gs_hibernator gs_hibernator_run(char *text, size_t size);

@@ -5,7 +5,7 @@
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "gate/capture.h"
 #include "gate/context_list.h"
@@ -219,8 +219,9 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     struct token token = {.base = view.base, .id = view.id, .size = view.size, .pid = getpid(), .uid = geteuid()};
     if (view.managed || gs_device_handle_type(view.device) == CU_MEM_HANDLE_TYPE_NONE ||
         !ensure_listener(&token.nonce)) {
-        gs_say("CUDA IPC is not available, because this backend or driver cannot export memory. To use CUDA IPC, start "
-               "the program with GPUSHARE_BACKEND=plain");
+        gs_print(
+            "CUDA IPC is not available, because this backend or driver cannot export memory. To use CUDA IPC, start "
+            "the program with GPUSHARE_BACKEND=plain");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = gs_memory_make_unevictable(view.base, view.size);

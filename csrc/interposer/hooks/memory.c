@@ -4,7 +4,7 @@
  * driver if this process is not attached, or if the interposer does not manage the memory.
  */
 #include "memory/memory.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "gate/capture.h"
 #include "gate/failures.h"
@@ -91,7 +91,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
 {
     const char *forbid = getenv("GPUSHARE_FORBID_MANAGED");
     if (forbid != NULL && strcmp(forbid, "1") == 0) {
-        gs_say("managed memory is disabled by GPUSHARE_FORBID_MANAGED=1. Unset the variable to use managed memory");
+        gs_print("managed memory is disabled by GPUSHARE_FORBID_MANAGED=1. Unset the variable to use managed memory");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = GS_REAL(cuMemAllocManaged)(pointer, size, flags);

@@ -4,7 +4,7 @@
  * the interposer does not manage the handle or address.
  */
 #include "memory/vmm.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "gate/enter.h"
 #include "gate/work.h"
@@ -184,7 +184,7 @@ CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const C
 {
     if (!gs_session_attached())
         return GS_REAL(cuMulticastCreate)(handle, properties);
-    gs_say(
+    gs_print(
         "multicast objects are not supported while the GPU is shared. NCCL falls back by itself; if it does not, set "
         "NCCL_NVLS_ENABLE=0");
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/say.h"
+#include "base/print.h"
 
 /* The usual directories of drivers: the last resort, for images without an ld.so.cache. */
 static const char *const usual_directories[] = {
@@ -141,7 +141,7 @@ void *gs_locate(const char *variable, const char *soname, const char *own, int f
         if (named[0] == '/')
             handle = open_unless_own(&search, named);
         if (handle == NULL)
-            gs_say("%s=%s is not the absolute path of a usable %s; searching for one", variable, named, soname);
+            gs_print("%s=%s is not the absolute path of a usable %s; searching for one", variable, named, soname);
     }
     if (handle == NULL)
         handle = open_from_list(&search, getenv("LD_LIBRARY_PATH"), soname);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Opening the driver takes no lock. A thread that holds the dynamic linker's lock (a constructor that calls CUDA) would
- * wait for such a lock, while its holder waits in dlopen for the linker's. So every thread that arrives before the
- * driver is open does the same work, which is idempotent. The first to publish its result wins.
+ * wait for such a lock. The holder would wait in dlopen for the linker's lock: a deadlock. So every thread that arrives
+ * before the driver is open does the same work, which is idempotent. The first to publish its result wins.
  */
 #include "loader/real.h"
 

@@ -5,7 +5,7 @@
  * belongs to a function that is newer than the headers of this build. It is not returned, so that no unclassified
  * function bypasses the gate. Callers have to handle drivers without it anyway.
  */
-#include "base/say.h"
+#include "base/print.h"
 #include "loader/real.h"
 
 static bool translate(const char *symbol, void **pointer, cuuint64_t flags)
@@ -16,10 +16,10 @@ static bool translate(const char *symbol, void **pointer, cuuint64_t flags)
     *pointer = ours;
     if (ours != NULL)
         return true;
-    static int said;
-    if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
-        gs_say("this driver's %s is newer than this version of gpushare, so programs cannot use it (reported once)",
-               symbol);
+    static int printed;
+    if (__atomic_exchange_n(&printed, 1, __ATOMIC_RELAXED) == 0)
+        gs_print("this driver's %s is newer than this version of gpushare, so programs cannot use it (reported once)",
+                 symbol);
     return false;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory/backing.h"
 
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "loader/real.h"
 #include "memory/block.h"
@@ -12,7 +12,7 @@
 static struct {
     struct gs_backing of;
     /* Read without a lock. */
-    enum { OVERSUBSCRIBE_UNSAID, OVERSUBSCRIBE_NEVER, OVERSUBSCRIBE_NOW, OVERSUBSCRIBE_BEFORE } oversubscribe;
+    enum { OVERSUBSCRIBE_UNSET, OVERSUBSCRIBE_NEVER, OVERSUBSCRIBE_NOW, OVERSUBSCRIBE_BEFORE } oversubscribe;
 } backing;
 
 static int attribute(CUdevice_attribute which, CUdevice ordinal)
@@ -83,16 +83,16 @@ bool gs_memory_oversubscribed(void)
 static void begin_oversubscription(void)
 {
     const char *wanted = getenv("GPUSHARE_OVERSUBSCRIBE");
-    if (oversubscription() == OVERSUBSCRIBE_UNSAID && wanted != NULL && strcmp(wanted, "1") == 0)
+    if (oversubscription() == OVERSUBSCRIBE_UNSET && wanted != NULL && strcmp(wanted, "1") == 0)
         backing.oversubscribe = OVERSUBSCRIBE_NOW;
     else if (wanted != NULL && *wanted != '\0' && strcmp(wanted, "0") != 0 && strcmp(wanted, "1") != 0)
-        gs_say(
+        gs_print(
             "ignored GPUSHARE_OVERSUBSCRIBE=%s: use 1 to let this process hold more than the GPU has, and 0 otherwise",
             wanted);
     const char *why = gs_memory_oversubscribes() ? why_no_oversubscription() : NULL;
     if (why == NULL)
         return;
-    gs_say("this process cannot hold more than the GPU has: %s", why);
+    gs_print("this process cannot hold more than the GPU has: %s", why);
     backing.oversubscribe = OVERSUBSCRIBE_NEVER;
 }
 

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "gate/context_list.h"
 #include "loader/real.h"
@@ -275,20 +275,20 @@ static bool refused_before(void)
     return again;
 }
 
-void gs_device_say_too_large(const struct gs_device *device, uint64_t size)
+void gs_device_print_too_large(const struct gs_device *device, uint64_t size)
 {
     if (!refused_before())
-        gs_say("cannot allocate %llu MiB at once: the GPU has %llu MiB. To hold more than the GPU has, set "
-               "GPUSHARE_OVERSUBSCRIBE=1 before the program starts",
-               (unsigned long long)(size >> 20), (unsigned long long)(device->total >> 20));
+        gs_print("cannot allocate %llu MiB at once: the GPU has %llu MiB. To hold more than the GPU has, set "
+                 "GPUSHARE_OVERSUBSCRIBE=1 before the program starts",
+                 (unsigned long long)(size >> 20), (unsigned long long)(device->total >> 20));
 }
 
 #ifdef GS_LOCK_RANKS
 void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes)
 {
     if (bytes > *figure) {
-        gs_say("a device's memory is below zero: %llu bytes are subtracted from %llu", (unsigned long long)bytes,
-               (unsigned long long)*figure);
+        gs_print("a device's memory is below zero: %llu bytes are subtracted from %llu", (unsigned long long)bytes,
+                 (unsigned long long)*figure);
         abort();
     }
     *figure -= bytes;
@@ -317,7 +317,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t u
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
             if (!refused_before() && answer.text[0] != '\0')
-                gs_say("%s", answer.text);
+                gs_print("%s", answer.text);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
         /* Without a scheduler there is no refusal, but a lease for this would never come. */

@@ -79,7 +79,7 @@ void gs_device_forget_contexts(void);
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t unevictable, uint64_t context);
 
 /* Prints that one allocation of `size` bytes is larger than the GPU, at most once a second. */
-void gs_device_say_too_large(const struct gs_device *device, uint64_t size);
+void gs_device_print_too_large(const struct gs_device *device, uint64_t size);
 
 /* While a lease is being released: asks for room on the GPU for everything that was promised. May wait. */
 bool gs_device_promise_now(struct gs_device *device);

@@ -25,7 +25,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "gate/awake.h"
 #include "gate/slots.h"
@@ -78,7 +78,7 @@ static struct {
     unsigned taking;
     uint64_t last_move_ns;
     uint64_t bytes, page_locked_late; /* atomic */
-    bool said_not_page_locked;
+    bool printed_not_page_locked;
 } host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 /* --- Pools --- */
@@ -131,14 +131,14 @@ static void record_page_locked_locked(struct gs_host_pool *pool, uint32_t i, CUc
     pool->chunks[i].page_locked_in = context;
 }
 
-static void say_not_page_locked_locked(CUresult result)
+static void print_not_page_locked_locked(CUresult result)
 {
     /* In a process that is exiting, the driver refuses every call. */
     if (result == CUDA_ERROR_DEINITIALIZED)
         return;
-    if (!host.said_not_page_locked)
-        gs_say("the driver does not page-lock host memory, so evicting and restoring data is slower");
-    host.said_not_page_locked = true;
+    if (!host.printed_not_page_locked)
+        gs_print("the driver does not page-lock host memory, so evicting and restoring data is slower");
+    host.printed_not_page_locked = true;
 }
 
 /* --- Pieces --- */
@@ -248,7 +248,7 @@ static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext contex
         record_page_locked_locked(pool, i, context);
         __atomic_add_fetch(&host.page_locked_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
     } else if (context != NULL) {
-        say_not_page_locked_locked(result);
+        print_not_page_locked_locked(result);
     }
     unset_fresh_locked(pool, i);
     gs_mutex_unlock(&host.lock);
@@ -542,7 +542,7 @@ static void do_job(const struct job *job, CUcontext context)
     if (result != CUDA_SUCCESS) {
         host.refused = true;
         if (!no_pages)
-            say_not_page_locked_locked(result);
+            print_not_page_locked_locked(result);
     } else {
         record_page_locked_locked(pool, job->chunk, job->kind == LOCK ? context : NULL);
     }

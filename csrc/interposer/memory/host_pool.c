@@ -4,7 +4,7 @@
 #endif
 #include "memory/host_pool.h"
 
-#include "base/say.h"
+#include "base/print.h"
 #include "loader/real.h"
 #include "pool_pages.h"
 
@@ -77,7 +77,8 @@ struct gs_host_pool *gs_host_pool_map(int fd, const struct stat *file, uint32_t 
     if (fault != NULL) {
         if (mapping != MAP_FAILED)
             munmap(mapping, mapped);
-        gs_say("the scheduler's pool of host memory cannot be used (%s); this process uses its own host memory", fault);
+        gs_print("the scheduler's pool of host memory cannot be used (%s); this process uses its own host memory",
+                 fault);
         return NULL;
     }
     struct gs_host_pool *pool = new_pool(mapping, mapped, slot);

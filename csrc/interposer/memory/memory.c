@@ -3,7 +3,7 @@
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "base/session.h"
 #include "gate/capture.h"
 #include "gate/context_list.h"
@@ -290,7 +290,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
     if (result != CUDA_SUCCESS)
         return result;
     if (size > device->total && !gs_memory_oversubscribes()) {
-        gs_device_say_too_large(device, size);
+        gs_device_print_too_large(device, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     reap(false);
@@ -348,8 +348,8 @@ static void note_idle(CUcontext context, uint64_t passes)
 /*
  * Like the driver's own free, waits for the work that may use the memory. Without a lease there is no such work. While
  * a context is synchronised, no capture may begin in it; the caller has forbidden captures, if possible. If the driver
- * can mark the end of the work, captures are allowed again before the wait, because the work may wait for a thread that
- * is about to begin one.
+ * can mark the end of the work, captures are allowed again before the wait. The work may wait for a thread that is
+ * about to begin a capture.
  */
 static void synchronize(CUcontext context, bool forbidden)
 {

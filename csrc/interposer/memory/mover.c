@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "gate/context_list.h"
 #include "gate/failures.h"
 #include "gate/slots.h"
@@ -232,8 +232,8 @@ static bool land_out(struct eviction *eviction)
 static void report(struct eviction *eviction, bool at_once)
 {
     struct gpushare_moved *moved = eviction->moved;
-    uint64_t now = gs_now_ns(), unsaid = moved->bytes - eviction->reported_bytes;
-    if (unsaid == 0 || (!at_once && unsaid < report_bytes && now - eviction->reported_at < report_gap))
+    uint64_t now = gs_now_ns(), unreported = moved->bytes - eviction->reported_bytes;
+    if (unreported == 0 || (!at_once && unreported < report_bytes && now - eviction->reported_at < report_gap))
         return;
     eviction->reported_at = now;
     eviction->reported_bytes = moved->bytes;
@@ -318,13 +318,13 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
     if (host_short && !stuck)
-        gs_say(
+        gs_print(
             "the host has too little free memory: only %llu of %llu MiB of this process's data could be evicted from "
             "the GPU. No data is lost. End programs that use host memory",
             (unsigned long long)(result->bytes / MIB), (unsigned long long)(bytes / MIB));
     else if (failed && !stuck && eviction.result != CUDA_ERROR_DEINITIALIZED) /* the process is exiting */
-        gs_say("could not evict this process's data from the GPU (CUDA error %d); it stays on the GPU",
-               (int)eviction.result);
+        gs_print("could not evict this process's data from the GPU (CUDA error %d); it stays on the GPU",
+                 (int)eviction.result);
     stuck = failed;
     conclude(device, result, eviction.start,
              !failed                            ? GPUSHARE_MOVE_DONE

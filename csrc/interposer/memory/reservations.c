@@ -3,7 +3,7 @@
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
-#include "base/say.h"
+#include "base/print.h"
 #include "loader/real.h"
 
 #include <stdlib.h>
@@ -31,10 +31,10 @@ bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
     if (result == CUDA_SUCCESS && *lost)
         GS_REAL(cuMemAddressFree)(address, size);
     if (*lost && !known)
-        gs_say("cannot restore %zu bytes of this process's data, because the driver does not reserve their addresses "
-               "again "
-               "(CUDA error %d). No data is lost, and the process keeps trying",
-               size, (int)result);
+        gs_print("cannot restore %zu bytes of this process's data, because the driver does not reserve their addresses "
+                 "again "
+                 "(CUDA error %d). No data is lost, and the process keeps trying",
+                 size, (int)result);
     return !*lost;
 }
 

@@ -43,9 +43,9 @@ void gs_slab_open_locked(struct gs_slab *slab);
 bool gs_range_is_open_locked(const struct gs_range *range);
 
 /*
- * Removes and returns an empty slab of that home. One empty slab is kept for a while in addition to those in use, so
- * that a program that allocates and frees continually does not create and destroy a slab each time. NULL: there is none
- * to remove.
+ * Removes and returns an empty slab of that home. NULL: there is none to remove. One empty slab is kept for a while in
+ * addition to those in use. Otherwise a program that allocates and frees continually could create and destroy a slab
+ * each time.
  */
 struct gs_block *gs_slab_surplus_locked(const void *home);
 

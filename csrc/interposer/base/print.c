@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "base/say.h"
+#include "base/print.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static void write_line(const char *format, va_list arguments)
     (void)ignored;
 }
 
-void gs_say(const char *format, ...)
+void gs_print(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
