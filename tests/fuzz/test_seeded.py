@@ -191,7 +191,7 @@ BUGS = {
             (
                 MOVER,
                 "        block->backend->abort_in(block, i);\n    return result;\n}",
-                "        block->backend->abort_in(block, i);\n    gs_piece_give_host(piece);\n    return result;\n}",
+                "        block->backend->abort_in(block, i);\n    gs_piece_return_host(piece);\n    return result;\n}",
             ),
         ),
         environ=SLOW_COPIES,

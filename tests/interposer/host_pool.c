@@ -284,7 +284,7 @@ static void *take_and_give(void *argument)
         unsigned i = (unsigned)rand_r(&seed) % 8;
         if (pieces[i] != NULL) {
             require(holds(pieces[i], values[i]), "another's bytes");
-            gs_host_give(pieces[i]);
+            gs_host_return(pieces[i]);
             pieces[i] = NULL;
         } else if ((pieces[i] = gs_host_take(1 + (size_t)rand_r(&seed) % (48u << 20))) != NULL) {
             values[i] = (uint64_t)(unsigned)rand_r(&seed) << 32;
@@ -301,7 +301,7 @@ static void *take_and_give(void *argument)
         if (pieces[i] == NULL)
             continue;
         require(holds(pieces[i], values[i]), "another's bytes, at the end");
-        gs_host_give(pieces[i]);
+        gs_host_return(pieces[i]);
     }
     return NULL;
 }
@@ -378,7 +378,7 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
     } else if (strcmp(word, "holds") == 0) {
         printf("%d\n", holds(pieces[first], second << 32));
     } else if (strcmp(word, "give") == 0) {
-        gs_host_give(pieces[first]);
+        gs_host_return(pieces[first]);
         pieces[first] = NULL;
         printf("ok\n");
     } else if (strcmp(word, "prepare") == 0) {

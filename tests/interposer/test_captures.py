@@ -559,7 +559,7 @@ BUGS: dict[str, tuple[Patch, str]] = {
     "parameters of nodes without a lease": (
         (
             "driver_api.csv",
-            "cuGraphExecMemcpyNodeSetParams,,g,gate,waits,the driver looks the addresses up",
+            "cuGraphExecMemcpyNodeSetParams,,g,gate,waits,the driver looks up the addresses",
             "cuGraphExecMemcpyNodeSetParams,,g,pass,waits,",
         ),
         "an executable graph that is changed before each launch, as by JAX",

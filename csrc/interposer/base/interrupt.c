@@ -42,7 +42,7 @@ static int in_main_thread(void)
     return syscall(SYS_gettid) == getpid();
 }
 
-static int is_ours(const struct sigaction *action)
+static int is_own_handler(const struct sigaction *action)
 {
     return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_sigint;
 }
@@ -50,7 +50,7 @@ static int is_ours(const struct sigaction *action)
 void gs_interrupt_watch(void)
 {
     struct sigaction present;
-    if (!in_main_thread() || sigaction(SIGINT, NULL, &present) != 0 || is_ours(&present))
+    if (!in_main_thread() || sigaction(SIGINT, NULL, &present) != 0 || is_own_handler(&present))
         return;
     if (!(present.sa_flags & SA_SIGINFO) && (present.sa_handler == SIG_DFL || present.sa_handler == SIG_IGN))
         return;
@@ -64,7 +64,7 @@ void gs_interrupt_watch(void)
 void gs_interrupt_unwatch(void)
 {
     struct sigaction present;
-    if (in_main_thread() && sigaction(SIGINT, NULL, &present) == 0 && is_ours(&present))
+    if (in_main_thread() && sigaction(SIGINT, NULL, &present) == 0 && is_own_handler(&present))
         sigaction(SIGINT, &application, NULL);
 }
 

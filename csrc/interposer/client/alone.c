@@ -61,7 +61,7 @@ static void lack_room_locked(void)
     }
 }
 
-void gs_alone_go_on(void)
+void gs_alone_continue(void)
 {
     gs_mutex_lock(&gs_client_lock);
     bool must_open =

@@ -10,7 +10,7 @@
 void gs_alone_set_patience(uint64_t patience);
 
 /* Moves memory to the GPU without a scheduler, for threads that have waited long enough for one. */
-void gs_alone_go_on(void);
+void gs_alone_continue(void);
 
 /* Wakes this process without a scheduler: starts the hibernator, or checks on the one that was started earlier. */
 void gs_alone_wake(void);

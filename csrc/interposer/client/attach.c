@@ -73,7 +73,7 @@ static bool is_expected(const char *path)
     return access(folder, F_OK) == 0;
 }
 
-void gs_attach_as(const struct gpushare_hello *hello, const char *path)
+void gs_attach_identify(const struct gpushare_hello *hello, const char *path)
 {
     attach.hello = *hello;
     snprintf(attach.path, sizeof(attach.path), "%s", path);

@@ -17,7 +17,7 @@ enum gs_greeting { GS_GREETED, GS_UNREACHABLE, GS_REFUSED };
  * Sets this process's HELLO and the scheduler's socket. Records whether the socket's folder exists, which means that a
  * scheduler is running or expected.
  */
-void gs_attach_as(const struct gpushare_hello *hello, const char *path);
+void gs_attach_identify(const struct gpushare_hello *hello, const char *path);
 bool gs_attach_is_expected(void);
 void gs_attach_set_backend(uint32_t backend);
 const char *gs_attach_path(void);

@@ -102,12 +102,12 @@ void gs_bursts_step_end_check(uint64_t now)
     gs_mutex_lock(&gs_client_lock);
     uint64_t passes = end_check.passes;
     bool open = gs_lease_gate_is_open() && !gs_lease_is_ending_locked();
-    bool goes_on = gs_gate_passes() != passes || !gs_gate_empty() || gs_lease_paced_locked() != 0;
+    bool continues = gs_gate_passes() != passes || !gs_gate_empty() || gs_lease_paced_locked() != 0;
     bool draining = end_check.draining;
     end_check.at = 0;
     end_check.draining = false;
     gs_mutex_unlock(&gs_client_lock);
-    if (!open || goes_on || !(draining || gs_context_begin_drain(false)))
+    if (!open || continues || !(draining || gs_context_begin_drain(false)))
         return;
     bool drained = gs_context_drained();
     if (drained) {

@@ -174,7 +174,7 @@ bool gs_channel_is_flushed(void)
     return flushed;
 }
 
-void gs_channel_be_helper(void)
+void gs_channel_set_helper_thread(void)
 {
     is_helper = true;
 }

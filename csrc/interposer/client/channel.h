@@ -48,7 +48,7 @@ bool gs_channel_is_flushed(void);
 /*
  * Marks the calling thread as the helper. Its reports are sent at once, because the scheduler may be waiting for them.
  */
-void gs_channel_be_helper(void);
+void gs_channel_set_helper_thread(void);
 
 /* --- While the scheduler is away --- */
 

@@ -119,7 +119,7 @@ static bool read_environment(void)
     gs_alone_set_patience(client.patience);
     gs_lease_set_capture_patience(GS_MILLISECOND * number_from_environment("GPUSHARE_CAPTURE_PATIENCE_MS",
                                                                            "milliseconds", default_capture_patience));
-    gs_attach_as(&hello, path);
+    gs_attach_identify(&hello, path);
     return true;
 }
 
@@ -147,7 +147,7 @@ static void join(void)
  * Continues as if the scheduler had exited while this process held a lease. The process keeps its own accounts and
  * reports them to the next scheduler.
  */
-static void go_on_alone(void)
+static void continue_alone(void)
 {
     gs_attach_again();
     gs_lease_take_alone();
@@ -169,7 +169,7 @@ static bool attach_once(uint64_t since, int *problem)
         if (gs_attach_awaits_ticket(waited))
             return false;
         gs_attach_print_refusal();
-        go_on_alone();
+        continue_alone();
         return true;
     case GS_UNREACHABLE:
         if (*problem != EACCES)
@@ -204,7 +204,7 @@ static const struct gs_promises promises = {.grow = gs_growth_ask,
                                             .report_usage = gs_channel_report_usage,
                                             .reach = gs_lease_reach,
                                             .await_released = gs_lease_await_released,
-                                            .give_up_lease = gs_lease_give_up,
+                                            .release_lease = gs_lease_release,
                                             .leased = gs_lease_is_held};
 static const struct gs_moves moves = {.between_pieces = gs_messages_between_pieces,
                                       .room = gs_moving_room,
@@ -290,7 +290,7 @@ CUresult gs_client_await_scheduler(void)
                      "connects as "
                      "soon as one answers. Run `gpushare doctor` to find the cause",
                      gs_attach_path(), (unsigned)(waited / GS_SECOND), strerror(problem));
-            go_on_alone();
+            continue_alone();
             break;
         }
         if (!printed && waited >= print_after) {

@@ -86,7 +86,7 @@ static CUresult count_failed_restore(const struct gpushare_moved *moved, unsigne
 }
 
 /* No data is lost: what was not restored stays in host memory, and the next call requests a lease again. */
-static void give_restore_up_locked(CUresult failure)
+static void abandon_restore_locked(CUresult failure)
 {
     const char *name = NULL;
     if (GS_REAL(cuGetErrorName)(failure, &name) != CUDA_SUCCESS || name == NULL)
@@ -132,13 +132,13 @@ void gs_grants_grant(const struct gpushare_lease *grant)
         gs_lease_send_released_locked(lease, GPUSHARE_CAUSE_FAILED);
     } else if (last) {
         if (gs_lease_waiters_locked() != 0)
-            give_restore_up_locked(failure);
+            abandon_restore_locked(failure);
         grants.failed_restores = 0;
         gs_lease_send_last_released_locked(lease, GPUSHARE_CAUSE_RELEASE);
     } else if (failed) {
         gs_lease_keep_request_locked(); /* the scheduler queues this process again */
     } else if (gs_moving_is_revoked(lease)) {
-        gs_lease_give_up_locked(GPUSHARE_CAUSE_REVOKE);
+        gs_lease_release_locked(GPUSHARE_CAUSE_REVOKE);
     }
     gs_mutex_unlock(&gs_client_lock);
 }
@@ -148,7 +148,7 @@ void gs_grants_revoke(const struct gpushare_lease *revoke)
     gs_moving_revoke(revoke->lease);
     gs_mutex_lock(&gs_client_lock);
     if (gs_lease_id_locked() == revoke->lease)
-        gs_lease_give_up_locked(GPUSHARE_CAUSE_REVOKE);
+        gs_lease_release_locked(GPUSHARE_CAUSE_REVOKE);
     gs_mutex_unlock(&gs_client_lock);
 }
 
@@ -167,11 +167,11 @@ void gs_grants_step(const struct gpushare_lease *step)
 {
     uint64_t lease = step->lease;
     gs_mutex_lock(&gs_client_lock);
-    bool given_back = !gs_lease_is_held_locked() && step->filling;
+    bool returned = !gs_lease_is_held_locked() && step->filling;
     bool drains = gs_lease_is_draining_locked(lease);
     bool waits = gs_lease_waiters_locked() != 0;
     gs_mutex_unlock(&gs_client_lock);
-    if (!given_back && !drains)
+    if (!returned && !drains)
         return;
     if (waits) {
         struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
@@ -199,7 +199,7 @@ void gs_grants_evict(const struct gpushare_evict *evict)
 }
 
 /* Evicts what was restored, so that another waiting process may use that room. */
-static void give_room_back(void)
+static void return_room(void)
 {
     struct gpushare_moved moved;
     struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
@@ -226,8 +226,8 @@ void gs_grants_restore_alone(void (*lack_locked)(void))
     else if (failure == CUDA_ERROR_OUT_OF_MEMORY)
         lack_locked();
     else if (last)
-        give_restore_up_locked(failure);
+        abandon_restore_locked(failure);
     gs_mutex_unlock(&gs_client_lock);
     if (!opened)
-        give_room_back();
+        return_room();
 }

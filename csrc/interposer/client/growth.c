@@ -76,7 +76,7 @@ void gs_growth_answered(const struct gpushare_grown *grown)
      * which may follow at once and would give the release another cause.
      */
     if (found && grown->status == GPUSHARE_GROWTH_SWAPPED)
-        gs_lease_give_up_locked(GPUSHARE_CAUSE_GROWTH);
+        gs_lease_release_locked(GPUSHARE_CAUSE_GROWTH);
     gs_waits_wake();
     gs_mutex_unlock(&gs_client_lock);
     if (!found)

@@ -95,7 +95,7 @@ static struct duties look_around(uint64_t now)
         duties.watch_quiet = true;
         shorten(&duties.patience, gs_quiet_is_draining() ? GS_MILLISECOND / 2 : gs_quiet_gap() / 4);
     }
-    if (gs_lease_paced_may_go_on_locked()) {
+    if (gs_lease_paced_may_continue_locked()) {
         duties.look = true;
         shorten(&duties.patience, look_interval);
     }
@@ -128,7 +128,7 @@ static void *help(void *unused)
 {
     (void)unused;
     pthread_setname_np(pthread_self(), "gpushare");
-    gs_channel_be_helper();
+    gs_channel_set_helper_thread();
     GS_LEAVES_CAPTURES_ALONE;
     gs_messages_handle(); /* messages that arrived together with WELCOME */
     for (;;) {
@@ -151,7 +151,7 @@ static void *help(void *unused)
         if (duties.reconnect)
             gs_attach_reconnect();
         if (duties.go_alone && !gs_channel_is_open())
-            gs_alone_go_on();
+            gs_alone_continue();
         if (duties.wake_alone && (gs_alone_is_waking() || !gs_channel_is_open()))
             gs_alone_wake();
     }

@@ -45,11 +45,11 @@ static struct {
     struct waiter *first_waiter; /* in order of arrival */
     /* the waiting threads have been told that there is no room, and no scheduler to make room */
     bool notified;
-    unsigned drainers;   /* threads that wait until the lease is released */
-    unsigned paced;      /* threads that hold a lease but have to wait before they may submit */
-    uint64_t given_back; /* submissions at the helper's last check */
-    uint64_t failures;   /* how many times waits failed because the memory could not be restored */
-    CUresult failure;    /* the result of these failed waits */
+    unsigned drainers; /* threads that wait until the lease is released */
+    unsigned paced;    /* threads that hold a lease but have to wait before they may submit */
+    uint64_t returned; /* submissions at the helper's last check */
+    uint64_t failures; /* how many times waits failed because the memory could not be restored */
+    CUresult failure;  /* the result of these failed waits */
 
     enum release_step release;
     bool step;     /* one waiting thread may submit, although the gate is shut */
@@ -202,7 +202,7 @@ CUresult gs_lease_acquire(bool *entered)
     struct timespec second = {.tv_sec = 1};
     struct gs_slot *paused = gs_awake_pause();
     gs_mutex_lock(&gs_client_lock);
-    gs_quiet_goes_on();
+    gs_quiet_continues();
     uint64_t cancels = gs_waits_cancels_locked(), failures = lease.failures,
              wake_failures = gs_waking_failures_locked();
     if (lease.waiters++ == 0)
@@ -324,7 +324,7 @@ CUresult gs_lease_pace(struct gs_submission *submission)
     return result;
 }
 
-void gs_lease_give_up_locked(enum gpushare_cause cause)
+void gs_lease_release_locked(enum gpushare_cause cause)
 {
     bool begins = lease.release == RELEASE_NONE;
     /* The release had begun for another reason. Now captures cannot continue as before. */
@@ -347,10 +347,10 @@ void gs_lease_give_up_locked(enum gpushare_cause cause)
         gs_quiet_ended(false);
 }
 
-void gs_lease_give_up(enum gpushare_cause cause)
+void gs_lease_release(enum gpushare_cause cause)
 {
     gs_mutex_lock(&gs_client_lock);
-    gs_lease_give_up_locked(cause);
+    gs_lease_release_locked(cause);
     gs_mutex_unlock(&gs_client_lock);
     gs_helper_call();
 }
@@ -406,10 +406,10 @@ unsigned gs_lease_paced_locked(void)
     return lease.paced;
 }
 
-bool gs_lease_paced_may_go_on_locked(void)
+bool gs_lease_paced_may_continue_locked(void)
 {
-    uint64_t given_back;
-    return lease.paced != 0 && (gs_pace_in_flight(&given_back) != 0 || given_back != lease.given_back);
+    uint64_t returned;
+    return lease.paced != 0 && (gs_pace_in_flight(&returned) != 0 || returned != lease.returned);
 }
 
 /* Wakes the threads that wait for work in flight when some of it is done, or when there was none. */
@@ -417,9 +417,9 @@ void gs_lease_look_for_paced(void)
 {
     gs_meter_look_from_helper();
     gs_mutex_lock(&gs_client_lock);
-    uint64_t before = lease.given_back;
-    gs_pace_in_flight(&lease.given_back);
-    if (lease.paced != 0 && lease.given_back != before)
+    uint64_t before = lease.returned;
+    gs_pace_in_flight(&lease.returned);
+    if (lease.paced != 0 && lease.returned != before)
         gs_waits_wake();
     gs_mutex_unlock(&gs_client_lock);
 }

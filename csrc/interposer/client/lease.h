@@ -37,7 +37,7 @@ CUresult gs_lease_acquire(bool *entered);
 CUresult gs_lease_pace(struct gs_submission *submission);
 enum gs_reach gs_lease_reach(bool promised, struct gs_slot **entered);
 bool gs_lease_await_released(uint64_t patience);
-void gs_lease_give_up(enum gpushare_cause cause);
+void gs_lease_release(enum gpushare_cause cause);
 bool gs_lease_is_held(void);
 
 /* A capture has ended. If it was the last one, a lease that the scheduler has revoked is released now. */
@@ -75,7 +75,7 @@ void gs_lease_reattach_locked(void);
 
 /* --- The end of a lease --- */
 
-void gs_lease_give_up_locked(enum gpushare_cause cause);
+void gs_lease_release_locked(enum gpushare_cause cause);
 
 /* Ends the burst but keeps the lease: the next submission opens the gate again by itself. */
 void gs_lease_end_burst_locked(enum gpushare_cause cause);
@@ -103,7 +103,7 @@ unsigned gs_lease_waiters_locked(void);
 unsigned gs_lease_paced_locked(void);
 
 /* Whether such threads are waiting for work that is in flight or that has changed; and the check for its end. */
-bool gs_lease_paced_may_go_on_locked(void);
+bool gs_lease_paced_may_continue_locked(void);
 void gs_lease_look_for_paced(void);
 
 /* Ends all current waits for a lease with this error. */

@@ -264,7 +264,7 @@ bool gs_messages_between_pieces(uint64_t patience)
         take_frames(true);
     else if (gs_channel_is_open())
         lose_connection();
-    return gs_moving_may_go_on();
+    return gs_moving_may_continue();
 }
 
 bool gs_messages_grant_waits(void)

@@ -33,7 +33,7 @@ void gs_moving_evict(enum gs_move move, const uint8_t gpu[16], uint64_t bytes, s
     moving.move = GS_MOVE_NONE;
 }
 
-bool gs_moving_may_go_on(void)
+bool gs_moving_may_continue(void)
 {
     if (moving.move == GS_MOVE_IN || moving.move == GS_MOVE_BACK)
         return true;

@@ -25,7 +25,7 @@ enum gs_restored gs_moving_restore(enum gs_move move, uint64_t lease, struct gpu
 void gs_moving_evict(enum gs_move move, const uint8_t gpu[16], uint64_t bytes, struct gpushare_moved *result);
 
 /* False: the scheduler has withdrawn the move, or has exited. */
-bool gs_moving_may_go_on(void);
+bool gs_moving_may_continue(void);
 
 /* Records the last ROOM and REVOKE. They may arrive before their grant is handled. */
 void gs_moving_set_room(const struct gpushare_room *room);

@@ -83,7 +83,7 @@ void gs_quiet_ended(bool by_quiet)
     quiet.ended_by_quiet = by_quiet;
 }
 
-void gs_quiet_goes_on(void)
+void gs_quiet_continues(void)
 {
     if (!quiet.ended_by_quiet)
         return;

@@ -35,6 +35,6 @@ bool gs_quiet_is_draining(void);
 
 /* Learns from the end of a burst (by a gap or otherwise), and from a burst that continues after a gap. */
 void gs_quiet_ended(bool by_quiet);
-void gs_quiet_goes_on(void);
+void gs_quiet_continues(void);
 
 #endif

@@ -15,7 +15,7 @@
 
 /*
  * The result of a cancelled wait. It is not sticky. It is not "out of memory", because PyTorch would then empty its
- * cache and try again. As a system error it fits: the wait's system call was interrupted.
+ * cache and try again. CUDA_ERROR_OPERATING_SYSTEM fits: the wait's system call was interrupted.
  */
 #define GS_ERROR_CANCELLED CUDA_ERROR_OPERATING_SYSTEM
 

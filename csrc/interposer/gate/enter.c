@@ -20,7 +20,7 @@ static CUresult enter_paced(struct gs_slot *slot, bool *entered)
         return refused;
     *entered = gs_gate_try_enter(slot, GS_GATE_PACED);
     if (!*entered) {
-        gs_pace_give_back(&slot->submission, NULL);
+        gs_pace_return(&slot->submission, NULL);
         return CUDA_SUCCESS;
     }
     slot->paced = true;

@@ -104,7 +104,7 @@ static CUevent take_event(struct clock *clock)
     return event;
 }
 
-static void give_event(struct clock *clock, CUevent event)
+static void return_event(struct clock *clock, CUevent event)
 {
     if (event == NULL || clock == NULL)
         return;
@@ -191,9 +191,9 @@ static void drop(struct gs_metered_stream *stream)
     if (stream->first == NULL)
         stream->last = &stream->first;
     __atomic_sub_fetch(&meter.in_flight, 1, __ATOMIC_RELAXED);
-    gs_pace_give_back(&done->submission, stream->first != NULL ? &stream->first->submission : NULL);
-    give_event(stream->clock, done->submission.begin);
-    give_event(stream->clock, done->submission.end);
+    gs_pace_return(&done->submission, stream->first != NULL ? &stream->first->submission : NULL);
+    return_event(stream->clock, done->submission.begin);
+    return_event(stream->clock, done->submission.end);
     free(done);
 }
 
@@ -486,7 +486,7 @@ void gs_meter_end(struct gs_submission *submission)
 {
     struct gs_metered_stream *stream = submission->measured;
     if (stream == NULL) {
-        gs_pace_give_back(submission, NULL);
+        gs_pace_return(submission, NULL);
         return;
     }
     bool recorded = submission->end == NULL;
@@ -508,9 +508,9 @@ void gs_meter_end(struct gs_submission *submission)
         __atomic_add_fetch(&meter.in_flight, 1, __ATOMIC_RELAXED);
         meter.gpus[stream->clock->gpu].submissions++;
     } else {
-        give_event(stream->clock, submission->begin);
-        give_event(stream->clock, submission->end);
-        gs_pace_give_back(submission, NULL);
+        return_event(stream->clock, submission->begin);
+        return_event(stream->clock, submission->end);
+        gs_pace_return(submission, NULL);
         stream->late = true;
         free(submitted);
     }

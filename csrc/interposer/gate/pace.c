@@ -26,7 +26,7 @@ static struct {
     unsigned in_flight, unknown; /* number of submissions, and of those without an estimate */
     uint64_t in_flight_ns;       /* sum of the estimates of the others */
     uint64_t head_ns, head_at;   /* the work that runs now: its estimate, and the latest time at which it started */
-    uint64_t given_back;
+    uint64_t returned;
     uint64_t admitted_at; /* when the last submission was admitted */
     int64_t credit_ns;    /* GPU time that may be used; negative: a debt */
     uint64_t credit_at;
@@ -238,24 +238,24 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     return submission->admitted;
 }
 
-void gs_pace_give_back(struct gs_submission *submission, const struct gs_submission *next)
+void gs_pace_return(struct gs_submission *submission, const struct gs_submission *next)
 {
     gs_mutex_lock(&pace.lock);
     pace.head_ns = next != NULL ? next->estimate_ns : 0;
     pace.head_at = gs_now_ns();
     pace.in_flight--;
-    pace.given_back++;
+    pace.returned++;
     pace.unknown -= !submission->estimated;
     pace.in_flight_ns -= submission->estimate_ns;
     gs_mutex_unlock(&pace.lock);
     submission->admitted = false;
 }
 
-unsigned gs_pace_in_flight(uint64_t *given_back)
+unsigned gs_pace_in_flight(uint64_t *returned)
 {
     gs_mutex_lock(&pace.lock);
     unsigned in_flight = pace.in_flight;
-    *given_back = pace.given_back;
+    *returned = pace.returned;
     gs_mutex_unlock(&pace.lock);
     return in_flight;
 }

@@ -26,10 +26,10 @@ bool gs_pace_metered(void);
  */
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience);
 /* `next`: the work that runs from now on, if known. */
-void gs_pace_give_back(struct gs_submission *submission, const struct gs_submission *next);
+void gs_pace_return(struct gs_submission *submission, const struct gs_submission *next);
 
-/* The number of submissions in flight, and in *given_back the number that have ever been returned. */
-unsigned gs_pace_in_flight(uint64_t *given_back);
+/* The number of submissions in flight, and in *returned the number that have ever been returned. */
+unsigned gs_pace_in_flight(uint64_t *returned);
 
 /* How many bytes of a copy should be one submission. */
 size_t gs_pace_piece(size_t bytes);

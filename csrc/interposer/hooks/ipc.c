@@ -390,21 +390,21 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
     return result;
 }
 
-static bool ours(const CUipcMemHandle *handle)
+static bool is_own_handle(const CUipcMemHandle *handle)
 {
     return gs_session_attached() && memcmp(handle, mark, sizeof(mark)) == 0;
 }
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
-    if (!ours(&handle) || address == NULL)
+    if (!is_own_handle(&handle) || address == NULL)
         return GS_REAL(cuIpcOpenMemHandle)(address, handle, flags);
     return open_handle(address, &handle, flags);
 }
 
 CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
-    if (!ours(&handle) || address == NULL)
+    if (!is_own_handle(&handle) || address == NULL)
         return GS_REAL(cuIpcOpenMemHandle_v2)(address, handle, flags);
     return open_handle(address, &handle, flags);
 }

@@ -12,9 +12,9 @@ static bool translate(const char *symbol, void **pointer, cuuint64_t flags)
 {
     if (pointer == NULL || *pointer == NULL || symbol == NULL)
         return true;
-    void *ours = gs_real_translate(*pointer, symbol, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
-    *pointer = ours;
-    if (ours != NULL)
+    void *own = gs_real_translate(*pointer, symbol, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+    *pointer = own;
+    if (own != NULL)
         return true;
     static int printed;
     if (__atomic_exchange_n(&printed, 1, __ATOMIC_RELAXED) == 0)

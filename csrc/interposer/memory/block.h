@@ -59,10 +59,10 @@ static inline CUdeviceptr gs_piece_address(const struct gs_block *block, unsigne
     return block->base + (CUdeviceptr)i * block->piece_size;
 }
 
-static inline void gs_piece_give_host(struct gs_piece *piece)
+static inline void gs_piece_return_host(struct gs_piece *piece)
 {
     if (piece->host != NULL)
-        gs_host_give(piece->host);
+        gs_host_return(piece->host);
     piece->host = NULL;
 }
 

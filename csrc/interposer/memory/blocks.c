@@ -157,7 +157,7 @@ static bool populate(struct gs_device *device, struct gs_block *block, struct gs
             block->pieces[i].untouched = GS_WRITTEN;
     /* This comes before other threads can allocate from a slab that lacks memory. */
     if (!complete)
-        gs_promises()->give_up_lease(GPUSHARE_CAUSE_FAILED);
+        gs_promises()->release_lease(GPUSHARE_CAUSE_FAILED);
     gs_mutex_lock(&gs_memory_lock);
     device->arriving -= claimed;
     device->usage.resident += bytes;
@@ -243,7 +243,7 @@ static uint64_t drop_contents(struct gs_block *block)
         if (block->pieces[i].state == GS_PIECE_RESIDENT)
             resident += gs_piece_bytes(block, i);
         block->backend->drop(block, i);
-        gs_piece_give_host(&block->pieces[i]);
+        gs_piece_return_host(&block->pieces[i]);
     }
     return resident;
 }
@@ -378,7 +378,7 @@ void gs_block_hold(struct gs_block *block)
 }
 
 /* Releases a held block. The block may be destroyed, for which gs_memory_lock is released. */
-static void let_go_locked(struct gs_device *device, struct gs_block *block)
+static void release_held_locked(struct gs_device *device, struct gs_block *block)
 {
     if (!gs_block_settle_locked(block))
         return;
@@ -387,11 +387,11 @@ static void let_go_locked(struct gs_device *device, struct gs_block *block)
     gs_mutex_lock(&gs_memory_lock);
 }
 
-void gs_block_let_go(struct gs_block *block)
+void gs_block_release(struct gs_block *block)
 {
     struct gs_device *device = gs_device_of(block->ordinal);
     gs_mutex_lock(&gs_memory_lock);
-    let_go_locked(device, block);
+    release_held_locked(device, block);
     gs_mutex_unlock(&gs_memory_lock);
 }
 
@@ -413,7 +413,7 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
         gs_mutex_unlock(&gs_memory_lock);
         visit(block, argument);
         gs_mutex_lock(&gs_memory_lock);
-        let_go_locked(device, block);
+        release_held_locked(device, block);
     }
     for (link = &device->walks; *link != &walk;)
         link = &(*link)->other;

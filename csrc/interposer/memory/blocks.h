@@ -69,7 +69,7 @@ bool gs_block_settle_locked(struct gs_block *block);
  * piece of a block that a thread waits for.
  */
 void gs_block_hold(struct gs_block *block);
-void gs_block_let_go(struct gs_block *block);
+void gs_block_release(struct gs_block *block);
 
 /*
  * False: another thread was moving or holding the block, and gs_memory_lock was released until that may have ended. The

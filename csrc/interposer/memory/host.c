@@ -340,7 +340,7 @@ struct gs_host_piece *gs_host_take(size_t bytes)
     return piece;
 }
 
-void gs_host_give(struct gs_host_piece *piece)
+void gs_host_return(struct gs_host_piece *piece)
 {
     gs_mutex_lock(&host.lock);
     host.last_move_ns = gs_now_ns();
@@ -480,7 +480,7 @@ static uint64_t choose_locked(struct job *job)
     return idle ? 0 : pool->page_locked < host.wanted ? look_again_ns / 4 : look_again_ns;
 }
 
-static void rest_if_computing(void)
+static void pause_if_computing(void)
 {
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) >= GS_GATE_HELD)
         return;
@@ -504,19 +504,20 @@ static void join(const struct job *job, CUcontext context)
     };
     gs_population_begin(&population);
     GS_REAL(cuCtxSetCurrent)(context);
-    bool goes_on = true;
+    bool continues = true;
     for (unsigned e = 0; e < job->joined_count; e++) {
         uint32_t i = job->joined[e];
-        bool locked = goes_on && gs_population_await(&population, e) && gs_host_pool_page_lock(pool, i) == CUDA_SUCCESS;
+        bool locked =
+            continues && gs_population_await(&population, e) && gs_host_pool_page_lock(pool, i) == CUDA_SUCCESS;
         gs_mutex_lock(&host.lock);
         /* If this is false, a move has claimed and page-locked the chunk. */
         if (locked || pool->chunks[i].page_locked_in == NULL)
             record_page_locked_locked(pool, i, locked ? context : NULL);
-        host.refused = host.refused || (goes_on && !locked);
-        goes_on = locked && host.taking == 0 && host.context == context;
+        host.refused = host.refused || (continues && !locked);
+        continues = locked && host.taking == 0 && host.context == context;
         gs_mutex_unlock(&host.lock);
-        if (goes_on && e + 1 < job->joined_count)
-            rest_if_computing();
+        if (continues && e + 1 < job->joined_count)
+            pause_if_computing();
     }
     GS_REAL(cuCtxSetCurrent)(NULL);
     gs_population_end(&population);
@@ -612,7 +613,7 @@ static void *work_ahead(void *unused)
         pthread_cond_broadcast(&host.changed);
         gs_mutex_unlock(&host.lock);
         gs_awake_leave(called);
-        rest_if_computing();
+        pause_if_computing();
         gs_mutex_lock(&host.lock);
     }
     return NULL;

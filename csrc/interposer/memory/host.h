@@ -31,7 +31,7 @@ void gs_host_offer(int fd, uint32_t slot);
 struct gs_host_piece *gs_host_take(size_t bytes);
 
 /* Memory stays page-locked up to the number of bytes set by gs_host_prepare. The rest is unlocked in the background. */
-void gs_host_give(struct gs_host_piece *piece);
+void gs_host_return(struct gs_host_piece *piece);
 
 /* Returns the number of extents. Together, in this order, they have the piece's bytes. */
 unsigned gs_host_extents(const struct gs_host_piece *piece, const struct gs_host_extent **extents);

@@ -11,8 +11,8 @@
 #define MIB (UINT64_C(1) << 20)
 
 /*
- * At most two pieces, or this many bytes, move at once: a piece that is moving occupies both GPU memory and host
- * memory.
+ * Two pieces may always move at once, and more as long as they have at most this many bytes: a moving piece occupies
+ * both GPU memory and host memory.
  */
 static const uint64_t most_in_flight = 256 * MIB;
 

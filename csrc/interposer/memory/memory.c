@@ -199,7 +199,7 @@ static void dispose(struct gs_allocation *allocation)
     block->allocations--;
     /* A new slab is opened only after it has memory, which another thread is providing. */
     if (allocation->range != NULL && gs_range_is_open_locked(allocation->range)) {
-        gs_slab_give_locked(allocation->range);
+        gs_slab_return_locked(allocation->range);
         retire_surplus_locked(device, home_of(allocation));
     } else if (block->allocations == 0) {
         destroy = gs_block_retire_locked(device, block);
@@ -611,7 +611,7 @@ bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_b
     if (block == NULL)
         return false;
     use(block, base - block->base, argument);
-    gs_block_let_go(block);
+    gs_block_release(block);
     return true;
 }
 
@@ -695,7 +695,7 @@ void gs_memory_context_begins(CUcontext context, CUdevice ordinal)
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
         /* No work was missing it so far. */
         if (gs_devices[i].ordinal == ordinal && move_pool_memory(&gs_devices[i], NULL, gs_context_owner(context)))
-            gs_promises()->give_up_lease(GPUSHARE_CAUSE_GROWTH);
+            gs_promises()->release_lease(GPUSHARE_CAUSE_GROWTH);
 }
 
 void gs_memory_context_ends(CUcontext context, void (*gone)(CUdeviceptr))

@@ -149,7 +149,7 @@ static CUresult begin_out(struct eviction *eviction, struct gs_block *block, uns
     if (result == CUDA_SUCCESS)
         result = gs_lane_launch(lane, block, i, true);
     if (result != CUDA_SUCCESS)
-        gs_piece_give_host(piece);
+        gs_piece_return_host(piece);
     return result;
 }
 
@@ -222,7 +222,7 @@ static bool land_out(struct eviction *eviction)
         eviction->moved->bytes += (uint64_t)bytes;
         eviction->moved->copied += (uint64_t)bytes;
     } else {
-        gs_piece_give_host(&block->pieces[landed.piece]);
+        gs_piece_return_host(&block->pieces[landed.piece]);
         eviction->result = result;
     }
     gs_lane_settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
@@ -242,7 +242,7 @@ static void report(struct eviction *eviction, bool at_once)
 }
 
 /* True if the eviction ended because the host has no room for more. */
-static bool move_out(struct eviction *eviction)
+static bool evict_pieces(struct eviction *eviction)
 {
     uint64_t short_since = 0;
     bool going = true;
@@ -313,7 +313,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_mutex_lock(&gs_memory_lock);
         device->cursor = device->blocks;
         gs_mutex_unlock(&gs_memory_lock);
-        host_short = move_out(&eviction);
+        host_short = evict_pieces(&eviction);
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
@@ -478,7 +478,7 @@ static bool land_in(struct arrival *arrival)
     if (piece->state == GS_PIECE_SWAPPED && result == CUDA_SUCCESS) {
         block->backend->finish_in(block, landed.piece);
         piece->untouched = GS_WRITTEN;
-        gs_piece_give_host(piece);
+        gs_piece_return_host(piece);
     } else if (piece->state == GS_PIECE_SWAPPED) {
         block->backend->abort_in(block, landed.piece);
     } else if (result != CUDA_SUCCESS) {

@@ -46,7 +46,7 @@ struct gs_promises {
     bool (*await_released)(uint64_t patience);
 
     /* The footprint has no room after all: releases the lease, so that the next submission requests a new one. */
-    void (*give_up_lease)(enum gpushare_cause cause);
+    void (*release_lease)(enum gpushare_cause cause);
 
     /* False once the lease has been released, after all work that was submitted under it. */
     bool (*leased)(void);

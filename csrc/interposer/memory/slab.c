@@ -169,7 +169,7 @@ struct gs_range *gs_slab_take_locked(const void *home, size_t size)
     return range;
 }
 
-void gs_slab_give_locked(struct gs_range *range)
+void gs_slab_return_locked(struct gs_range *range)
 {
     struct gs_slab *slab = range->slab;
     struct arena *arena = slab->arena;

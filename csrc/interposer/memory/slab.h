@@ -30,7 +30,7 @@ struct gs_block *gs_range_block(const struct gs_range *range);
 struct gs_range *gs_slab_take_locked(const void *home, size_t size);
 
 /* Returns a range. The slab must be open. */
-void gs_slab_give_locked(struct gs_range *range);
+void gs_slab_return_locked(struct gs_range *range);
 
 /*
  * Makes a new block a slab of that home, and takes `size` bytes of it, which must fit. NULL: out of memory. Called

@@ -310,7 +310,7 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
         mapping->next = handle->mappings;
         handle->mappings = mapping;
     }
-    gs_block_let_go(handle->block);
+    gs_block_release(handle->block);
     return result;
 }
 
@@ -368,7 +368,7 @@ static CUresult unmap_one(struct gs_vmm_mapping *mapping, struct gs_awaiting *aw
         GS_LEAVES_CAPTURES_ALONE;
         vmm.backend->withdraw_mapping(handle->block, mapping);
         remove_mapping(mapping);
-        gs_block_let_go(handle->block);
+        gs_block_release(handle->block);
     }
     free(mapping);
     if (handle != NULL)
@@ -452,7 +452,7 @@ static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAcc
     result = vmm.backend->apply_access(handle->block, mapping, access, count);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = remember_access(mapping, &access[i]) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    gs_block_let_go(handle->block);
+    gs_block_release(handle->block);
     return result;
 }
 
@@ -588,7 +588,7 @@ static void move_to_context(struct gs_vmm_handle *handle, CUcontext context)
     gs_mutex_lock(&gs_memory_lock);
     handle->block->context = context;
     gs_mutex_unlock(&gs_memory_lock);
-    gs_block_let_go(handle->block);
+    gs_block_release(handle->block);
 }
 
 /* Calls visit for every handle. It must not add or remove handles. */
@@ -617,7 +617,7 @@ static void enter_context(struct gs_vmm_handle *handle, CUcontext context, CUdev
     /* No work was missing it so far. */
     for (unsigned i = 0; i < handle->block->piece_count; i++)
         if (handle->block->pieces[i].state != GS_PIECE_RESIDENT)
-            gs_promises()->give_up_lease(GPUSHARE_CAUSE_GROWTH);
+            gs_promises()->release_lease(GPUSHARE_CAUSE_GROWTH);
 }
 
 void gs_vmm_context_ends(CUcontext context)

@@ -68,8 +68,8 @@ static bool own_memory(nvmlDevice_t device, struct own *own)
 }
 
 /* Divides `total` into used and free bytes, when the driver keeps `reserved`. */
-static void share_out(const struct own *own, unsigned long long total, unsigned long long reserved,
-                      unsigned long long *used, unsigned long long *free_bytes)
+static void divide(const struct own *own, unsigned long long total, unsigned long long reserved,
+                   unsigned long long *used, unsigned long long *free_bytes)
 {
     unsigned long long usable = total > reserved ? total - reserved : 0;
     *used = own->footprint < usable ? own->footprint : usable;
@@ -88,7 +88,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     unsigned long long reserved = 0;
     if (GS_NVML(nvmlDeviceGetMemoryInfo_v2)(device, &exact) == NVML_SUCCESS)
         reserved = exact.reserved;
-    share_out(&own, memory->total, reserved, &memory->used, &memory->free);
+    divide(&own, memory->total, reserved, &memory->used, &memory->free);
     memory->used += reserved;
     return NVML_SUCCESS;
 }
@@ -98,7 +98,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     struct own own;
     nvmlReturn_t result = GS_NVML(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result == NVML_SUCCESS && own_memory(device, &own))
-        share_out(&own, memory->total, memory->reserved, &memory->used, &memory->free);
+        divide(&own, memory->total, memory->reserved, &memory->used, &memory->free);
     return result;
 }
 
