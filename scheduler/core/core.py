@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The scheduler's core: events and the time go in, decisions come out. It has no sockets, threads or clock of its own.
 
-``Core`` makes the collaborators that apply the rules below. docs/contributing/design.md, "The core", lists what each of
-them does.
+The parts that apply the rules below are made in ``assembly.py``. docs/contributing/design.md, "The core", lists what
+each of them does.
 
 Rules
 -----
@@ -150,99 +150,14 @@ because they are its residue, are refused if they would leave too little for wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
-from .activity import Activity, Classes
-from .alarms import Alarms
-from .announcements import Announcements
-from .answers import Answers
-from .attachment import Attachment, Departure, GroupRegistry
-from .burst_events import BurstEvents
-from .checks import Checks, ProtocolViolation
-from .collectives import Collectives
-from .contention import ContentionNotices
-from .costs import Costs
-from .cycle import Cycle, GpuCycle
-from .eligibility import Eligibility
-from .eviction import VictimChooser
-from .eviction_orders import EvictionOrders
-from .filling import Filling
-from .growth import GrowthAdmission
-from .hibernation import HibernationManager
-from .hibernation_commands import HibernationCommands
-from .host_reserve import HostReserve
-from .leases import Leases
-from .ledger import Ledger
-from .limits import Limits
-from .memory_events import MemoryEvents
-from .messages import (
-    Adjust,
-    Attach,
-    Await,
-    Burst,
-    Cancel,
-    Cell,
-    Checkpointed,
-    Configure,
-    Decision,
-    Desist,
-    Detach,
-    Device,
-    Drain,
-    Entitle,
-    Event,
-    Evicted,
-    Focus,
-    Grow,
-    Hibernatable,
-    HibernateNow,
-    Hold,
-    HostMemory,
-    Maintain,
-    Measured,
-    Meter,
-    Moving,
-    Notice,
-    Parked,
-    Release,
-    Released,
-    Rename,
-    Request,
-    Restored,
-    Stuck,
-    Tick,
-    UsageChanged,
-    Wake,
-    WakeNow,
-    Woken,
-)
-from .model import Client, Gpu, Group, Model, Preferences, Wait
-from .notices import NoticeBoard
-from .pacing import Pacer
-from .paging import Detector
-from .planner import Planner
-from .policy_api import PolicyRegistry, View
-from .policy_guard import Guard
-from .policy_view import PolicyView
-from .preferences import Memory
-from .pressure import Pressure
-from .queue import WaitQueue
-from .quotas import Quotas
-from .readings import Readings
-from .reasons import Sources
-from .relief import OvercommitRelief
-from .relocation import Relocation
-from .residency import Residency
-from .room_maker import RoomMaker
-from .rooms import Rooms
+from .assembly import Assembly
+from .checks import ProtocolViolation
+from .messages import Decision, Event, Request
+from .model import Client, Gpu, Group, Preferences, Wait
+from .policy_api import PolicyRegistry
 from .rules import Rules
-from .serving import Admission, Serving, WaitLog
-from .shares import Shares
-from .takeover import ReturningClients, Takeover
-from .timers import Timers
-from .turn import Turn
-from .usage import GpuTime
-from .user_commands import UserCommands
 
 
 class UnknownGroup(LookupError):
@@ -264,140 +179,13 @@ class Core:
     """
 
     def __init__(self, policies: PolicyRegistry, rules: Rules | None = None) -> None:
-        rules = Rules() if rules is None else rules
-        self.model = model = Model(rules)
-        turn, timers = Turn(), Timers()
-        times, thrash = GpuTime(rules.window), Detector()
-        classes = Classes(rules.interactive_burst, rules.interactive_pause)
-        preferences, host_reserve = Memory(), HostReserve(model)
-        # Each collaborator gets only what it needs, so they are made in the order in which they depend on each other.
-        # fmt: off
-        checks = Checks(model)
-        ledger = Ledger(model, turn)
-        readings = Readings(model, turn, ledger)
-        eligibility = Eligibility(model, turn)
-        limits = Limits(model, turn, times, eligibility)
-        costs = Costs(model)
-        # A policy passes back only groups that the core gave to it, so these are of the core's own class.
-        view = PolicyView(model, times, costs, classes)
-        policy = Guard(policies, model.rules.policy, cast("View", view))
-        residency = Residency(model, turn, policy, costs)
-        chooser = VictimChooser(model, turn, policy, residency)
-        planner = Planner(model, turn, policy, thrash, eligibility, residency, chooser)
-        queue = WaitQueue(model, turn, policy)
-        activity = Activity(turn, timers, times, classes, queue)
-        pacer = Pacer(model, turn, timers, times, policy, thrash, activity)
-        contention = ContentionNotices(turn)
-        notices = NoticeBoard(model, turn)
-        rooms = Rooms(model, turn, ledger, readings)
-        answers = Answers(model, turn, timers, costs)
-        orders = EvictionOrders(model, turn, ledger, answers)
-        leases = Leases(
-            model, turn, timers, ledger, planner, queue, activity, contention, notices, rooms, answers,
-            orders,
-        )
-        shares = Shares(model, turn, timers, ledger, orders, leases)
-        growth = GrowthAdmission(
-            model, turn, policy, ledger, readings, limits, planner, queue, rooms, orders, leases, shares,
-        )
-        room_maker = RoomMaker(model, turn, readings, orders, leases)
-        filling = Filling(model, turn, readings, residency, planner, rooms, leases, room_maker)
-        relocation = Relocation(model, turn, times, ledger, queue, shares)
-        hibernation = HibernationManager(
-            model, turn, timers, checks, ledger, eligibility, costs, queue, notices, orders, leases,
-            relocation,
-        )
-        hibernation_commands = HibernationCommands(model, turn, hibernation)
-        pressure = Pressure(model, turn, eligibility, residency, hibernation)
-        admission = Admission(model, turn, limits, queue, leases, growth, hibernation)
-        quotas = Quotas(model, turn, times, readings, residency, planner, orders, leases)
-        collectives = Collectives(model, turn, timers, answers, leases)
-        relief = OvercommitRelief(turn, policy, readings, residency, orders, leases)
-        sources = Sources(model, times, planner, eligibility, hibernation, pressure)
-        wait_log = WaitLog(model, turn, sources, planner, queue)
-        serving = Serving(
-            model, turn, times, planner, readings, room_maker, filling, hibernation, pressure, admission, quotas,
-            wait_log,
-        )
-        alarms = Alarms(model, turn, host_reserve, activity, leases, hibernation, collectives)
-        gpu_cycle = GpuCycle(
-            model, turn, timers, times, host_reserve, readings, activity, growth, filling, pressure, quotas,
-            relief, serving,
-        )
-        cycle = Cycle(
-            model, turn, timers, times, policy, queue, activity, hibernation, admission, quotas, alarms,
-            gpu_cycle,
-        )
-        announcements = Announcements(turn, timers, policy, host_reserve, pacer, contention, notices)
-        user_commands = UserCommands(
-            model, turn, times, policy, classes, preferences, queue, activity, notices, orders, leases,
-            hibernation,
-        )
-        returning = ReturningClients(model, turn)
-        takeover = Takeover(model, turn, ledger, queue, activity, rooms, answers, leases)
-        groups = GroupRegistry(model, turn, timers, times, classes, thrash, preferences)
-        attachment = Attachment(
-            model, turn, host_reserve, checks, ledger, shares, hibernation, groups, returning, takeover,
-        )
-        departure = Departure(
-            model, turn, timers, host_reserve, queue, leases, shares, hibernation, groups, takeover,
-        )
-        burst_events = BurstEvents(
-            model, turn, times, classes, thrash, queue, activity, leases, hibernation,
-            collectives,
-        )
-        memory_events = MemoryEvents(
-            model, turn, timers, host_reserve, checks, ledger, readings, leases, shares, growth,
-            hibernation,
-        )
-        # fmt: on
-        self.turn, self.timers, self.times, self.costs = turn, timers, times, costs
-        self.policy, self.view, self.residency = policy, view, residency
-        self.sources, self.commands = sources, user_commands
-        self.cycle, self.announcements = cycle, announcements
-        #: What handles each kind of event that an attached client sends.
-        self.client_inputs: dict[type[Any], Callable[[Client, Any], None]] = {
-            Detach: departure.on_detach,
-            Request: burst_events.on_request,
-            Burst: burst_events.on_burst,
-            Meter: burst_events.on_meter,
-            Stuck: burst_events.on_stuck,
-            Released: burst_events.on_released,
-            Grow: memory_events.on_grow,
-            UsageChanged: memory_events.on_usage,
-            Evicted: memory_events.on_evicted,
-            Moving: memory_events.on_moving,
-            Restored: memory_events.on_restored,
-            Parked: hibernation.on_parked,
-            Wake: hibernation.on_wake,
-        }
-        #: What handles each other kind.
-        self.inputs: dict[type[Any], Callable[[Any], None]] = {
-            Attach: attachment.on_attach,
-            Checkpointed: hibernation.on_checkpointed,
-            Woken: hibernation.on_woken,
-            Hibernatable: hibernation_commands.on_hibernatable,
-            HibernateNow: hibernation_commands.on_hibernate_now,
-            WakeNow: hibernation_commands.on_wake_now,
-            Cell: user_commands.on_cell,
-            Cancel: user_commands.on_cancel,
-            Release: user_commands.on_release,
-            Rename: user_commands.on_rename,
-            Adjust: user_commands.on_adjust,
-            Entitle: user_commands.on_entitle,
-            Hold: user_commands.on_hold,
-            Drain: quotas.on_drain,
-            Maintain: user_commands.on_maintain,
-            Focus: user_commands.on_focus,
-            Configure: user_commands.on_configure,
-            Device: readings.on_device,
-            Measured: readings.on_measured,
-            Await: returning.on_await,
-            Desist: returning.on_desist,
-            HostMemory: limits.on_host_memory,
-            Notice: notices.on_notice,
-            Tick: self._pass_time,
-        }
+        parts = Assembly(policies, Rules() if rules is None else rules)
+        self.model, self.turn, self.timers = parts.model, parts.turn, parts.timers
+        self.times, self.costs = parts.times, parts.costs
+        self.policy, self.view, self.residency = parts.policy, parts.view, parts.residency
+        self.sources, self.commands = parts.sources, parts.user_commands
+        self.cycle, self.announcements = parts.cycle, parts.announcements
+        self.client_handlers, self.other_handlers = parts.client_handlers(), parts.other_handlers()
 
     # --- The interface ----------------------------------------------------------------------------
 
@@ -496,15 +284,12 @@ class Core:
 
     def _apply(self, event: Event) -> None:
         """Pass an event to its handler, with the client that sent it."""
-        of_client = self.client_inputs.get(type(event))
+        of_client = self.client_handlers.get(type(event))
         if of_client is None:
-            self.inputs[type(event)](event)
+            self.other_handlers[type(event)](event)
             return
         number = cast("Request", event).client
         client = self.model.clients.get(number)
         if client is None:
             raise ProtocolViolation(number, "is not attached")
         of_client(client, event)
-
-    def _pass_time(self, event: Tick) -> None:
-        """Do nothing: only the time has changed."""

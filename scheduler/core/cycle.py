@@ -11,6 +11,7 @@ from .filling import Filling
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
 from .host_reserve import HostReserve
+from .messages import Tick
 from .model import Gpu, Model
 from .policy_guard import Guard
 from .pressure import Pressure
@@ -77,6 +78,9 @@ class Cycle:
             self._keep_quotas()
         if turn.to_classify:
             self.activity.classify()
+
+    def on_tick(self, event: Tick) -> None:
+        """Do nothing: only the time has changed, and each cycle handles the timers that are due."""
 
     def _sort(self) -> None:
         """Sort the queue if the policy's ranks may have changed."""
