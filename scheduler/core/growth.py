@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .eviction_orders import EvictionOrders
 from .leases import Leases
 from .ledger import Ledger
-from .limits import Limits, Relief
+from .limits import Demand, Limits, Refusal, Relief
 from .messages import Grow, Grown, Growth
 from .model import (
     Client,
@@ -93,62 +93,83 @@ class GrowthAdmission:
     def grow(self, event: Grow, before: Delayed | None = None) -> None:
         """Answer a growth request, or delay the answer; ``before``: its delay so far."""
         client = self.model.clients[event.client]
-        group = client.group
         holding = self.shares.holding(client, event.least.gpu)
-        share, gpu = holding.share, holding.share.gpu
         more, fixed = growth(holding, event)
         if event.oversubscribe and not client.oversubscribes:
             self._oversubscribe(client)
         unevictable = max(0, event.least.unevictable - holding.unevictable)
         stays = staying(holding, event)
-        refusal = self.limits.refusal(share, more, fixed, event.oversubscribe, unevictable, stays)
+        demand = Demand(holding.share, more, fixed, event.oversubscribe, unevictable, stays)
+        refusal = self.limits.refusal(demand)
         if refusal is not None:
-            status, relief, text = refusal
-            obstacle = self._obstacle(gpu, relief)
-            since = self.turn.now if before is None or before.obstacle != obstacle else before.since
-            if (
-                obstacle == "host_memory"
-                and since + self.model.rules.host_patience <= self.turn.now
-            ):
-                obstacle = None
-            if obstacle is not None:
-                gpu.delayed_growth.append(Delayed(event, obstacle, since))
-                self.turn.touch(group)
-                return
-            self.refuse_growth(holding, event, status, text)
+            self._refuse_or_delay(holding, event, refusal, before)
+        elif fixed:
+            self._queue_unevictable(holding.share, event, fixed)
+        elif not self._admit_urgent(holding, event, more, before):
+            self._admit(holding, event, more)
+
+    def _refuse_or_delay(
+        self, holding: Holding, event: Grow, refusal: Refusal, before: Delayed | None
+    ) -> None:
+        """Refuse a request that cannot be served now, unless the obstacle may soon be gone."""
+        gpu, now = holding.share.gpu, self.turn.now
+        obstacle = self._obstacle(gpu, refusal.relief)
+        since = now if before is None or before.obstacle != obstacle else before.since
+        if obstacle == "host_memory" and since + self.model.rules.host_patience <= now:
+            obstacle = None
+        if obstacle is None:
+            self.refuse_growth(holding, event, refusal.status, refusal.text)
             return
-        if fixed:
-            # Stuck clients of its group may wait for this client, and all other groups for them.
-            self.queue.enqueue(group, event, front=group.yielding and group.stuck is not None)
-            if share.ceiling is not None and fixed > gpu.free:
-                self.leases.revoke(group)  # its own memory takes the room
-            return
+        gpu.delayed_growth.append(Delayed(event, obstacle, since))
+        self.turn.touch(holding.client.group)
+
+    def _queue_unevictable(self, share: Share, event: Grow, fixed: int) -> None:
+        """Let a request for unevictable memory wait in the queue, because it may need evictions."""
+        group = share.group
+        # Stuck clients of its group may wait for this client, and all other groups for them.
+        self.queue.enqueue(group, event, front=group.yielding and group.stuck is not None)
+        if share.ceiling is not None and fixed > share.gpu.free:
+            self.leases.revoke(group)  # its own memory takes the room
+
+    def _admit_urgent(
+        self, holding: Holding, event: Grow, more: int, before: Delayed | None
+    ) -> bool:
+        """Promise or delay an urgent request of a holder, which cannot release its lease; return whether it was one."""
+        client, share, gpu = holding.client, holding.share, holding.share.gpu
+        if not event.urgent or client.lease is None or client.group.filling is not None:
+            return False
+        if more <= 0 and gpu.free >= 0:
+            return False
+        since = self.turn.now if before is None else before.since
+        if not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
+            gpu.delayed_growth.append(Delayed(event, "reading", since))
+            return True
         charged = self._charged(holding, more)
-        lacks_room = more > 0 or gpu.free < 0
-        if event.urgent and lacks_room and client.lease is not None and group.filling is None:
-            since = self.turn.now if before is None else before.since
-            if not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
-                gpu.delayed_growth.append(Delayed(event, "reading", since))
-                return
-            if charged <= gpu.free:
-                self.promise(holding, event, more, fixed, "resident")
-                return
-            if self._make_room_now(gpu, charged - gpu.free):
-                gpu.delayed_growth.append(Delayed(event, "reading", since))
-                return
-            held = any(s.group.lease is not None for s in gpu.shares.values() if s is not share)
-            if held and self.turn.now < since + self.model.rules.holders_patience:
-                gpu.delayed_growth.append(Delayed(event, "holders", since))
-                return
+        if charged <= gpu.free:
+            self.promise(holding, event, more, 0, "resident")
+            return True
+        if self._make_room_now(gpu, charged - gpu.free):
+            gpu.delayed_growth.append(Delayed(event, "reading", since))
+            return True
+        leased = any(s.group.lease is not None for s in gpu.shares.values() if s is not share)
+        if leased and self.turn.now < since + self.model.rules.holders_patience:
+            gpu.delayed_growth.append(Delayed(event, "holders", since))
+            return True
+        return False
+
+    def _admit(self, holding: Holding, event: Grow, more: int) -> None:
+        """Promise evictable memory: on the GPU if the group holds a lease and there is room, otherwise swapped."""
+        client, group, gpu = holding.client, holding.client.group, holding.share.gpu
         wanted = event.most - holding.promised - more
-        extra = self.limits.headroom(share, more, wanted, event.oversubscribe)
+        extra = self.limits.headroom(holding.share, more, wanted, event.oversubscribe)
         if group.lease is None or group.yielding:
-            there = not more and not (event.urgent and lacks_room)
-            self.promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
+            there = not more and not (event.urgent and gpu.free < 0)
+            self.promise(holding, event, more + extra, 0, "resident" if there else "swapped")
             return
         if more and not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
             gpu.delayed_growth.append(Delayed(event, "reading", self.turn.now))
             return
+        charged = self._charged(holding, more)
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))
             if any(w.counts(self.turn.now) for w in gpu.queue if w.group is not group):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .eligibility import Eligibility
 from .foreign_use import outside
@@ -23,6 +23,36 @@ LATELY = 60.0
 Relief = Literal["others", "host"]
 
 
+class Demand(NamedTuple):
+    """Memory that a client requests on one GPU, in addition to what it has."""
+
+    share: Share
+    #: Evictable bytes, and others: unevictable ones and contexts.
+    more: int
+    fixed: int
+    #: Whether evictable memory may exceed the GPU.
+    over: bool = False
+    #: The part of ``fixed`` that is not for contexts.
+    unevictable: int = 0
+    #: The part of ``fixed`` that remains on the GPU while the client hibernates.
+    stays: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All requested bytes."""
+        return self.more + self.fixed
+
+
+class Refusal(NamedTuple):
+    """Why a request could never be served."""
+
+    status: Growth
+    #: The limit that may rise by itself; None: there is none, so waiting is of no use.
+    relief: Relief | None
+    #: The sentence for the user.
+    text: str
+
+
 @dataclass(slots=True, eq=False)
 class Limits:
     """Finds out whether a request could ever be served."""
@@ -35,98 +65,131 @@ class Limits:
     #: The largest recent budget of host memory, and until when it counts.
     _host_best: tuple[int, float | None] = field(default=(0, None), init=False)
 
-    def refusal(
-        self,
-        share: Share,
-        more: int,
-        fixed: int,
-        over: bool = False,
-        unevictable: int = 0,
-        stays: int = 0,
-    ) -> tuple[Growth, Relief | None, str] | None:
-        """Return why a request could never be served: status, what may change that by itself (None: nothing), sentence.
-
-        With ``over``, evictable memory may exceed the GPU. ``unevictable`` is the part of ``fixed`` that is not for
-        contexts, and ``stays`` remains on the GPU while the client hibernates.
-        """
-        gpu, group = share.gpu, share.group
-        asked = fixed if over else more + fixed
-        if more + fixed <= 0:
+    def refusal(self, demand: Demand) -> Refusal | None:
+        """Return why a request could never be served; None: it can be."""
+        if demand.bytes <= 0:
             return None
-        yields = share.oversubscribes and (over or more <= 0)
+        return (
+            self._exceeds_gpu(demand)
+            or self._crowds_out(demand)
+            or self._exceeds_slot(demand)
+            or self._exceeds_gpu_quota(demand)
+            or self._exceeds_preference(demand)
+            or self._exceeds_memory_quota(demand)
+            or self._exceeds_host_quota(demand)
+            or self._exceeds_backing(demand)
+        )
+
+    def _exceeds_gpu(self, demand: Demand) -> Refusal | None:
+        """Whether the group would need more than the GPU has for one group."""
+        share, gpu = demand.share, demand.share.gpu
+        asked = demand.fixed if demand.over else demand.bytes
+        yields = share.oversubscribes and (demand.over or demand.more <= 0)
         held = (share.floor if yields else share.promised) + share.unevictable + share.context
         others = gpu.unevictable - share.unevictable + gpu.context - share.context
         others += gpu.uncovered(gpu.left - share.left)
         limit = gpu.total - gpu.reserve - others - gpu.foreign
-        returning = gpu.returning.values()
-        theirs = sum(u.unevictable + u.context for u in returning)
+        theirs = sum(u.unevictable + u.context for u in gpu.returning.values())
         if gpu.hibernated or (held + asked > limit and self.eligibility.may_press()):
             limit += others - self._fixed_beside(share)
         limit -= theirs
-        if held + asked > limit:
-            text = (
-                f"{_amount(asked)} more would make {_amount(held + asked)}, "
-                f"but the GPU has {_amount(max(0, limit))} for one kernel"
-            )
-            if outside(gpu):
-                text += f" (other programs hold {_amount(outside(gpu))})"
-            return "device", _others(held + asked <= limit + gpu.foreign + theirs), text
-        if (
-            fixed > 0
-            and (unserved := self.crowded_out(share, fixed, unevictable, stays)) is not None
-        ):
-            foreign, text = unserved
-            return "device", _others(foreign), text
-        asked = more + fixed
+        if held + asked <= limit:
+            return None
+        text = (
+            f"{_amount(asked)} more would make {_amount(held + asked)}, "
+            f"but the GPU has {_amount(max(0, limit))} for one kernel"
+        )
+        if outside(gpu):
+            text += f" (other programs hold {_amount(outside(gpu))})"
+        return Refusal("device", _others(held + asked <= limit + gpu.foreign + theirs), text)
+
+    def _crowds_out(self, demand: Demand) -> Refusal | None:
+        """Whether the group would take unevictable bytes that another group was promised."""
+        if demand.fixed <= 0:
+            return None
+        unserved = self.crowded_out(demand.share, demand.fixed, demand.unevictable, demand.stays)
+        if unserved is None:
+            return None
+        foreign, text = unserved
+        return Refusal("device", _others(foreign), text)
+
+    def _exceeds_slot(self, demand: Demand) -> Refusal | None:
+        """Whether the group would exceed the slot (of Kubernetes, or of the kernelspec) that its clients state."""
+        group = demand.share.group
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
         total = sum(s.promised + s.unevictable for s in group.shares.values())
-        if cap and total + asked > cap:
-            text = (
-                f"{_amount(asked)} more would make {_amount(total + asked)}, "
-                f"but this kernel is limited to {_amount(cap)}"
-            )
-            return "cap", None, text
-        if not share.used and (quota := self._exceeded(share)) is not None:
-            whose, gpus = quota
-            text = (
-                f"the {_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and "
-                f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
-            )
-            return "cap", None, text
-        most = group.preferences.memory
-        if most and more > 0 and share.promised + more > most:
-            text = (
-                f"{_amount(more)} more would make {_amount(share.promised + more)}, but this kernel was "
-                f"limited to {_amount(most)} on each GPU (`%gpushare memory off` lifts that)"
-            )
-            return "cap", None, text
-        room = self.times.memory_room(group, gpu) if more > 0 else None
-        if room is not None and more > room.bytes:
-            text = (
-                f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the "
-                f"{_named(room.whose)} may have on each GPU"
-            )
-            return "cap", None, text
-        room = self.times.host_room(group, self.model.groups.values()) if more > 0 else None
-        if room is not None and more > room.bytes:
-            text = (
-                f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
-                "may have over all GPUs, since all of it may have to lie in the host's memory"
-            )
-            return "host", None, text
+        if not cap or total + demand.bytes <= cap:
+            return None
+        text = (
+            f"{_amount(demand.bytes)} more would make {_amount(total + demand.bytes)}, "
+            f"but this kernel is limited to {_amount(cap)}"
+        )
+        return Refusal("cap", None, text)
+
+    def _exceeds_gpu_quota(self, demand: Demand) -> Refusal | None:
+        """Whether the group would alone use more GPUs than its user or team may use at once."""
+        share = demand.share
+        quota = None if share.used else self._exceeded(share)
+        if quota is None:
+            return None
+        whose, gpus = quota
+        text = (
+            f"the {_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and "
+            f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
+        )
+        return Refusal("cap", None, text)
+
+    def _exceeds_preference(self, demand: Demand) -> Refusal | None:
+        """Whether the group would exceed the size to which its user limited it."""
+        most, promised = demand.share.group.preferences.memory, demand.share.promised
+        if not most or demand.more <= 0 or promised + demand.more <= most:
+            return None
+        text = (
+            f"{_amount(demand.more)} more would make {_amount(promised + demand.more)}, but this kernel was "
+            f"limited to {_amount(most)} on each GPU (`%gpushare memory off` lifts that)"
+        )
+        return Refusal("cap", None, text)
+
+    def _exceeds_memory_quota(self, demand: Demand) -> Refusal | None:
+        """Whether the groups of a user or team would exceed its cap for each GPU."""
+        share, more = demand.share, demand.more
+        room = self.times.memory_room(share.group, share.gpu) if more > 0 else None
+        if room is None or more <= room.bytes:
+            return None
+        text = (
+            f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the "
+            f"{_named(room.whose)} may have on each GPU"
+        )
+        return Refusal("cap", None, text)
+
+    def _exceeds_host_quota(self, demand: Demand) -> Refusal | None:
+        """Whether the groups of a user or team would exceed its cap for all GPUs together."""
+        more, groups = demand.more, self.model.groups.values()
+        room = self.times.host_room(demand.share.group, groups) if more > 0 else None
+        if room is None or more <= room.bytes:
+            return None
+        text = (
+            f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
+            "may have over all GPUs, since all of it may have to lie in the host's memory"
+        )
+        return Refusal("host", None, text)
+
+    def _exceeds_backing(self, demand: Demand) -> Refusal | None:
+        """Whether all footprints would exceed what the GPU and host memory hold together."""
+        gpu, more, fixed = demand.share.gpu, demand.more, demand.fixed
         backed = self._backed(gpu, self.model.host_budget) - fixed
-        theirs = sum(u.promised for u in returning)
+        theirs = sum(u.promised for u in gpu.returning.values())
         promised = gpu.promised + theirs
-        if promised + more > backed:
-            text = (
-                f"{_amount(asked)} more would make {_amount(promised + asked)} for all kernels, "
-                f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
-            )
-            relief = _others(promised + more <= backed + gpu.foreign + theirs)
-            if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
-                relief = "host"
-            return "host", relief, text
-        return None
+        if promised + more <= backed:
+            return None
+        text = (
+            f"{_amount(demand.bytes)} more would make {_amount(promised + demand.bytes)} for all kernels, "
+            f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
+        )
+        relief = _others(promised + more <= backed + gpu.foreign + theirs)
+        if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
+            relief = "host"
+        return Refusal("host", relief, text)
 
     def _fixed_beside(self, share: Share) -> int:
         """Return the unevictable bytes of other groups on a GPU; of the group itself, what is hibernated.
@@ -240,18 +303,18 @@ class Limits:
         low, high = 0, max(0, wanted)
         if more <= 0 or high == 0:
             return 0
-        if self.refusal(share, more + high, 0, over) is None:
+        if self.refusal(Demand(share, more + high, 0, over)) is None:
             return high
         while high - low > 2 * MIB:
             middle = (low + high) // 2
-            if self.refusal(share, more + middle, 0, over) is None:
+            if self.refusal(Demand(share, more + middle, 0, over)) is None:
                 low = middle
             else:
                 high = middle
         return low
 
     def on_host_memory(self, event: HostMemory) -> None:
-        """Return the host memory for swapped data."""
+        """Apply a new amount of host memory for swapped data."""
         self._budget_host(event.budget, event.most)
         self.turn.reserve_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)

@@ -176,66 +176,76 @@ class Readings:
 
     def on_device(self, event: Device) -> None:
         """Apply a reading of a GPU's memory."""
+        gpu = self._state(event)
+        self._end_trial(gpu, event.used)
+        self._learn_residue(gpu)
+        most = gpu.resident + gpu.unevictable + gpu.context + gpu.left
+        least = most - gpu.coming - gpu.unsettled
+        most += gpu.arriving + self._uncharged_arrivals(gpu)
+        before = gpu.foreign + gpu.pending_reclaim
+        late = self._reclaim(gpu, least)
+        self._attribute(gpu, least, most, late)
+        gpu.lowered = max(0, gpu.lowered + before - gpu.foreign - gpu.pending_reclaim)
+        held = gpu.resident + gpu.unevictable + gpu.context
+        gpu.context_sizes.quietly_held = held if _is_quiet(gpu) else None
+        if gpu.pending_reclaim:
+            rules = self.model.rules
+            longest = rules.longest_pause if self.model.queue else rules.idle_pause
+            gpu.read_pause = min(max(2 * gpu.read_pause, rules.shortest_pause), longest)
+
+    def _state(self, event: Device) -> Gpu:
+        """Write what a reading states about a GPU into the model; add the GPU if it is new."""
+        now, rules = self.turn.now, self.model.rules
         gpu = self.model.gpus.get(event.gpu)
         if gpu is None:
-            gpu = Gpu(
-                event.gpu,
-                event.index,
-                event.name,
-                0,
-                0,
-                0,
-                self.turn.now,
-                self.model.rules.bandwidth,
-            )
+            gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, now, rules.bandwidth)
             self.model.gpus[event.gpu] = gpu
         self.turn.dirty[gpu.uuid] = gpu
         if gpu.total != event.total:
             gpu.total = event.total
             self.turn.reserve_stale[gpu.uuid] = gpu
-            gpu.reserve = self.model.rules.reserve_of(event.total)
-        gpu.used, gpu.read_at, gpu.asked_at = event.used, self.turn.now, None
+            gpu.reserve = rules.reserve_of(event.total)
+        gpu.used, gpu.read_at, gpu.asked_at = event.used, now, None
         if event.name:
             gpu.name, gpu.index = event.name, event.index
+        return gpu
 
-        self._end_trial(gpu, event.used)
-        self._learn_residue(gpu)
-        most = gpu.resident + gpu.unevictable + gpu.context + gpu.left
-        least = most - gpu.coming - gpu.unsettled
-        most += gpu.arriving
+    def _uncharged_arrivals(self, gpu: Gpu) -> int:
+        """Return the bytes that may arrive although their groups are not charged for them, because the GPU pages."""
+        found = 0
         for group in gpu.holders.values() if self.model.pages else ():
             share = group.shares[gpu.uuid]
-            # The group is not charged for this memory, but it may arrive all the same.
             if group.floating and gpu.filling is not share and share.ceiling is None:
-                most += share.promised - share.resident
-        before = gpu.foreign + gpu.pending_reclaim
-        gpu.pending_reclaim = max(0, min(gpu.pending_reclaim, event.used - least - gpu.foreign))
-        residue = 0
-        if self.turn.now >= gpu.exited_at + LONGEST_RECLAIM:
-            residue = max(0, gpu.pending_reclaim - _held_by_returning(gpu))
-        # It is unknown when that will be free, so it counts as other programs' use.
-        gpu.pending_reclaim -= residue
-        rest = event.used - gpu.pending_reclaim
+                found += share.promised - share.resident
+        return found
+
+    def _reclaim(self, gpu: Gpu, least: int) -> int:
+        """Lower the memory pending reclaim to what a reading allows; return the part that is no longer expected back.
+
+        It is unknown when that part will be free, so it counts as other programs' use.
+        """
+        gpu.pending_reclaim = max(0, min(gpu.pending_reclaim, gpu.used - least - gpu.foreign))
+        if self.turn.now < gpu.exited_at + LONGEST_RECLAIM:
+            return 0
+        late = max(0, gpu.pending_reclaim - _held_by_returning(gpu))
+        gpu.pending_reclaim -= late
+        return late
+
+    def _attribute(self, gpu: Gpu, least: int, most: int, late: int) -> None:
+        """Attribute the rest of a reading to other programs. Clients hold between ``least`` and ``most`` bytes."""
+        rest = gpu.used - gpu.pending_reclaim
         # An earlier reading may have missed memory that was freed and stated only since. Then the last value is too
         # low; but a value that is too high would starve a share that fills.
         unseen = gpu.shrunk
         if gpu.filling is not None:
             unseen = gpu.hidden + min(gpu.shrunk - gpu.hidden, gpu.lowered)
-        last = gpu.foreign + unseen + residue
+        last = gpu.foreign + unseen + late
         gpu.shrunk = gpu.hidden = 0
         gpu.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
-        gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.pending_reclaim)
-        held = gpu.resident + gpu.unevictable + gpu.context
-        gpu.context_sizes.quietly_held = held if _is_quiet(gpu) else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
             self.turn.reserve_stale[gpu.uuid] = gpu
-        if gpu.pending_reclaim:
-            longest = (
-                self.model.rules.longest_pause if self.model.queue else self.model.rules.idle_pause
-            )
-            gpu.read_pause = min(max(2 * gpu.read_pause, self.model.rules.shortest_pause), longest)
 
     def watch(self, gpu: Gpu, short: bool) -> None:
         """Read a GPU again without an event while memory pending reclaim or other programs' use matters."""

@@ -51,7 +51,7 @@ class Burst(FirstComeFirstServed):
         self._metered = Speed(meter=True)
         #: By whether they are metered.
         self._paused = [Speed(0.0, self.pause_stall, meter=m) for m in (False, True)]
-        self._held = Speed(0.0, self.share_stall, meter=True)
+        self._share_pause = Speed(0.0, self.share_stall, meter=True)
         self._bounded = [Speed(self.bound, self.bound_stall, meter=m) for m in (False, True)]
         self._loosely = [Speed(self.loose_bound, self.bound_stall, meter=m) for m in (False, True)]
         #: By GPU: groups that run below their request, and groups that pause because they are ahead of their weight.
@@ -171,63 +171,79 @@ class Burst(FirstComeFirstServed):
         # The core calls this at each burst, and mostly there is nothing to weigh, so that case must be fast.
         times, holders = self.view.times, gpu.holders
         self._again.pop(gpu.uuid, None)
-        shared = times.active
         if len(holders) < 2:
             self._needy.pop(gpu.uuid, None)
             self._ahead.pop(gpu.uuid, None)
             return {}
-        by_time = shared or (times.several_users and len({g.user for g in holders.values()}) > 1)
+        by_time = times.active or (
+            times.several_users and len({g.user for g in holders.values()}) > 1
+        )
         if not by_time and gpu.background in (0, len(holders)):
             return {}
-        interactive: list[GroupView] = []
-        background: list[GroupView] = []
-        for group in holders.values():
-            (interactive if group.activity_class == "interactive" else background).append(group)
-
-        # Among the groups of one user without shares, nothing depends on exact times, so they are spared the events.
-        paused, bounded = self._paused[by_time], self._bounded[by_time]
-        loosely = self._loosely[by_time]
-        speeds: dict[str, Speed] = dict.fromkeys(holders if by_time else (), self._metered)
-        ends: list[float] = []
-        held: set[str] = set()
-        if shared:
-            held = self._paused_for_shares(gpu, list(holders.values()))
-            if any(g.busy for g in holders.values()):
-                ends.append(self.view.now + self.look)
-            # No group pauses for one that must pause itself, and requests come before classes.
-            needy = self._needy[gpu.uuid]
-            interactive = [g for g in interactive if not self._is_held(g, gpu, held)]
-            background = [g for g in background if g.id not in needy]
-        if background:
-            # Of many groups, hardly any has an open cell.
-            due = {
-                g.id: until
-                for g in interactive
-                if g.cells and (until := self._due_until(g)) is not None
-            }
-            ends += due.values()
-            # A group that is held to its limit would leave the GPU idle while it waits, so the others are only bounded.
-            strained = [g for g in interactive if g.busy and times.limit(g) < 1]
-            busy = [g for g in interactive if (g.busy or g.id in due) and g not in strained]
-            if busy and not times.several_users:
-                speeds.update(dict.fromkeys((g.id for g in background), paused))
-            else:
-                present, thinking, soonest = self._nearby(interactive, due)
-                present = strained + present
-                ends.append(soonest)
-                for group in background:
-                    if any(self._may_favour(g, group) for g in busy):
-                        speeds[group.id] = paused
-                    elif any(self._may_favour(g, group) for g in present):
-                        speeds[group.id] = bounded
-                    elif any(self._may_favour(g, group) for g in thinking):
-                        speeds[group.id] = loosely
-        speeds.update(dict.fromkeys(held, self._held))
+        speeds, ends = self._weigh(gpu, list(holders.values()), by_time)
         now = self.view.now
         again = min((end for end in ends if now < end < math.inf), default=None)
         if again is not None:
             self._again[gpu.uuid] = again
         return {group_id: speed for group_id, speed in speeds.items() if speed != FREE}
+
+    def _weigh(
+        self, gpu: GpuView, holders: list[GroupView], by_time: bool
+    ) -> tuple[dict[str, Speed], list[float]]:
+        """Return the paces of several holders, and times at which they may change; ``by_time``: GPU time matters."""
+        interactive: list[GroupView] = []
+        background: list[GroupView] = []
+        for group in holders:
+            (interactive if group.activity_class == "interactive" else background).append(group)
+        # Among the groups of one user without shares, nothing depends on exact times, so they are spared the events.
+        speeds: dict[str, Speed] = {}
+        if by_time:
+            speeds = dict.fromkeys((g.id for g in holders), self._metered)
+        ends: list[float] = []
+        paused: set[str] = set()
+        if self.view.times.active:
+            paused = self._paused_for_shares(gpu, holders)
+            if any(g.busy for g in holders):
+                ends.append(self.view.now + self.look)
+            # No group pauses for one that must pause itself, and requests come before classes.
+            needy = self._needy[gpu.uuid]
+            interactive = [g for g in interactive if not self._must_pause(g, gpu, paused)]
+            background = [g for g in background if g.id not in needy]
+        if background:
+            slower, changes = self._slow_background(interactive, background, by_time)
+            speeds.update(slower)
+            ends += changes
+        speeds.update(dict.fromkeys(paused, self._share_pause))
+        return speeds, ends
+
+    def _slow_background(
+        self, interactive: list[GroupView], background: list[GroupView], by_time: bool
+    ) -> tuple[dict[str, Speed], list[float]]:
+        """Return the paces of background groups beside interactive ones, and times at which they may change."""
+        times = self.view.times
+        paused, bounded = self._paused[by_time], self._bounded[by_time]
+        # Of many groups, hardly any has an open cell.
+        due = {
+            g.id: until
+            for g in interactive
+            if g.cells and (until := self._due_until(g)) is not None
+        }
+        # A group that is held to its limit would leave the GPU idle while it waits, so the others are only bounded.
+        strained = [g for g in interactive if g.busy and times.limit(g) < 1]
+        busy = [g for g in interactive if (g.busy or g.id in due) and g not in strained]
+        if busy and not times.several_users:
+            return dict.fromkeys((g.id for g in background), paused), list(due.values())
+        present, thinking, soonest = self._nearby(interactive, due)
+        present = strained + present
+        speeds: dict[str, Speed] = {}
+        for group in background:
+            if any(self._may_favour(g, group) for g in busy):
+                speeds[group.id] = paused
+            elif any(self._may_favour(g, group) for g in present):
+                speeds[group.id] = bounded
+            elif any(self._may_favour(g, group) for g in thinking):
+                speeds[group.id] = self._loosely[by_time]
+        return speeds, [*due.values(), soonest]
 
     def pace_again(self, gpu: GpuView) -> float | None:
         """Return when a group stops being present, or the shares must be checked again."""
@@ -265,9 +281,9 @@ class Burst(FirstComeFirstServed):
             soonest = min(soonest, end)
         return present, thinking, soonest
 
-    def _is_held(self, group: GroupView, gpu: GpuView, held: set[str]) -> bool:
+    def _must_pause(self, group: GroupView, gpu: GpuView, paused: set[str]) -> bool:
         """Whether shares keep a group from submitting."""
-        if group.id in held:
+        if group.id in paused:
             return True
         return self.view.times.throttled_until(group, gpu.uuid, self.view.now) is not None
 
