@@ -18,7 +18,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from .protocol.text import log_to_stderr
 from .server import systemd
 
 if TYPE_CHECKING:
+    from .core.core import Core
     from .node.config import NodeScheduler
     from .server.server import Server
     from .server.throttle import Limits
@@ -302,14 +303,10 @@ def _complain(text: str, status: int) -> int:
 async def _serve(plan: Plan, driver: Any) -> int:
     # Imported late: most starts by a host end at the lock.
     from .core.rules import Rules
-    from .gpu.devices import Devices
-    from .node.principals import Identity
     from .observability.recording import RecordedCore, RecordingError
     from .observability.writer import Writer
     from .policies import REGISTRY
-    from .server.options import Options
     from .server.requests import recording_ended
-    from .server.server import Server
 
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -318,57 +315,25 @@ async def _serve(plan: Plan, driver: Any) -> int:
         if not ended.done():
             ended.set_result(status)
 
-    def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        fault = context.get("exception")
-        if isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE):
-            shortage.report(loop.time())
-            return
-        if fault is None or isinstance(fault, OSError):
-            # Trouble with one connection.
-            log.error("%s: %s", context.get("message"), fault)
-            return
-        # The core's state may be half changed. The next scheduler learns all from the clients.
-        log.critical("%s", context.get("message"), exc_info=fault)
-        end(BROKEN)
-
-    # Each client has a connection and a pool, also one that a Jupyter server with a low limit starts us for.
-    shortage = Shortage(_raise_limit())
-    loop.set_exception_handler(broken)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, 0)
+    _end_on_failure(loop, end)
     if plan.parent_pipe:
         loop.add_reader(0, _watch_parent, loop, end)
-    simulated = driver is not None and driver.simulated
     try:
         core = RecordedCore(REGISTRY, Rules(**plan.core))
     except ValueError as error:
         return _complain(str(error), 2)
-    node = plan.node
-    server = Server(
-        core,
-        Devices(driver.nvml if driver is not None else None),
-        Options(
-            path=plan.path,
-            simulated=simulated,
-            host_memory=plan.host_memory,
-            identity=node.identity() if node is not None else Identity(),
-            access=node.access() if node is not None else None,
-            listener=plan.listener,
-            limits=_limits(node),
-            driver=driver,
-            prepared_only=node is not None and node.prepare_host_memory,
-        ),
-    )
+    server = _make_server(core, plan, driver)
     if plan.record is not None:
-        tell = functools.partial(recording_ended, server)
+        on_end = functools.partial(recording_ended, server)
         try:
-            Writer(core, plan.record, again=True, on_end=tell)
+            Writer(core, plan.record, again=True, on_end=on_end)
         except RecordingError as error:
             return _complain(str(error), 2)
-    if node is not None and plan.config is not None:
-        for event in node.entitlements().values():
+    if plan.node is not None and plan.config is not None:
+        for event in plan.node.entitlements().values():
             server.entitle(event)
-        loop.add_signal_handler(signal.SIGHUP, Reloading(plan.config, node, server).again)
+        reloading = Reloading(plan.config, plan.node, server)
+        loop.add_signal_handler(signal.SIGHUP, reloading.again)
     await server.start()
     # What exists now lives for ever: the collector need not look at it again, nor often at all.
     gc.collect()
@@ -385,6 +350,53 @@ async def _serve(plan: Plan, driver: Any) -> int:
         await server.stop()
         if core.sink is not None:
             await core.sink.close()
+
+
+def _end_on_failure(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> None:
+    """End at a signal, and at an error that may have left the core's state half changed."""
+    # Each client has a connection and a pool, also one that a Jupyter server with a low limit starts us for.
+    shortage = Shortage(_raise_limit())
+
+    def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        fault = context.get("exception")
+        if isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE):
+            shortage.report(loop.time())
+            return
+        if fault is None or isinstance(fault, OSError):
+            # Trouble with one connection.
+            log.error("%s: %s", context.get("message"), fault)
+            return
+        # The next scheduler gets the whole state from the clients.
+        log.critical("%s", context.get("message"), exc_info=fault)
+        end(BROKEN)
+
+    loop.set_exception_handler(broken)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, 0)
+
+
+def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
+    from .gpu.devices import Devices
+    from .node.principals import Identity
+    from .server.options import Options
+    from .server.server import Server
+
+    node = plan.node
+    return Server(
+        core,
+        Devices(driver.nvml if driver is not None else None),
+        Options(
+            path=plan.path,
+            simulated=driver is not None and driver.simulated,
+            host_memory=plan.host_memory,
+            identity=node.identity() if node is not None else Identity(),
+            access=node.access() if node is not None else None,
+            listener=plan.listener,
+            limits=_limits(node),
+            driver=driver,
+            prepared_only=node is not None and node.prepare_host_memory,
+        ),
+    )
 
 
 def _limits(node: NodeScheduler | None) -> Limits:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 
-from .model import Gpu, Model, Share
+from .model import Gpu, Model, Share, Wait
 from .plan import Plan
 from .policy_guard import Guard
 from .residency import Residency
@@ -15,7 +15,7 @@ from .turn import Turn
 from .victims import Spot
 
 #: Kinds of victims, in the order in which they lose memory.
-_IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
+_IDLE, _IDLE_LEASE, _WAITING, _RUNNING, _KEPT = range(5)
 
 
 #: When its memory is available, its size, and the share.
@@ -85,36 +85,12 @@ class VictimChooser:
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
         """Choose the victims on one GPU; return what is missing even if all of them lose their memory."""
-        wait, now, soon = plan.wait, self.turn.now, self.turn.now + self.model.rules.debounce
-        running: list[Share] = []
-        # By when it is available, then by kind.
-        kinds: dict[tuple[float, int], list[_Victim]] = {}
-        for share in candidates:
-            other = share.group
-            if other.lease is None:
-                size = share.movable
-                when = self.residency.evictable_at(share, wait)
-                queues = other.wait is not None and not other.wait.passed_over
-                kind = _WAITING if queues else _IDLE
-                if waiters and kind == _WAITING:
-                    found = (h.stuck_until for h in share.holdings.values() if not h.lost)
-                    when = max(found, default=0.0)
-            elif other.runs:
-                running.append(share)
-                continue
-            else:
-                size = share.resident + share.arriving + share.missing
-                kind, when = _HELD, self.residency.movable_at(other, wait)
-            if self.residency.is_kept(other, wait):
-                kind, when = _KEPT, max(when, wait.since + self.model.rules.keep_patience)
-            if size > 0:
-                # The debounce is too short to choose another victim.
-                order = 0.0 if when <= soon else when
-                kinds.setdefault((order, kind), []).append((when, size, share))
+        wait, now = plan.wait, self.turn.now
+        kinds, running = self._by_availability(candidates, wait, waiters)
         # Running groups come last; mostly the others suffice.
         for kind, resting in (
             (_IDLE, gpu.victims.idle),
-            (_HELD, gpu.victims.held),
+            (_IDLE_LEASE, gpu.victims.held),
             (_WAITING, []),
         ):
             victims = self._ranked(plan, kinds.pop((0.0, kind), []), resting)
@@ -133,6 +109,37 @@ class VictimChooser:
             if lack <= 0:
                 break
         return lack
+
+    def _by_availability(
+        self, candidates: list[Share], wait: Wait, waiters: bool
+    ) -> tuple[dict[tuple[float, int], list[_Victim]], list[Share]]:
+        """Return the candidates that do not run by when they are available, then by kind; and those that run."""
+        soon = self.turn.now + self.model.rules.debounce
+        running: list[Share] = []
+        kinds: dict[tuple[float, int], list[_Victim]] = {}
+        for share in candidates:
+            other = share.group
+            if other.lease is None:
+                size = share.movable
+                when = self.residency.evictable_at(share, wait)
+                queues = other.wait is not None and not other.wait.passed_over
+                kind = _WAITING if queues else _IDLE
+                if waiters and kind == _WAITING:
+                    found = (h.stuck_until for h in share.holdings.values() if not h.lost)
+                    when = max(found, default=0.0)
+            elif other.runs:
+                running.append(share)
+                continue
+            else:
+                size = share.resident + share.arriving + share.missing
+                kind, when = _IDLE_LEASE, self.residency.movable_at(other, wait)
+            if self.residency.is_kept(other, wait):
+                kind, when = _KEPT, max(when, wait.since + self.model.rules.keep_patience)
+            if size > 0:
+                # The debounce is too short to choose another victim.
+                order = 0.0 if when <= soon else when
+                kinds.setdefault((order, kind), []).append((when, size, share))
+        return kinds, running
 
     def _take(
         self, plan: Plan, gpu: Gpu, lack: int, order: float, kind: int, victims: Iterable[_Victim]

@@ -155,18 +155,9 @@ class Planner:
         With ``waiters``, waiting groups are not protected.
         """
         plan = Plan(wait)
-        now = self.turn.now
         group = wait.group
         if self.residency.one_at_a_time and wait.grow is None:
-            for other in self._others_leased(group):
-                plan.serialised.append(other)
-                end = self.residency.quantum_end(other, wait)
-                if other.yielding:
-                    plan.draining.append(other)
-                elif not (other.busy or other.exclusive) or end <= now:
-                    plan.revoke.append(other)
-                else:
-                    plan.later.append((end, other))
+            self._serialise(plan)
         if wait.grow is None and self.floats(group):
             return plan
         for gpu in wait.gpus.values():
@@ -176,34 +167,52 @@ class Planner:
             if lack <= 0:
                 continue
             plan.lacks.append((gpu, lack))
-            candidates: list[Share] = []
-            for share in self.chooser.volatile(gpu):
-                other = share.group
-                if other is group and (
-                    wait.grow is None or (group.lease is not None and share.ceiling is None)
-                ):
-                    continue
-                if other.lease is None:
-                    leaving = share.leaving
-                    if leaving:
-                        lack -= leaving
-                        plan.leaving.append(other)
-                    if share.movable:
-                        candidates.append(share)
-                elif other.overdue:
-                    continue
-                elif other.yielding or other in plan.revoke:
-                    lack -= share.resident + share.arriving + share.missing
-                    if other.yielding and other not in plan.draining:
-                        plan.draining.append(other)
-                else:
-                    candidates.append(share)
-            for other in plan.revoke:
-                chosen = other.shares.get(gpu.uuid)
-                if chosen is not None and chosen.number in gpu.victims.spots:
-                    lack -= chosen.resident + chosen.arriving
+            lack, candidates = self._deduct_leaving(plan, gpu, lack)
             if lack > 0:
                 lack = self.chooser.choose(plan, gpu, lack, candidates, waiters)
             if lack > 0:
                 plan.short.append((gpu, lack))
         return plan
+
+    def _serialise(self, plan: Plan) -> None:
+        """Add to a plan all holders that must release their leases first, because groups run one at a time."""
+        for other in self._others_leased(plan.wait.group):
+            plan.serialised.append(other)
+            end = self.residency.quantum_end(other, plan.wait)
+            if other.yielding:
+                plan.draining.append(other)
+            elif not (other.busy or other.exclusive) or end <= self.turn.now:
+                plan.revoke.append(other)
+            else:
+                plan.later.append((end, other))
+
+    def _deduct_leaving(self, plan: Plan, gpu: Gpu, lack: int) -> tuple[int, list[Share]]:
+        """Deduct what is leaving a GPU already from what is missing there; return the rest, and possible victims."""
+        wait, group = plan.wait, plan.wait.group
+        candidates: list[Share] = []
+        for share in self.chooser.volatile(gpu):
+            other = share.group
+            if other is group and (
+                wait.grow is None or (group.lease is not None and share.ceiling is None)
+            ):
+                continue
+            if other.lease is None:
+                leaving = share.leaving
+                if leaving:
+                    lack -= leaving
+                    plan.leaving.append(other)
+                if share.movable:
+                    candidates.append(share)
+            elif other.overdue:
+                continue
+            elif other.yielding or other in plan.revoke:
+                lack -= share.resident + share.arriving + share.missing
+                if other.yielding and other not in plan.draining:
+                    plan.draining.append(other)
+            else:
+                candidates.append(share)
+        for other in plan.revoke:
+            chosen = other.shares.get(gpu.uuid)
+            if chosen is not None and chosen.number in gpu.victims.spots:
+                lack -= chosen.resident + chosen.arriving
+        return lack, candidates

@@ -331,12 +331,7 @@ class Server:
         for decision in decisions:
             match decision:
                 case ev.Log():
-                    if decision.kind == "wake" and "gpu" in decision.fields:
-                        pair = decision.fields["gpu_before"], decision.fields["gpu"]
-                        self.placement.moved(decision.group, *pair)
-                    if decision.kind == "adjust":
-                        self._succession.note_clients()
-                    self._fresh.append((now, decision))
+                    self._note_log(decision, now)
                     changed[decision.group] = None
                 case ev.PreparePool():
                     self.pools.prepare(decision.bytes)
@@ -363,11 +358,7 @@ class Server:
                             granted.append(decision.client)
                         elif isinstance(decision, ev.Revoke):
                             revoked = True
-        for client in granted:
-            if client in frames:
-                self._send(client, frames.pop(client))
-        for client, data in frames.items():
-            self._send(client, data)
+        self._send_all(frames, first=granted)
         for client in granted:
             # A client that joins its group's lease is not worth an event.
             if (known := self.core.clients.get(client)) is not None:
@@ -380,10 +371,26 @@ class Server:
         self._publish_soon()
         return at_once
 
+    def _note_log(self, line: ev.Log, now: float) -> None:
+        """Keep a line of the history for the status, and pass it to the parts of the server that depend on it."""
+        if line.kind == "wake" and "gpu" in line.fields:
+            self.placement.moved(line.group, line.fields["gpu_before"], line.fields["gpu"])
+        if line.kind == "adjust":
+            self._succession.note_clients()
+        self._fresh.append((now, line))
+
     def _process(self, client: int) -> int:
         """Return the process to be checkpointed or restored; 0 if it is unknown or has ended."""
         connection = self._clients.get(client)
         return 0 if connection is None or not connection.is_there else connection.process
+
+    def _send_all(self, frames: dict[int, bytes], first: list[int]) -> None:
+        """Send each client its frames; those in ``first`` come first, because they can start to work."""
+        for client in first:
+            if client in frames:
+                self._send(client, frames.pop(client))
+        for client, data in frames.items():
+            self._send(client, data)
 
     def _send(self, client: int, data: bytes) -> None:
         connection = self._clients.get(client)
