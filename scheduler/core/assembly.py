@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from .activity import Activity, Classes
 from .alarms import Alarms
-from .announcements import Announcements
 from .answers import Answers
 from .attachment import Attachment, Departure, GroupRegistry
 from .burst_events import BurstEvents
@@ -162,9 +161,6 @@ class Assembly:
         self.notices = NoticeBoard(self.model, self.turn)
         self.rooms = Rooms(self.model, self.turn, self.ledger, self.readings)
         self.answers = Answers(self.model, self.turn, self.timers, self.costs)
-        self.announcements = Announcements(
-            self.turn, self.timers, self.policy, self.host_reserve, self.pacer, self.contention, self.notices
-        )
 
     def _make_leases(self) -> None:
         """Make the parts that grant and revoke leases, and that promise and evict memory."""

@@ -184,7 +184,9 @@ class Core:
         self.times, self.costs = parts.times, parts.costs
         self.policy, self.view, self.residency = parts.policy, parts.view, parts.residency
         self.sources, self.commands = parts.sources, parts.user_commands
-        self.cycle, self.announcements = parts.cycle, parts.announcements
+        self.cycle = parts.cycle
+        self._host_reserve, self._pacer = parts.host_reserve, parts.pacer
+        self._contention, self._notices = parts.contention, parts.notices
         self.client_handlers, self.other_handlers = parts.client_handlers(), parts.other_handlers()
 
     # --- The interface ----------------------------------------------------------------------------
@@ -199,24 +201,21 @@ class Core:
         ValueError
             A setting is not valid. The text is one sentence for the user.
         """
-        turn = self.turn
-        turn.begin(now)
-        self.view.now = now
+        self._begin(now)
         # 1. Apply the event to the model.
         self._apply(event)
         # 2. Rank, plan, evict or grant.
         self.cycle.run()
-        # 3. Notify clients: pace, contention, timers.
-        self.announcements.run()
-        return turn.decisions
+        # 3. Notify clients of what has changed for them.
+        self._notify()
+        return self.turn.decisions
 
-    def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
+    def handle_all(self, events: Sequence[Event], now: float) -> list[Decision]:
         """Apply events of the same moment, and decide once, because deciding takes most of the time."""
         *first, last = events
         if not first:
             return self.handle(last, now)
-        self.turn.begin(now)
-        self.view.now = now
+        self._begin(now)
         for event in first:
             self._apply(event)
         return self.turn.decisions + self.handle(last, now)
@@ -282,6 +281,15 @@ class Core:
         """Return the preferences for the group with this id, even if it has no client at present."""
         return self.commands.preferences_of(group)
 
+    # --- The steps --------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        """Set the time of the event, and begin a new list of decisions."""
+        turn = self.turn
+        turn.now = self.view.now = now
+        turn.first = min(turn.first, now)
+        turn.decisions = []
+
     def _apply(self, event: Event) -> None:
         """Pass an event to its handler, with the client that sent it."""
         of_client = self.client_handlers.get(type(event))
@@ -293,3 +301,31 @@ class Core:
         if client is None:
             raise ProtocolViolation(number, "is not attached")
         of_client(client, event)
+
+    def _notify(self) -> None:
+        """Notify clients of what has changed for them."""
+        turn = self.turn
+        # 1. Their paces.
+        if turn.paces_stale or turn.pace_unsent:
+            self._pacer.pace()
+        # 2. The failure of a policy.
+        if self.policy.failure is not None:
+            self._notices.report_policy_failure(*self.policy.failure, instead=self.policy.name)
+            self.policy.failure = None
+        # 3. The host memory to prepare.
+        if turn.reserve_stale or self._host_reserve.asked:
+            prepare, again = self._host_reserve.decide(turn.now, turn.reserve_stale)
+            turn.decisions += prepare
+            self.timers.set(("pool", ""), again)
+            turn.reserve_stale.clear()
+        # 4. Contention: whether other groups wait for their GPUs or run there.
+        self._contention.notify_holders()
+        # 5. Record since when groups are in the state that the status shows.
+        for group in turn.touched.values():
+            state = group.state
+            if state != group.shown:
+                group.shown, group.since = state, turn.now
+        turn.touched.clear()
+        # 6. Deal with the marks that are left at once: a grant may have changed the class of a group, and so the order.
+        if turn.dirty:
+            self.timers.set(("again", ""), turn.now)

@@ -84,15 +84,20 @@ class Cycle:
 
     def _sort(self) -> None:
         """Sort the queue if the policy's ranks may have changed."""
-        sorted_by = self.queue.sorted_by
-        if not self.model.queue and self.policy.failures == sorted_by[0]:
+        failures, sorted_by = self.policy.failures, self.queue.sorted_by
+        if failures != sorted_by[0]:
+            # It is another policy.
+            self.turn.paces_stale.update(self.model.gpus)
+        elif not self.model.queue:
             return  # there is nothing to sort
-        version = self.policy.version
-        if version != sorted_by:
-            if version[0] != sorted_by[0]:
-                # It is another policy.
-                self.turn.paces_stale.update(self.model.gpus)
+        if (failures, self._time_version()) != sorted_by:
             self.queue.sort()
+            # Afterwards, because sorting looks up groups, and GPU time counts the new ones.
+            self.queue.sorted_by = failures, self._time_version()
+
+    def _time_version(self) -> int:
+        """Return a number that changes when GPU time may have changed the order of the queue."""
+        return self.times.version_at(self.turn.now) if self.policy.orders_by_gpu_time else 0
 
     def _keep_quotas(self) -> None:
         if self.turn.quotas_stale:

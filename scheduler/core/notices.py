@@ -18,9 +18,14 @@ class NoticeBoard:
     model: Model
     turn: Turn
 
+    def report_policy_failure(self, name: str, error: str, instead: str) -> None:
+        """Add the notice that a policy failed, and which one replaces it."""
+        params = {"policy": name, "error": error, "instead": instead}
+        self.on_notice(Notice("", "policy_failed", params))
+
     def withdraw(self, matches: Callable[[Notice], bool]) -> None:
         """Remove the notices that match."""
-        kept = [told for told in self.model.notices if not matches(told[1])]
+        kept = [entry for entry in self.model.notices if not matches(entry[1])]
         self.model.notices.clear()
         self.model.notices.extend(kept)
 

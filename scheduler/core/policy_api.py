@@ -40,6 +40,8 @@ class Speed:
 
 #: No bound and no meter.
 FREE = Speed()
+#: The bounds of groups by id, and when they may change without an event; None: they do not.
+Paces = tuple[dict[str, Speed], float | None]
 
 
 # --- What a policy reads --------------------------------------------------------------------------
@@ -252,10 +254,6 @@ class TimesView(Protocol):
         """Whether the groups are of more than one user."""
         ...
 
-    def version_at(self, now: float) -> int:
-        """Return a number that changes when the order by GPU time may have changed."""
-        ...
-
     def of(self, group: GroupView) -> Sequence[ClaimView]:
         """Return what applies to a group: the claims of its team if it has one, its user, and itself, in this order."""
         ...
@@ -369,8 +367,8 @@ class Policy(Protocol):
         ...
 
     @property
-    def version(self) -> int:
-        """A number that changes whenever the ranks of present waits may have changed. The core then sorts again."""
+    def orders_by_gpu_time(self) -> bool:
+        """Whether ranks depend on GPU time. If so, the core sorts the queue again whenever GPU time may change it."""
         ...
 
     def queue_parts(self, wait: WaitView) -> Parts:
@@ -391,15 +389,12 @@ class Policy(Protocol):
         """Return the seconds for which a running holder keeps its lease while others wait; None: the core's choice."""
         ...
 
-    def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Return how fast the groups that hold a lease on a GPU may submit. The others are not bounded.
+    def paces(self, gpu: GpuView) -> Paces:
+        """Return how fast the groups that hold a lease on a GPU may submit, and when that may change by itself.
 
-        Called whenever a lease, a burst, a class, a cell, a focus or a meter of that GPU's groups has changed.
+        Groups that are not listed are not bounded. Called whenever a lease, a burst, a class, a cell, a focus or a
+        meter of that GPU's groups has changed.
         """
-        ...
-
-    def pace_again(self, gpu: GpuView) -> float | None:
-        """Return when the paces may change by themselves."""
         ...
 
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import TypeVar, cast
 
 from .model import Gpu, Group, Wait
-from .policy_api import LastingPolicy, Parts, Policy, PolicyRegistry, Rank, Speed, View
+from .policy_api import LastingPolicy, Paces, Parts, Policy, PolicyRegistry, Rank, View
 
 _T = TypeVar("_T")
 
@@ -53,18 +53,9 @@ class Guard:
 
     def _install(self, policy: Policy) -> None:
         self.policy, self.name = policy, policy.name
-        #: Whether leases are granted one at a time.
-        self.serialises = policy.serialises
+        #: Whether leases are granted one at a time; and whether ranks depend on GPU time.
+        self.serialises, self.orders_by_gpu_time = policy.serialises, policy.orders_by_gpu_time
         self._lasts = _lasts(type(policy))
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """A value that changes whenever ranks may have changed."""
-        try:
-            return self.failures, self.policy.version
-        except Exception as error:
-            self._replace("version", error)
-            return self.version
 
     def rank(self, wait: Wait) -> tuple[Parts, Rank]:
         """Return the rank of a wait, by parts and in total."""
@@ -106,15 +97,13 @@ class Guard:
 
         return self._ask("quantum", ask)
 
-    def paces(self, gpu: Gpu) -> tuple[dict[str, Speed], float | None]:
+    def paces(self, gpu: Gpu) -> Paces:
         """Return how fast the holders on a GPU may submit, and when that may change by itself."""
-        asked = "paces"
         try:
-            paces = dict(self.policy.paces(gpu))
-            asked = "pace_again"
-            return paces, self.policy.pace_again(gpu)
+            paces, again = self.policy.paces(gpu)
+            return dict(paces), again
         except Exception as error:
-            self._replace(asked, error)
+            self._replace("paces", error)
             return self.paces(gpu)
 
     def _ask(self, what: str, ask: Callable[[Policy], _T]) -> _T:

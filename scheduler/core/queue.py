@@ -25,13 +25,10 @@ class WaitQueue:
     #: Seconds after its wake for which a group may take over the place in the queue that its wake had.
     place_kept: ClassVar[float] = 2.0
 
-    #: Waits that were not logged yet; and the version of the policy by which the queue was sorted.
+    #: Waits that were not logged yet.
     new: list[Wait] = field(default_factory=list, init=False)
+    #: The policy by which the queue was sorted, as its number of predecessors that failed; and the version of GPU time.
     sorted_by: tuple[int, int] = field(default=(0, 0), init=False)
-
-    def __post_init__(self) -> None:
-        """Start with the policy's present version."""
-        self.sorted_by = self.policy.version
 
     def _rank(self, wait: Wait) -> None:
         own = wait.group.wait
@@ -91,7 +88,6 @@ class WaitQueue:
             if gpu.queue:
                 gpu.queue.sort(key=place)
                 self.turn.dirty[gpu.uuid] = gpu
-        self.sorted_by = self.policy.version
 
     def enqueue(
         self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False

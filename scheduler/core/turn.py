@@ -58,12 +58,6 @@ class Turn:
         #: When to decide again on the current GPU.
         self.again: float | None = None
 
-    def begin(self, now: float) -> None:
-        """Begin to handle an event."""
-        self.now = now
-        self.first = min(self.first, now)
-        self.decisions = []
-
     def look_at(self, when: float) -> None:
         """Decide again on the current GPU at this time at the latest."""
         if self.again is None or when < self.again:

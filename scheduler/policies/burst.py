@@ -14,6 +14,7 @@ from ..core.policy_api import (
     SHARE_STALL,
     GpuView,
     GroupView,
+    Paces,
     Parts,
     Rank,
     Speed,
@@ -28,6 +29,7 @@ class Burst(FirstComeFirstServed):
 
     name = "burst"
     serialises = False
+    orders_by_gpu_time = True
     #: Seconds by which a background wait ranks later, by which a wait ranks later at most for its expected cost to
     #: others, and by which a wait in focus ranks earlier.
     background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
@@ -57,13 +59,6 @@ class Burst(FirstComeFirstServed):
         #: By GPU: groups that run below their request, and groups that pause because they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
         self._ahead: dict[str, set[str]] = {}
-        #: By GPU: when the paces may change by themselves.
-        self._again: dict[str, float] = {}
-
-    @property
-    def version(self) -> int:
-        """Ranks follow from GPU time."""
-        return self.view.times.version_at(self.view.now)
 
     # --- Order ------------------------------------------------------------------------------------
 
@@ -166,26 +161,23 @@ class Burst(FirstComeFirstServed):
 
     # --- Paces ------------------------------------------------------------------------------------
 
-    def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Return how fast the holders on a GPU may submit."""
+    def paces(self, gpu: GpuView) -> Paces:
+        """Return how fast the holders on a GPU may submit, and when that may change by itself."""
         # The core calls this at each burst, and mostly there is nothing to weigh, so that case must be fast.
         times, holders = self.view.times, gpu.holders
-        self._again.pop(gpu.uuid, None)
         if len(holders) < 2:
             self._needy.pop(gpu.uuid, None)
             self._ahead.pop(gpu.uuid, None)
-            return {}
+            return {}, None
         by_time = times.active or (
             times.several_users and len({g.user for g in holders.values()}) > 1
         )
         if not by_time and gpu.background in (0, len(holders)):
-            return {}
+            return {}, None
         speeds, ends = self._weigh(gpu, list(holders.values()), by_time)
         now = self.view.now
         again = min((end for end in ends if now < end < math.inf), default=None)
-        if again is not None:
-            self._again[gpu.uuid] = again
-        return {group_id: speed for group_id, speed in speeds.items() if speed != FREE}
+        return {group_id: speed for group_id, speed in speeds.items() if speed != FREE}, again
 
     def _weigh(
         self, gpu: GpuView, holders: list[GroupView], by_time: bool
@@ -244,10 +236,6 @@ class Burst(FirstComeFirstServed):
             elif any(self._may_favour(g, group) for g in thinking):
                 speeds[group.id] = self._loosely[by_time]
         return speeds, [*due.values(), soonest]
-
-    def pace_again(self, gpu: GpuView) -> float | None:
-        """Return when a group stops being present, or the shares must be checked again."""
-        return self._again.get(gpu.uuid)
 
     def _due_until(self, group: GroupView) -> float | None:
         """Return until when the work of a cell that has just begun is expected, so that others pause in advance."""

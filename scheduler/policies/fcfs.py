@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ..core.policy_api import GpuView, GroupView, Parts, Rank, Speed, View, WaitView
+from ..core.policy_api import GpuView, GroupView, Paces, Parts, Rank, View, WaitView
 
 
 class FirstComeFirstServed:
@@ -16,16 +16,12 @@ class FirstComeFirstServed:
 
     name = "fcfs"
     serialises = True
+    orders_by_gpu_time = False
     #: Seconds; the default of nvshare.
     fixed_quantum: float = 30.0
 
     def __init__(self, view: View) -> None:
         self.view = view
-
-    @property
-    def version(self) -> int:
-        """Its ranks never change."""
-        return 0
 
     def queue_parts(self, wait: WaitView) -> Parts:
         """Order by age; unevictable memory first, because its client waits inside an allocation."""
@@ -56,10 +52,6 @@ class FirstComeFirstServed:
         """Return the same quantum for all groups."""
         return self.fixed_quantum
 
-    def paces(self, gpu: GpuView) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> Paces:
         """Set no bounds, because groups run one at a time."""
-        return {}
-
-    def pace_again(self, gpu: GpuView) -> float | None:
-        """Return None, because nothing changes by itself."""
-        return None
+        return {}, None

@@ -12,7 +12,7 @@ synchronisation after each quota.
 
 from __future__ import annotations
 
-from ..core.policy_api import PATIENCE, GpuView, GroupView, Parts, Speed, View, WaitView
+from ..core.policy_api import PATIENCE, GpuView, GroupView, Paces, Parts, View, WaitView
 from .fcfs import FirstComeFirstServed
 
 
@@ -20,6 +20,7 @@ class Gemini(FirstComeFirstServed):
     """Token lease by burst estimate."""
 
     name = "gemini"
+    orders_by_gpu_time = True
     #: Seconds: the first quota, and the smallest one.
     first_quota, least_quota = 0.250, 0.100
 
@@ -27,11 +28,6 @@ class Gemini(FirstComeFirstServed):
         super().__init__(view)
         #: By group: the lease that the quota is for, and the quota in seconds.
         self._quotas: dict[str, tuple[int | None, float]] = {}
-
-    @property
-    def version(self) -> int:
-        """Ranks follow from GPU time."""
-        return self.view.times.version_at(self.view.now)
 
     def queue_parts(self, wait: WaitView) -> Parts:
         """Order by the missing part of the request, then by use; age decides between equals."""
@@ -51,7 +47,7 @@ class Gemini(FirstComeFirstServed):
         """Return the quota of the lease."""
         return self._quota(group)[1]
 
-    def paces(self, gpu: GpuView) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> Paces:
         """Set no bounds; adapt the quotas, once for each lease.
 
         Users may also ask for quanta at any time, which must not change them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ..core.policy_api import GpuView, GroupView, Parts, Speed, WaitView
+from ..core.policy_api import GpuView, GroupView, Paces, Parts, Speed, WaitView
 from .fcfs import FirstComeFirstServed
 
 
@@ -44,11 +44,11 @@ class HighestPriority(FirstComeFirstServed):
             return self.make_way
         return None
 
-    def paces(self, gpu: GpuView) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> Paces:
         """Pause all but the highest priority that has work."""
         holders = gpu.holders.values()
         top = max((self._levels(g) for g in holders if g.busy), default=None)
         if top is None:
-            return {}
+            return {}, None
         paused = Speed(inflight=0.0, stall=self.stall)
-        return {g.id: paused for g in holders if self._levels(g) < top}
+        return {g.id: paused for g in holders if self._levels(g) < top}, None

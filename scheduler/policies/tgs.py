@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ..core.policy_api import GpuView, GroupView, Parts, Speed, View, WaitView
+from ..core.policy_api import GpuView, GroupView, Paces, Parts, Speed, View, WaitView
 from .fcfs import FirstComeFirstServed
 
 #: Seconds between samples, and the number of samples to compare.
@@ -95,11 +95,11 @@ class Tgs(FirstComeFirstServed):
         """Leave it to the core, because the jobs of TGS run side by side."""
         return None
 
-    def paces(self, gpu: GpuView) -> dict[str, Speed]:
-        """Hold the opportunistic jobs to their share while production runs."""
+    def paces(self, gpu: GpuView) -> Paces:
+        """Hold the opportunistic jobs to their share while production runs, until the next sample."""
         production, others = self._holders(gpu)
         if not production or not others:
-            return {}
+            return {}, None
         rate = self._rates.setdefault(gpu.uuid, _Rate(sampled_at=self.view.now))
         if self.view.now >= rate.sampled_at + PERIOD:
             rate.sampled_at = self.view.now
@@ -107,14 +107,7 @@ class Tgs(FirstComeFirstServed):
         held = Speed(share=rate.share / len(others), meter=True)
         speeds = {g.id: Speed(meter=True) for g in production}
         speeds.update((g.id, held) for g in others)
-        return speeds
-
-    def pace_again(self, gpu: GpuView) -> float | None:
-        """Return the time of the next sample."""
-        rate = self._rates.get(gpu.uuid)
-        if rate is None or not all(self._holders(gpu)):
-            return None
-        return max(rate.sampled_at + PERIOD, self.view.now)
+        return speeds, rate.sampled_at + PERIOD
 
     def _holders(self, gpu: GpuView) -> tuple[list[GroupView], list[GroupView]]:
         production: list[GroupView] = []

@@ -94,10 +94,10 @@ class Node(Machine):
             said.append(events)
             return
         self._feeding = True
-        hear, now, decisions, count = self.core.hear, self.now, self._decisions, 0
+        handle_all, now, decisions, count = self.core.handle_all, self.now, self._decisions, 0
         while True:
             count += len(events)
-            for decision in hear(events, now):
+            for decision in handle_all(events, now):
                 act = decisions.get(type(decision))
                 if act is not None:
                     act(decision)

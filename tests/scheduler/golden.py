@@ -334,7 +334,7 @@ def replay(part: Part, fields: Fields) -> str:
             return f"{where}: nothing came before, as recorded; the core now wants a Tick at {wanted!r}"
         outcome: list[Any] | str
         try:
-            decisions = core.handle(told[0], now) if len(told) == 1 else core.hear(told, now)
+            decisions = core.handle(told[0], now) if len(told) == 1 else core.handle_all(told, now)
         except Exception as error:
             outcome = type(error).__name__
         else:

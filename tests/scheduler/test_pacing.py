@@ -232,9 +232,7 @@ class Broken(FirstComeFirstServed):
         return super().__getattribute__(name)
 
 
-@pytest.mark.parametrize(
-    "method", ["queue_parts", "victim_rank", "quantum", "paces", "pace_again", "version"]
-)
+@pytest.mark.parametrize("method", ["queue_parts", "victim_rank", "quantum", "paces"])
 def test_a_policy_that_raises_is_replaced_and_the_event_is_handled(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
