@@ -13,97 +13,101 @@ from .messages import Class
 from .model import Client, Group
 from .queue import WaitQueue
 from .timers import Timers
-from .turn import Turn, stir
+from .turn import Turn, mark_victims
 from .usage import GpuTime
 
 
 @dataclass(slots=True)
-class _Spell:
+class _WorkPeriod:
     """GPU time since the cell began or, without a cell, since the last pause."""
 
     had: float = 0.0
     last: float = 0.0
     #: Whether the previous cell used the GPU, so that this one is expected to.
     due: bool = True
-    #: Whether the previous spell without a cell was long, so that this one is expected to be.
+    #: Whether the previous period without a cell was long, so that this one is expected to be.
     long: bool = False
 
 
-class Classes:
+class ActivityClassifier:
     """Computes the class of each group.
 
     Parameters
     ----------
     interactive_burst
-        GPU time after which a cell, or a spell without a cell, counts as background.
+        GPU time after which a cell, or a period without a cell, counts as background.
     interactive_pause
-        Without cells, work after a pause of this length is a new spell.
+        Without cells, work after a pause of this length is a new period.
     """
 
     def __init__(self, interactive_burst: float = 2.0, interactive_pause: float = 2.0) -> None:
         self.interactive_burst, self.interactive_pause = interactive_burst, interactive_pause
-        self._spells: dict[str, _Spell] = {}
+        self._periods: dict[str, _WorkPeriod] = {}
 
     def begin_cell(self, group: Group, now: float) -> None:
         """Note that a cell began, and that its user is waiting."""
-        before = self._spells.get(group.id)
-        self._spells[group.id] = _Spell(last=now, due=before is None or before.had > 0)
+        before = self._periods.get(group.id)
+        self._periods[group.id] = _WorkPeriod(last=now, due=before is None or before.had > 0)
 
     def due_since(self, group: Group) -> float | None:
         """Return when the group's cell began if it is expected to use the GPU and has not yet."""
-        spell = self._spells.get(group.id)
-        if spell is None or not (group.cells and spell.due) or spell.had > 0:
+        period = self._periods.get(group.id)
+        if period is None or not (group.cells and period.due) or period.had > 0:
             return None
-        return spell.last
+        return period.last
 
     def end_cell(self, group: Group, now: float) -> None:
         """Note that a cell ended. The group keeps its class until the next cell begins or it pauses."""
-        spell = self._spells.get(group.id)
-        if spell is not None:
-            spell.last = max(spell.last, now)
+        period = self._periods.get(group.id)
+        if period is not None:
+            period.last = max(period.last, now)
 
-    def ran(self, group: Group, seconds: float, now: float) -> None:
+    def add_time(self, group: Group, seconds: float, now: float) -> None:
         """Add GPU time of a group up to now."""
-        spell = self._spells.setdefault(group.id, _Spell(last=now - seconds))
+        period = self._periods.setdefault(group.id, _WorkPeriod(last=now - seconds))
         # A group that was interrupted during a burst did not pause.
-        paused = not group.busy or group.burst.ran_since > spell.last
-        if not group.cells and paused and now - seconds - spell.last >= self.interactive_pause:
-            spell.long = self._is_long(spell)
-            spell.had = 0.0
-        spell.had += seconds
-        spell.last = now
+        paused = not group.busy or group.burst.ran_since > period.last
+        if not group.cells and paused and now - seconds - period.last >= self.interactive_pause:
+            period.long = self._is_long(period)
+            period.had = 0.0
+        period.had += seconds
+        period.last = now
 
-    def of(self, group: Group) -> Class:
+    def class_of(self, group: Group) -> Class:
         """Return the class of a group."""
         priority = group.preferences.priority
         if priority != "auto":
             return priority
-        spell = self._spells.get(group.id)
-        if spell is None:
+        period = self._periods.get(group.id)
+        if period is None:
             return "interactive"
         if not group.cells:
             # It may have come back after a pause without any GPU time since.
-            came = group.burst.ran_since if group.busy else spell.last
+            came = group.burst.ran_since if group.busy else period.last
             if group.wait is not None and group.lease is None:
                 came = group.wait.since
-            if came - spell.last >= self.interactive_pause:
-                return "background" if self._is_long(spell) else "interactive"
-        return "background" if spell.long or self._is_long(spell) else "interactive"
+            if came - period.last >= self.interactive_pause:
+                return "background" if self._is_long(period) else "interactive"
+        return "background" if period.long or self._is_long(period) else "interactive"
 
     def changes_at(self, group: Group, now: float) -> float | None:
         """Return when a busy interactive group would change to background if it goes on; None: it would not."""
-        if not group.busy or group.preferences.priority != "auto" or self.of(group) == "background":
+        if (
+            not group.busy
+            or group.preferences.priority != "auto"
+            or self.class_of(group) == "background"
+        ):
             return None
-        spell = self._spells.get(group.id)
-        return now + self.interactive_burst - (0.0 if spell is None else spell.had)
+        period = self._periods.get(group.id)
+        return now + self.interactive_burst - (0.0 if period is None else period.had)
 
     def forget(self, group_id: str) -> None:
         """Forget a group that has left."""
-        self._spells.pop(group_id, None)
+        self._periods.pop(group_id, None)
 
-    def _is_long(self, spell: _Spell) -> bool:
+    def _is_long(self, period: _WorkPeriod) -> bool:
         # The tolerance is for rounding: a class that was predicted to change at a time must have changed then.
-        return spell.had >= self.interactive_burst - 1e-9
+        return period.had >= self.interactive_burst - 1e-9
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +117,7 @@ class Activity:
     turn: Turn
     timers: Timers
     times: GpuTime
-    classes: Classes
+    classes: ActivityClassifier
     queue: WaitQueue
 
     def count_time(self, group: Group) -> None:
@@ -126,7 +130,7 @@ class Activity:
             return
         for uuid in group.shares:
             self.times.add(group, uuid, self.turn.now - since, self.turn.now)
-        self.classes.ran(group, self.turn.now - since, self.turn.now)
+        self.classes.add_time(group, self.turn.now - since, self.turn.now)
 
     def end_absence(self, group: Group) -> None:
         """Note that a group has work again. The length of its absence serves to predict the next one."""
@@ -140,17 +144,17 @@ class Activity:
         for group in touched.values():
             for uuid, share in group.shares.items():
                 self.turn.paces_stale[uuid] = share.gpu
-            found = self.classes.of(group)
+            found = self.classes.class_of(group)
             if found != group.activity_class:
                 group.activity_class = found
-                stir(group)
+                mark_victims(group)
                 if group.lease is not None:
                     for share in group.shares.values():
                         share.gpu.background += 1 if found == "background" else -1
                 self.queue.rank_again(group)
-            self.time_class(group)
+            self.schedule_class_change(group)
 
-    def time_class(self, group: Group) -> None:
+    def schedule_class_change(self, group: Group) -> None:
         """Set the timer for when a burst that goes on would change the class of its group."""
         if not group.busy:
             return

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from .activity import Activity, Classes
-from .alarms import Alarms
+from .activity import Activity, ActivityClassifier
 from .answers import Answers
 from .attachment import Attachment, Departure, GroupRegistry
 from .burst_events import BurstEvents
@@ -73,12 +72,12 @@ from .messages import (
 from .model import Client, Model
 from .notices import NoticeBoard
 from .pacing import Pacer
-from .paging import Detector
+from .paging import ThrashingDetector
 from .planner import Planner
 from .policy_api import PolicyRegistry, View
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .policy_view import PolicyView
-from .preferences import Memory
+from .preferences import PreferenceStore
 from .pressure import Pressure
 from .queue import WaitQueue
 from .quotas import Quotas
@@ -93,6 +92,7 @@ from .rules import Rules
 from .serving import Admission, Serving, WaitLog
 from .shares import Shares
 from .takeover import ReturningClients, Takeover
+from .timer_events import TimerEvents
 from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
@@ -126,9 +126,9 @@ class Assembly:
         """Make what the other parts change: the model, the marks of the current event, timers and statistics."""
         self.model = Model(rules)
         self.turn, self.timers = Turn(), Timers()
-        self.times, self.thrash = GpuTime(rules.window), Detector()
-        self.classes = Classes(rules.interactive_burst, rules.interactive_pause)
-        self.preferences, self.host_reserve = Memory(), HostReserve(self.model)
+        self.times, self.thrash = GpuTime(rules.window), ThrashingDetector()
+        self.classes = ActivityClassifier(rules.interactive_burst, rules.interactive_pause)
+        self.preferences, self.host_reserve = PreferenceStore(), HostReserve(self.model)
 
     def _make_accounts(self) -> None:
         """Make the parts that count memory and compare it with limits."""
@@ -143,7 +143,7 @@ class Assembly:
         """Make the policy, the queue that it orders, and the parts that plan from both."""
         self.view = PolicyView(self.model, self.times, self.costs, self.classes)
         # A policy passes back only groups that the core gave to it, so these are of the core's own class.
-        self.policy = Guard(policies, self.model.rules.policy, cast("View", self.view))
+        self.policy = PolicyGuard(policies, self.model.rules.policy, cast("View", self.view))
         self.residency = Residency(self.model, self.turn, self.policy, self.costs)
         self.chooser = VictimChooser(self.model, self.turn, self.policy, self.residency)
         self.planner = Planner(
@@ -214,7 +214,7 @@ class Assembly:
             self.hibernation, self.pressure, self.admission, self.quotas,
             WaitLog(self.model, self.turn, self.sources, self.planner, self.queue),
         )
-        self.alarms = Alarms(
+        self.timer_events = TimerEvents(
             self.model, self.turn, self.host_reserve, self.activity, self.leases, self.hibernation, self.collectives
         )
         self.gpu_cycle = GpuCycle(
@@ -223,7 +223,7 @@ class Assembly:
         )
         self.cycle = Cycle(
             self.model, self.turn, self.timers, self.times, self.policy, self.queue, self.activity, self.hibernation,
-            self.admission, self.quotas, self.alarms, self.gpu_cycle,
+            self.admission, self.quotas, self.timer_events, self.gpu_cycle,
         )
 
     def _make_handlers(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .activity import Classes
+from .activity import ActivityClassifier
 from .checks import LARGEST, Checks, ProtocolViolation
 from .hibernation import HibernationManager
 from .host_reserve import HostReserve
@@ -13,8 +13,8 @@ from .leases import Leases
 from .ledger import Ledger
 from .messages import Attach, Detach, Hibernate, Revoke, Usage
 from .model import Client, Group, Hibernation, Model
-from .paging import Detector
-from .preferences import Memory
+from .paging import ThrashingDetector
+from .preferences import PreferenceStore
 from .queue import WaitQueue
 from .shares import Shares
 from .takeover import ReturningClients, Takeover
@@ -31,9 +31,9 @@ class GroupRegistry:
     turn: Turn
     timers: Timers
     times: GpuTime
-    classes: Classes
-    thrash: Detector
-    preferences: Memory
+    classes: ActivityClassifier
+    thrash: ThrashingDetector
+    preferences: PreferenceStore
 
     def add(self, event: Attach) -> Group:
         """Add the group that a client names when it attaches."""
@@ -46,11 +46,11 @@ class GroupRegistry:
             event.teams,
             since=self.turn.now,
             idle_since=self.turn.now,
-            preferences=self.preferences.recall(event.group),
+            preferences=self.preferences.load(event.group),
             focused=self.model.focus.get(event.user) == event.group,
         )
         self.model.groups[group.id] = group
-        group.activity_class = self.classes.of(group)
+        group.activity_class = self.classes.class_of(group)
         self.times.of(group)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.log("join", group, pid=event.pid)
@@ -65,11 +65,11 @@ class GroupRegistry:
         self.timers.set(group.rests, None)
         self.model.evacuating.pop(group.id, None)
         self.model.hibernating.pop(group.id, None)
-        self.turn.forget(group)
+        self.turn.drop_marks(group)
         self.times.forget(group)
         self.classes.forget(group.id)
         self.thrash.forget(group.id)
-        self.preferences.remember(group.id, group.preferences)
+        self.preferences.store(group.id, group.preferences)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.log("leave", group)
 
@@ -111,7 +111,7 @@ class Attachment:
         )
         self.model.clients[client.number] = group.clients[client.number] = client
         self.turn.notify_again(group)
-        self.returning.find_again(event)
+        self.returning.on_return(event)
         if event.hibernated:
             client.sees = event.sees
             self._take_hibernated(client, event.usages)
@@ -121,18 +121,18 @@ class Attachment:
             # Until now, its memory counted as other programs' use, or as memory pending reclaim if its connection had
             # ended. A hibernated process holds its residue; anything else shows in the readings.
             context = holding.contexts(usage.context)
-            self.ledger.leave_behind(holding)
+            self.ledger.charge_residue(holding)
             held = holding.left if client.gone else usage.resident + usage.unevictable + context
             alive = min(held, gpu.pending_reclaim) if event.reattach else 0
             gpu.pending_reclaim -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
-            self.ledger.state(holding, usage)
-            self.turn.ask(gpu)
+            self.ledger.apply_usage(holding, usage)
+            self.turn.request_reading(gpu)
         self.turn.touch(group)
-        self.host_reserve.concern(client)
+        self.host_reserve.note_change(client)
         if group.hibernation is None:
-            self.hibernation.rest(group)
-        self.hibernation.rouse_mixed(group)
+            self.hibernation.schedule(group)
+        self.hibernation.wake_mixed(group)
         if not event.leased:
             return
         if self.takeover.has_lease(group, event.lease):
@@ -183,8 +183,8 @@ class Departure:
             if wait.grow is not None and wait.grow.client == client.number:
                 self.queue.dequeue(wait)
         client.wants = False
-        self.turn.concern(group)
-        self.host_reserve.concern(client)
+        self.turn.mark_gpus(group)
+        self.host_reserve.note_change(client)
         client.contended = client.beside = 0
         if group.wait is not None and not any(c.wants for c in group.clients.values()):
             self.queue.dequeue(group.wait)
@@ -200,14 +200,14 @@ class Departure:
                 gpu.context_sizes.departures.inexact = True
         if client.lease is not None:
             if not group.yielding:
-                self.takeover.break_off(client, client.lease)
+                self.takeover.keep_lease(client, client.lease)
             group.ended_at = self.turn.now
-            self.leases.give_back(client, "exit")
+            self.leases.release(client, "exit")
         self.timers.set(client.answers, None)
         self.timers.set(client.wakes, None)
         if client.silent:
             group.silent -= 1
-            self.leases.mark_silence(group)
+            self.leases.mark_silence_changed(group)
         del self.model.clients[client.number], group.clients[client.number]
         self.turn.notify_again(group)
         if not group.clients:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .activity import Activity, Classes
+from .activity import Activity, ActivityClassifier
 from .checks import ProtocolViolation
 from .collectives import Collectives
 from .hibernation import HibernationManager
 from .leases import OVER, Leases
 from .messages import Burst, Meter, Released, Request, Stuck
 from .model import Client, Group, Model, is_managed
-from .paging import Detector
+from .paging import ThrashingDetector
 from .queue import WaitQueue
 from .turn import Turn
 from .usage import GpuTime
@@ -28,8 +28,8 @@ class BurstEvents:
     model: Model
     turn: Turn
     times: GpuTime
-    classes: Classes
-    thrash: Detector
+    classes: ActivityClassifier
+    thrash: ThrashingDetector
     queue: WaitQueue
     activity: Activity
     leases: Leases
@@ -41,7 +41,7 @@ class BurstEvents:
         group = client.group
         self.turn.touch(group)
         if group.hibernation is not None:
-            self.hibernation.rouse(group)
+            self.hibernation.request_wake(group)
         if group.lease is not None and not group.yielding:
             if client.lease is not None:
                 self.leases.send_grant(client, client.lease)
@@ -51,7 +51,7 @@ class BurstEvents:
                 self.leases.grant(client)
             return
         client.wants = True
-        self.collectives.step_asked(client)
+        self.collectives.on_gate_reached(client)
         if group.wait is None:
             self.activity.end_absence(group)
             group.wait = self.queue.enqueue(group)
@@ -90,7 +90,7 @@ class BurstEvents:
             group, event.gpu, client.number, event.busy, at, event.submissions
         )
         if seconds > 0:
-            self.classes.ran(group, seconds, self.turn.now)
+            self.classes.add_time(group, seconds, self.turn.now)
             if self.model.rules.anti_thrash == "auto" and is_managed(group):
                 self._watch_thrashing(group, seconds, submissions, at)
         self.turn.touch(group)
@@ -121,7 +121,7 @@ class BurstEvents:
         for wait in self.queue.waits_of(group):
             wait.front = wait.front or wait.grow is not None
         self.queue.rank_again(group)
-        self.collectives.step_said_stuck(client)
+        self.collectives.on_stuck(client)
 
     def on_released(self, client: Client, event: Released) -> None:
         """Handle a client that released its lease."""
@@ -133,5 +133,5 @@ class BurstEvents:
             if event.cause == "release":
                 client.group.ended_at = self.turn.now - self.model.rules.debounce
                 client.group.failures, client.group.restore_error = 0, None
-            self.leases.give_back(client, event.cause)
-            self.collectives.step_soon(client.group)
+            self.leases.release(client, event.cause)
+            self.collectives.schedule_step(client.group)

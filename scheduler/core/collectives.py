@@ -79,11 +79,11 @@ class Collectives:
 
     _steps: dict[str, _Steps] = field(default_factory=dict, init=False)
 
-    def step_soon(self, group: Group) -> None:
+    def schedule_step(self, group: Group) -> None:
         """Set the timer of the next step of a group that may be stuck."""
         if group.lease is None or not group.yielding:
             if self._steps.pop(group.id, None) is not None:
-                self.timers.set(steps(group.id), None)
+                self.timers.set(step_timer(group.id), None)
             return
         if group.stuck is None and len(group.clients) == 1:
             return
@@ -94,17 +94,17 @@ class Collectives:
         if group.stuck is None and self.turn.now >= since + self.model.rules.revoke_deadline:
             return
         pause = max(known.pause, self.step_part * (self.turn.now - since))
-        self.timers.set(steps(group.id), max(self.turn.now + pause, since + self.first_step))
+        self.timers.set(step_timer(group.id), max(self.turn.now + pause, since + self.first_step))
 
-    def step_asked(self, client: Client) -> None:
+    def on_gate_reached(self, client: Client) -> None:
         """Note that a client has come to its gate."""
         if (known := self._steps.get(client.group.id)) is not None:
             known.elsewhere.discard(client.number)
-        self.step_soon(client.group)
+        self.schedule_step(client.group)
 
-    def step_said_stuck(self, client: Client) -> None:
+    def on_stuck(self, client: Client) -> None:
         """Note that a client has reported that it is stuck."""
-        self.step_soon(client.group)
+        self.schedule_step(client.group)
         if (known := self._steps.get(client.group.id)) is not None:
             known.stuck.add(client.number)
 
@@ -126,7 +126,7 @@ class Collectives:
             own_from = group.revoked_at + self.first_own_step if waiting else self.turn.now
             looks += [own_from] if own_from > self.turn.now else self._step_stuck(group, known)
         if looks:
-            self.timers.set(steps(name), min(looks))
+            self.timers.set(step_timer(name), min(looks))
 
     def _step_stuck(self, group: Group, known: _Steps) -> list[float]:
         """Give steps to the clients that have reported that they are stuck; return when each is due again."""
@@ -153,7 +153,7 @@ class Collectives:
         known.elsewhere |= now_ready
         for client in ready:
             known.own_due[client.number] = self.turn.now + self._own_pause(known, client)
-            self.leases.lend(client, known.lease)
+            self.leases.grant_step(client, known.lease)
             self.turn.decisions.append(Step(client.number, known.lease, again=True))
             self.answers.await_answer(client)
         self.turn.touch(group)
@@ -180,6 +180,6 @@ class Collectives:
         )
 
 
-def steps(group: str) -> Timer:
+def step_timer(group: str) -> Timer:
     """Return the timer of a group's next step."""
     return "step", group

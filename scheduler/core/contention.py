@@ -19,7 +19,7 @@ class ContentionNotices:
 
     turn: Turn
 
-    def tell(self, client: Client, waiting: int, beside: int = 0) -> None:
+    def send(self, client: Client, waiting: int, beside: int = 0) -> None:
         """Send a client how many groups wait and how many run with it, if either number changes from or to 0."""
         if bool(client.contended) != bool(waiting) or bool(client.beside) != bool(beside):
             client.contended, client.beside = waiting, beside
@@ -44,7 +44,7 @@ class ContentionNotices:
                 for share in group.shares.values():
                     beside = max(beside, len(share.gpu.holders) - 1)
                 for client in group.clients.values():
-                    self.tell(client, waiting, beside)
+                    self.send(client, waiting, beside)
 
     def _may_have_changed(self, group: Group) -> bool:
         """Whether the numbers of one holder may have changed though those of its GPU did not."""
@@ -69,7 +69,7 @@ class ContentionNotices:
         waiting, beside = gpu.waiting, len(gpu.holders) - 1
         some, several = waiting > 0, beside > 0
         out = self.turn.decisions
-        # There may be many, so this repeats ``tell`` instead of calling it.
+        # There may be many, so this repeats ``send`` instead of calling it.
         for number, client in subscribers.alike.items():
             if (client.contended > 0) is some and (client.beside > 0) is several:
                 continue

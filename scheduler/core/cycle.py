@@ -6,20 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activity import Activity
-from .alarms import Alarms
 from .filling import Filling
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
 from .host_reserve import HostReserve
 from .messages import Tick
 from .model import Gpu, Model
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .pressure import Pressure
 from .queue import WaitQueue
 from .quotas import Quotas
 from .readings import Readings
 from .relief import OvercommitRelief
 from .serving import Admission, Serving
+from .timer_events import TimerEvents
 from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
@@ -36,13 +36,13 @@ class Cycle:
     turn: Turn
     timers: Timers
     times: GpuTime
-    policy: Guard
+    policy: PolicyGuard
     queue: WaitQueue
     activity: Activity
     hibernation: HibernationManager
     admission: Admission
     quotas: Quotas
-    alarms: Alarms
+    timer_events: TimerEvents
     gpu_cycle: GpuCycle
 
     def run(self) -> None:
@@ -52,7 +52,7 @@ class Cycle:
         earliest = self.timers.earliest()
         if earliest is not None and earliest <= turn.now:
             for timer in self.timers.due(turn.now):
-                self.alarms.look_again(timer)
+                self.timer_events.on_timer(timer)
         # 2. Evict memory of groups that hibernate.
         if model.evacuating:
             for group in list(model.evacuating.values()):
@@ -165,7 +165,7 @@ class GpuCycle:
                     client = self.model.clients[delayed.grow.client]
                     self.growth.grow(delayed.grow, delayed)
                     self.turn.touch(client.group)
-                    self.host_reserve.concern(client)
+                    self.host_reserve.note_change(client)
         if self.model.filling or any(gpu.queue for gpu in gpus.values()):
             self._extend(gpus)
         ordered = (
@@ -179,11 +179,11 @@ class GpuCycle:
                 self.relief.relieve(gpu)
             for delayed in gpu.delayed_growth:
                 if delayed.obstacle == "host_memory":
-                    self.turn.look_at(delayed.since + self.model.rules.host_patience)
+                    self.turn.recheck_at(delayed.since + self.model.rules.host_patience)
                 elif delayed.obstacle == "holders":
-                    self.turn.look_at(delayed.since + self.model.rules.holders_patience)
+                    self.turn.recheck_at(delayed.since + self.model.rules.holders_patience)
             if gpu.drained:
-                self.quotas.empty(gpu)
+                self.quotas.evacuate(gpu)
                 self.pressure.dismiss(gpu)
             if gpu.queue and self.times.active:
                 self._look_at_shares(gpu)
@@ -222,7 +222,7 @@ class GpuCycle:
         for group in gpu.holders.values():
             if not group.metered or group.overdue:
                 self.activity.count_time(group)
-        self.turn.look_at(self.turn.now + LOOK)
+        self.turn.recheck_at(self.turn.now + LOOK)
 
 
 def _is_calm(gpu: Gpu) -> bool:

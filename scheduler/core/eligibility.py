@@ -64,7 +64,7 @@ class Eligibility:
         if group.hibernation is not None or group.silent or not freed_by(share.gpu, [share]):
             return False
         if group.unfit is not None and group.unfit.until > self.turn.now:
-            self.turn.look_at(group.unfit.until)
+            self.turn.recheck_at(group.unfit.until)
             return False
         return not self.waits_for_growth(group) and unfit_code(group) == ""
 

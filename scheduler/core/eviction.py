@@ -9,7 +9,7 @@ from heapq import merge
 
 from .model import Gpu, Model, Share, Wait
 from .plan import Plan
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .residency import Residency
 from .turn import Turn
 from .victims import Spot
@@ -28,7 +28,7 @@ class VictimChooser:
 
     model: Model
     turn: Turn
-    policy: Guard
+    policy: PolicyGuard
     residency: Residency
 
     def margin_of(self, gpu: Gpu) -> int:

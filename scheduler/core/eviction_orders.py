@@ -9,7 +9,7 @@ from .answers import Answers
 from .ledger import Ledger
 from .messages import Evict
 from .model import Group, Holding, Model, Share
-from .turn import Turn, stir
+from .turn import Turn, mark_victims
 
 
 @dataclass(slots=True, eq=False)
@@ -30,14 +30,14 @@ class EvictionOrders:
     def evict(self, share: Share, size: int) -> None:
         """Order the eviction of some bytes of a share."""
         share.group.intact = False
-        stir(share.group)
+        mark_victims(share.group)
         for holding in share.holdings.values():
             part = min(size, holding.resident - holding.evicting)
             if part > 0 and holding.stuck_until <= self.turn.now and not holding.lost:
                 size -= part
                 self.model.last_serial += 1
                 self.model.evictions[self.model.last_serial] = (holding, part)
-                self.ledger.order_out(holding, part)
+                self.ledger.add_evicting(holding, part)
                 self.turn.decisions.append(
                     Evict(holding.client.number, self.model.last_serial, share.gpu.uuid, part)
                 )

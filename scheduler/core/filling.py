@@ -38,7 +38,7 @@ class Filling:
             return False
         if any(gpu.filling is not None for gpu in gpus):
             return False
-        return self.readings.allow(wait) and all(
+        return self.readings.ensure_fresh(wait) and all(
             self.model.need(wait, gpu)
             <= gpu.free + gpu.coming - wait.group.shares[gpu.uuid].leaving
             for gpu in gpus
@@ -54,7 +54,7 @@ class Filling:
             for share in group.shares.values():
                 self.rooms.allot(share)
             for client in group.granted.values():
-                self.rooms.tell_room(client)
+                self.rooms.send_room(client)
             if not any(share.missing for share in group.shares.values()):
                 self.rooms.end_filling(group)
                 continue
@@ -68,7 +68,7 @@ class Filling:
         """Replace evictions that failed or fell short for a group that fills."""
         assert group.filling is not None
         if self._is_on_its_way(group):
-            self.turn.look_at(group.filled_at + self.model.rules.filling_patience)
+            self.turn.recheck_at(group.filled_at + self.model.rules.filling_patience)
             return
         plan = self.planner.plan(group.filling)
         patience = self.model.rules.filling_patience
@@ -86,7 +86,7 @@ class Filling:
         if self.turn.now >= end:
             self.leases.revoke_stalled(group)
         else:
-            self.turn.look_at(end)
+            self.turn.recheck_at(end)
 
     def _is_on_its_way(self, group: Group) -> bool:
         """Whether all that a group that fills still lacks is being evicted, without waiting for another lease."""

@@ -24,7 +24,7 @@ from .model import (
     staying,
 )
 from .planner import Planner
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .queue import WaitQueue
 from .readings import Readings
 from .rooms import Rooms
@@ -38,7 +38,7 @@ class GrowthAdmission:
 
     model: Model
     turn: Turn
-    policy: Guard
+    policy: PolicyGuard
     ledger: Ledger
     readings: Readings
     limits: Limits
@@ -57,17 +57,17 @@ class GrowthAdmission:
         stated = max(holding.stated, least.context)
         context = holding.contexts(stated)
         if stated != holding.stated:
-            self.readings.try_context(holding)
-        self.ledger.state_contexts(holding, stated)
-        self.ledger.unsettle(holding, max(0, fixed))
-        self.ledger.spare(holding, max(0, promised - least.promised))
+            self.readings.begin_context_trial(holding)
+        self.ledger.set_stated_contexts(holding, stated)
+        self.ledger.add_unsettled(holding, max(0, fixed))
+        self.ledger.set_spare(holding, max(0, promised - least.promised))
         share = holding.share
         if share.ceiling is not None:
             give = self._charged(holding, promised - holding.promised)
             share.ceiling = share.goal + give
             holding.room += give
         self.ledger.account(holding, promised, holding.resident, unevictable, context)
-        self.rooms.tell_room(holding.client)
+        self.rooms.send_room(holding.client)
         self.turn.decisions.append(Grown(holding.client.number, event.serial, status, promised))
         if more > 0 or fixed > 0:
             gpu = holding.share.gpu
@@ -232,7 +232,7 @@ class GrowthAdmission:
             lack -= size
             ended = share.group.ended_at
             if ended is not None and ended + self.model.rules.debounce > self.turn.now:
-                self.turn.look_at(ended + self.model.rules.debounce)
+                self.turn.recheck_at(ended + self.model.rules.debounce)
             else:
                 orders.append((share, size))
         if lack > 0 or gpu.filling is not None:

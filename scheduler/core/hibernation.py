@@ -88,7 +88,7 @@ class HibernationManager:
             return not group.silent and not self.eligibility.waits_for_growth(group)
         return self.eligibility.idle_since(group) is not None and not group.preferences.keep
 
-    def rest(self, group: Group, when: float | None = None) -> None:
+    def schedule(self, group: Group, when: float | None = None) -> None:
         """Set the timer to check whether a group has been idle for long enough."""
         if when is None and self.model.rules.hibernate_after is not None:
             when = self.turn.now + self.model.rules.hibernate_after
@@ -97,27 +97,27 @@ class HibernationManager:
             when = max(self.turn.now + self.look_again, until)
         self.timers.set(group.rests, when if self.eligibility.able else None)
 
-    def rest_all(self) -> None:
+    def schedule_all(self) -> None:
         """Set this timer for all groups."""
         for group in self.model.groups.values():
             if group.hibernation is None:
-                self.rest(
+                self.schedule(
                     group, None if self.model.rules.hibernate_after is None else self.turn.now
                 )
 
-    def consider(self, group: Group) -> None:
+    def check(self, group: Group) -> None:
         """Check whether a group may hibernate, or whether it is late with a step."""
         if group.hibernation is not None:
             self._overrun(group)
             return
         since = self.eligibility.idle_since(group)
         if since is None:
-            self._ask_for_end(group)
+            self._request_burst_end(group)
         if group.preferences.keep or self.model.rules.hibernate_after is None:
             group.hibernate_asked_at = None  # the user has changed their mind since
         if group.hibernate_asked_at is not None:
             if since is None:
-                self.rest(group)
+                self.schedule(group)
             else:
                 self.begin(group)
             return
@@ -129,11 +129,11 @@ class HibernationManager:
         if group.unfit is not None:
             due = max(due, group.unfit.until)
         if due > self.turn.now:
-            self.rest(group, due)
+            self.schedule(group, due)
         else:
             self.begin(group)
 
-    def _ask_for_end(self, group: Group) -> None:
+    def _request_burst_end(self, group: Group) -> None:
         """Ask a group whether its burst is over. It does not report this outside cells while no group waits."""
         if group.busy and not group.cells:
             for client in group.granted.values():
@@ -145,16 +145,16 @@ class HibernationManager:
         code = unfit_code(group)
         if code == NOTHING:
             group.hibernate_asked_at = None
-            self.rest(group)
+            self.schedule(group)
             return False
         if code:
             self._find_unfit(group, code, TEXTS[code], log=False)
             return False
         if len(self.model.hibernating) >= self.most_hibernating:
             if head is None:
-                self.rest(group, self.turn.now + 1.0)
+                self.schedule(group, self.turn.now + 1.0)
             else:
-                self.turn.look_at(self.turn.now + 1.0)
+                self.turn.recheck_at(self.turn.now + 1.0)
             return False
         frees = sum(s.unevictable + s.context for s in group.shares.values())
         group.unfit = None
@@ -173,7 +173,7 @@ class HibernationManager:
         if group.lease is not None:
             return
         if not self._may_go_on(group):
-            self._let_go(group)
+            self._end_attempt(group)
             return
         for share in group.shares.values():
             if share.movable:
@@ -192,7 +192,7 @@ class HibernationManager:
                 if self._may_go_on(group):
                     self._park(group)
                 else:
-                    self._let_go(group)
+                    self._end_attempt(group)
 
     def _park(self, group: Group) -> None:
         del self.model.evacuating[group.id]
@@ -235,11 +235,11 @@ class HibernationManager:
         """End the attempt of a group that cannot hibernate now. Its parked clients go on."""
         unfit = self.refuse(group, code, text, log=log)
         if group.hibernation is not None:
-            self._let_go(group)
+            self._end_attempt(group)
         else:
             self.turn.touch(group)
         if self.model.rules.hibernate_after is not None:
-            self.rest(group, unfit.until)
+            self.schedule(group, unfit.until)
 
     def refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
         """Note that a group cannot hibernate, or not now."""
@@ -262,7 +262,7 @@ class HibernationManager:
         if group.unfit is not None and group.unfit.code not in PASSING:
             group.unfit = None
 
-    def _let_go(self, group: Group) -> None:
+    def _end_attempt(self, group: Group) -> None:
         """End the attempt before anything was checkpointed."""
         self.model.evacuating.pop(group.id, None)
         for client in group.clients.values():
@@ -279,7 +279,7 @@ class HibernationManager:
         if client.asked:
             self.turn.decisions.append(Awake(client.number, client.asked))
             client.asked = 0
-        self.leases.reach_again(client)
+        self.leases.resume_client(client)
 
     def on_parked(self, client: Client, event: Parked) -> None:
         """Handle a client's answer to ``Park``."""
@@ -295,7 +295,7 @@ class HibernationManager:
         client.stage, client.needs = "parked", replace(event.needs, promised=0, resident=0, host=0)
         client.home, client.sees = event.needs.gpu, event.sees
         if not self._may_go_on(group) or group.lease is not None:
-            self._let_go(group)
+            self._end_attempt(group)
             return
         if event.needs.gpu not in client.holdings or len(used_gpus(client)) > 1:
             self._find_unfit(group, "gpus", TEXTS["gpus"])
@@ -330,7 +330,7 @@ class HibernationManager:
                 needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
             self.turn.decisions.append(Hibernated(client.number, client.park, True, context))
-            self.ledger.vanish(client)
+            self.ledger.remove_contexts(client)
         else:
             state.failed = state.failed or (event.code, event.text)
             if event.code in UNSETTLED:
@@ -339,7 +339,7 @@ class HibernationManager:
                 self.turn.decisions.append(Wakeup(client.number))
             else:
                 for holding in client.holdings.values():
-                    self.ledger.unsettle(holding, -holding.unsettled)
+                    self.ledger.add_unsettled(holding, -holding.unsettled)
                 self._release(client)
             if event.code == "stuck":
                 self._name_stuck(group, client.pid, "checkpoint")
@@ -355,7 +355,7 @@ class HibernationManager:
                 # If it was not checkpointed before, it held more than its residue.
                 held = min(event.held, gpu.capacity) - needs.unevictable
                 needs.context = max(needs.context, held)
-                self.turn.reread(gpu)
+                self.turn.require_reading(gpu)
             return
         if event.code in INCONCLUSIVE:
             client.stage = "hibernated"
@@ -368,7 +368,7 @@ class HibernationManager:
         if event.code == "stuck":
             self._name_stuck(client.group, client.pid, "checkpoint")
 
-    def rouse(self, group: Group) -> None:
+    def request_wake(self, group: Group) -> None:
         """Wake a group that is needed, or is about to be."""
         state = group.hibernation
         if state is None:
@@ -376,19 +376,19 @@ class HibernationManager:
         if state.stage == "hibernating" or self.is_pressed(group):
             state.wanted = True
         elif state.stage in ("evicting", "parking"):
-            self._let_go(group)
+            self._end_attempt(group)
         else:
             for client in list(group.clients.values()):
-                self._want_awake(client)
+                self._queue_wake(client)
 
-    def rouse_mixed(self, group: Group) -> None:
+    def wake_mixed(self, group: Group) -> None:
         """Wake the whole of a group of which the previous scheduler had hibernated only some clients."""
         state, holders = group.hibernation, with_context(group)
         mixed = any(client.stage == "awake" for client in holders)
         if mixed and state is not None and state.stage in ("hibernating", "hibernated"):
-            self.rouse(group)
+            self.request_wake(group)
 
-    def _want_awake(self, client: Client, *, home: bool = False) -> None:
+    def _queue_wake(self, client: Client, *, home: bool = False) -> None:
         """Add a wait for the room that a hibernated client needs; ``home``: on its previous GPU."""
         if client.stage != "hibernated":
             return
@@ -433,11 +433,11 @@ class HibernationManager:
             holding = client.holdings.get(client.needs.gpu)
             if holding is None or event.needs.context != holding.stated:
                 client.needs.context = max(client.needs.context, event.needs.context)
-        self.turn.concern(client.group)
+        self.turn.mark_gpus(client.group)
         if event.cause == "exit" and client.stage == "hibernated":
-            self._want_awake(client)
+            self._queue_wake(client)
         else:
-            self.rouse(client.group)
+            self.request_wake(client.group)
 
     def on_woken(self, event: Woken) -> None:
         """Handle the end of a restore."""
@@ -458,13 +458,13 @@ class HibernationManager:
             if pause == self.shortest_step_pause:
                 self._name_stuck(group, client.pid, "restore")
         else:
-            self.ledger.vanish(client)
+            self.ledger.remove_contexts(client)
             client.stage = "hibernated"
             if client.needs is not None and client.home not in ("", client.needs.gpu):
                 group.settled = True
                 self.turn.log("wake_failed", group, code=event.code, text=event.text)
                 self.relocation.move(client, client.needs.gpu, client.home)
-                self._want_awake(client, home=True)
+                self._queue_wake(client, home=True)
             else:
                 self._fail(client, event)
         self.settle(group)
@@ -473,7 +473,7 @@ class HibernationManager:
         group, needs = client.group, client.needs
         self.timers.set(client.wakes, None)
         for holding in client.holdings.values():
-            self.ledger.unsettle(holding, -holding.unsettled)
+            self.ledger.add_unsettled(holding, -holding.unsettled)
         if client.parked:
             self._release(client)
             return
@@ -483,15 +483,15 @@ class HibernationManager:
         self.costs.measure_wake(seconds)
         client.stage, client.needs = "awake", None
         group.active_at = self.turn.now
-        self.turn.concern(group)
+        self.turn.mark_gpus(group)
         self.turn.decisions.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
-        self.leases.reach_again(client)
+        self.leases.resume_client(client)
         before, there = client.moved
         pair = {"gpu": there, "gpu_before": before} if there else {}
         self.turn.log("wake", group, seconds=seconds, **pair)
 
-    def is_coming(self, group: Group) -> bool:
+    def is_waking(self, group: Group) -> bool:
         """Whether a group is being restored for the lease that it waits for, without a failure so far."""
         return group.waking and any(
             c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values()
@@ -540,7 +540,7 @@ class HibernationManager:
                     for holding in client.holdings.values():
                         # It may exit at any moment. Until that is known, it must not hide other programs' use.
                         fixed = holding.unevictable + holding.context
-                        self.ledger.unsettle(holding, fixed - holding.unsettled)
+                        self.ledger.add_unsettled(holding, fixed - holding.unsettled)
                     self.turn.decisions.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}
         if "checkpointing" in stages:
@@ -556,8 +556,8 @@ class HibernationManager:
             self._enter(group, "hibernated")
         else:
             group.hibernation = None
-            self.leases.mark_silence(group)
-            self.rest(group)
+            self.leases.mark_silence_changed(group)
+            self.schedule(group)
 
     def _conclude(self, group: Group, state: Hibernation[Wait], *, begun_here: bool) -> None:
         """Complete the hibernation of a group, or end it if some clients could not be checkpointed.
@@ -576,7 +576,7 @@ class HibernationManager:
         if state.failed is not None or state.wanted or group.wait is not None:
             state.wanted = False
             for client in list(group.clients.values()):
-                self._want_awake(client)
+                self._queue_wake(client)
         self.settle(group)
 
     def _name_stuck(self, group: Group, pid: int, step: str) -> None:

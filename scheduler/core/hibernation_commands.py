@@ -32,11 +32,11 @@ class HibernationCommands:
             if group.hibernate_asked_at is None or group.hibernation is not None:
                 continue
             if event.able:
-                self.hibernation.consider(group)
+                self.hibernation.check(group)
             else:
                 self.hibernation.refuse(group, event.code, event.text)
                 self.turn.touch(group)
-        self.hibernation.rest_all()
+        self.hibernation.schedule_all()
         self.turn.dirty.update(self.model.gpus)
 
     def on_hibernate_now(self, event: HibernateNow) -> None:
@@ -65,11 +65,11 @@ class HibernationCommands:
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
         group.hibernate_asked_at = self.turn.now
         if found is not None:
-            self.hibernation.consider(group)
+            self.hibernation.check(group)
 
     def on_wake_now(self, event: WakeNow) -> None:
         """Have a group wake, as its user wants."""
         group = self.model.groups.get(event.group)
         if group is not None:
             group.hibernate_asked_at = None
-            self.hibernation.rouse(group)
+            self.hibernation.request_wake(group)

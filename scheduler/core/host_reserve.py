@@ -37,25 +37,25 @@ class HostReserve:
         self._model = model
         #: The last decisions.
         self.target = 0
-        self._told: dict[int, int] = {}
+        self._prepared: dict[int, int] = {}
         self._less_since: float | None = None
         #: Clients whose memory may have changed.
-        self._concerned: dict[int, Client] = {}
+        self._changed: dict[int, Client] = {}
         #: Whether to decide again although nothing has changed on a GPU.
         self.asked = False
         #: Bytes that the GPUs lack, and the reserve that is wanted for that.
         self._lacking = self._wanted = 0
 
-    def concern(self, client: Client) -> None:
+    def note_change(self, client: Client) -> None:
         """Note that a client's memory may have changed, or that it came or left."""
-        self._concerned[client.number] = client
+        self._changed[client.number] = client
         self.asked = True
 
     def decide(
         self, now: float, gpus: Mapping[str, Gpu]
     ) -> tuple[list[Prepare | PreparePool], float | None]:
         """Return the decisions for GPUs whose lack may have changed, and when to decide again without an event."""
-        said: list[Prepare | PreparePool] = []
+        decisions: list[Prepare | PreparePool] = []
         self.asked = False
         for gpu in gpus.values():
             lacking = self._lacks(gpu)
@@ -65,25 +65,25 @@ class HostReserve:
             self._wanted = min(_steps(self._lacking), self._budget())
         target, again = self._settle(self._wanted, now)
         clients = self._model.clients
-        concerned: Iterable[Client] = self._concerned.values()
+        changed: Iterable[Client] = self._changed.values()
         if target != self.target:
             self.target = target
-            said.append(PreparePool(target))
-            concerned = clients.values()
-        elif len(self._concerned) > 1:
-            concerned = [c for c in clients.values() if c.number in self._concerned]
-        for client in concerned:
+            decisions.append(PreparePool(target))
+            changed = clients.values()
+        elif len(self._changed) > 1:
+            changed = [c for c in clients.values() if c.number in self._changed]
+        for client in changed:
             if client.number not in clients:
                 continue
             wanted = min(target, _steps(_movable(client))) if client.backend == "swap" else 0
-            if wanted != self._told.get(client.number, 0):
-                self._told[client.number] = wanted
-                said.append(Prepare(client.number, wanted))
-        for number in self._concerned:
+            if wanted != self._prepared.get(client.number, 0):
+                self._prepared[client.number] = wanted
+                decisions.append(Prepare(client.number, wanted))
+        for number in self._changed:
             if number not in clients:
-                self._told.pop(number, None)
-        self._concerned.clear()
-        return said, again
+                self._prepared.pop(number, None)
+        self._changed.clear()
+        return decisions, again
 
     def _budget(self) -> int:
         """Return the host's budget, rounded down: it is measured every second, and never quite the same."""
@@ -97,8 +97,10 @@ class HostReserve:
         sizes = [share.promised for share in gpu.shares.values()]
         if len(sizes) - sizes.count(0) < 2:
             return 0
-        pinning = sum(self._model.need(wait, gpu) for wait in gpu.queue if wait.grow is not None)
-        return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, max(sizes))
+        unevictable = sum(
+            self._model.need(wait, gpu) for wait in gpu.queue if wait.grow is not None
+        )
+        return max(0, gpu.promised + unevictable - gpu.capacity) + min(HEAD_START, max(sizes))
 
     def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
         """Grow the reserve at once, and shrink it only once less has been wanted for a while, or no client is left."""

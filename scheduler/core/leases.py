@@ -115,7 +115,7 @@ class Leases:
             elif share.ceiling is not None:
                 self.ledger.distribute(share, share.unallotted)
         if not continues:
-            self.begin_turn(group, self.turn.now)
+            self.begin_time_slice(group, self.turn.now)
         self.turn.record("grant", group, waited=max(0.0, self.turn.now - wait.since))
         self.grant_waiting(group)
 
@@ -134,7 +134,7 @@ class Leases:
         client.restoring = {
             u for u, h in client.holdings.items() if h.promised > h.resident or h.evicting
         }
-        self.go_on_under(client, group.lease)
+        self.continue_lease(client, group.lease)
         group.ended_at = None
         group.totals.bursts += 1
         self.activity.set_busy(client, True)
@@ -145,7 +145,7 @@ class Leases:
         bounded = client.group.filling is not None or client.oversubscribes
         self.turn.decisions.append(Grant(client.number, lease, bounded))
         if bounded:
-            self.rooms.tell_room(client, anew=True)
+            self.rooms.send_room(client, resend=True)
 
     def revoke(self, group: Group, head: Wait | None = None) -> None:
         """Revoke a group's lease, for the wait ``head`` if there is one."""
@@ -169,7 +169,7 @@ class Leases:
         self.turn.record("revoke", group)
         if group.overdue:
             # It has owed other answers for too long, so it is not waited for.
-            self.turn.look_at(self.turn.now)
+            self.turn.recheck_at(self.turn.now)
 
     def revoke_stalled(self, group: Group) -> None:
         """Revoke a lease whose room has not appeared."""
@@ -180,14 +180,14 @@ class Leases:
         """Note the CUDA kernel that the revocation of a group's lease waits for."""
         group.stuck = kernel, since
 
-    def give_back(self, client: Client, cause: Cause) -> None:
+    def release(self, client: Client, cause: Cause) -> None:
         """End a client's lease. The group's lease ends with that of its last client."""
         group = client.group
         self.activity.set_busy(client, False)
         client.lease = None
         client.restoring.clear()
         del group.granted[client.number]
-        self.hear(client)
+        self.receive_answer(client)
         if group.granted:
             self.turn.touch(group)
             # A lease is for the whole group: if one client grows or fails, the others release it, too.
@@ -220,7 +220,7 @@ class Leases:
         self.ledger.charge(group)
         self.turn.record("release", group, cause=cause, ran=group.burst.ran_before)
         for other in group.clients.values():
-            self.contention.tell(other, 0)
+            self.contention.send(other, 0)
         if group.evict_on_release:
             self.orders.evict_all(group)
 
@@ -239,13 +239,13 @@ class Leases:
         group = client.group
         group.restore_error = error
         group.ended_at = self.turn.now - self.model.rules.debounce
-        self.give_back(client, "failed")
+        self.release(client, "failed")
         client.wants = True
         if group.wait is None:
             group.wait = self.queue.enqueue(group, front=True)
         group.wait.not_before = self.turn.now + self._pause_after_failure(group)
         for uuid in group.shares:
-            self.turn.ask(self.model.gpus[uuid])
+            self.turn.request_reading(self.model.gpus[uuid])
 
     def _pause_after_failure(self, group: Group) -> float:
         pause = min(
@@ -261,7 +261,7 @@ class Leases:
             self.turn.notify_again(group)
             self.turn.log("adjust", group, preferences=asdict(group.preferences))
 
-    def hear(self, client: Client) -> None:
+    def receive_answer(self, client: Client) -> None:
         """Note that a client has answered, even if only one of several orders."""
         client.owes_since = None
         self.timers.set(client.answers, None)
@@ -269,17 +269,17 @@ class Leases:
             client.silent = False
             client.group.silent -= 1
             for holding in client.holdings.values():
-                self.ledger.find_gone(holding, holding.evicting)
-                self.ledger.lose(holding, False)
-            self.reach_again(client)
+                self.ledger.note_unstated_eviction(holding, holding.evicting)
+                self.ledger.mark_unavailable(holding, False)
+            self.resume_client(client)
         revoked = client.lease is not None and client.group.yielding
         if revoked or any(h.client is client for h, _ in self.model.evictions.values()):
             self.answers.await_answer(client)
 
-    def reach_again(self, client: Client) -> None:
+    def resume_client(self, client: Client) -> None:
         """Let a client that answers again, or is awake again, have what it asked for."""
         group = client.group
-        self.mark_silence(group)
+        self.mark_silence_changed(group)
         if not client.wants or client.silent or client.stage != "awake":
             return
         if group.lease is not None and not group.yielding:
@@ -287,13 +287,13 @@ class Leases:
         elif group.wait is None:
             group.wait = self.queue.enqueue(group)
 
-    def miss(self, client: Client) -> None:
+    def on_answer_timeout(self, client: Client) -> None:
         """Note that a client has not answered in time. Other groups are served without its memory."""
         group = client.group
         client.silent = True
         group.silent += 1
         for holding in client.holdings.values():
-            self.ledger.lose(holding, True)
+            self.ledger.mark_unavailable(holding, True)
         if group.overdue and client.lease is not None:
             # The core cannot know whether it computes, so it assumes that it does.
             self.activity.count_time(group)
@@ -312,9 +312,9 @@ class Leases:
                 },
             )
         )
-        self.mark_silence(group)
+        self.mark_silence_changed(group)
 
-    def mark_silence(self, group: Group) -> None:
+    def mark_silence_changed(self, group: Group) -> None:
         """Mark a group of which a client began or ceased to answer."""
         self.turn.touch(group)
         if group.wait is not None:
@@ -322,9 +322,9 @@ class Leases:
                 {uuid: share.gpu for uuid, share in group.shares.items()}
             )
 
-    def try_again(self, holding: Holding) -> None:
+    def retry_eviction(self, holding: Holding) -> None:
         """Allow another eviction order to a client that has repeatedly failed to evict."""
-        self.ledger.lose(holding, holding.client.silent)
+        self.ledger.mark_unavailable(holding, holding.client.silent)
         self.turn.touch(holding.share.group)
 
     def _take_step(self, group: Group, step: LeaseStep, lease: int | None = None) -> bool:
@@ -339,19 +339,19 @@ class Leases:
         group.yielding = after == "yielding"
         return True
 
-    def begin_turn(self, group: Group, at: float) -> None:
+    def begin_time_slice(self, group: Group, at: float) -> None:
         """Begin a time slice with the lease that a group holds."""
         assert group.lease is not None
         group.turn, group.turn_at = group.lease, at
 
-    def go_on_under(self, client: Client, lease: int) -> None:
+    def continue_lease(self, client: Client, lease: int) -> None:
         """Have a client go on under a lease of its group."""
         group = client.group
         client.lease = lease
         group.granted[client.number] = client
         self.turn.pace_unsent[group.id] = group
 
-    def lend(self, client: Client, lease: int) -> None:
+    def grant_step(self, client: Client, lease: int) -> None:
         """Let a client that has released its lease use it once more while its group drains."""
         client.lease = lease
         client.group.granted[client.number] = client

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .messages import Usage
 from .model import Client, Group, Holding, Model, Share
-from .turn import Turn, stir
+from .turn import Turn, mark_victims
 
 
 @dataclass(slots=True, eq=False)
@@ -20,29 +20,29 @@ class Ledger:
     def open(self, holding: Holding) -> None:
         """Begin to count what a client holds on a GPU."""
         holding.share.gpu.hibernated += holding.client.gone
-        self.lose(holding, holding.client.silent)
+        self.mark_unavailable(holding, holding.client.silent)
 
     def close(self, holding: Holding) -> None:
         """Take all that a client holds on a GPU out of the sums."""
-        self.order_out(holding, -holding.evicting)
-        self.unsettle(holding, -holding.unsettled)
+        self.add_evicting(holding, -holding.evicting)
+        self.add_unsettled(holding, -holding.unsettled)
         self.account(holding, 0, 0, 0, 0)
-        self.spare(holding, 0)
-        self.lose(holding, False)
+        self.set_spare(holding, 0)
+        self.mark_unavailable(holding, False)
         holding.share.gpu.hibernated -= holding.client.gone
         holding.took = 0
         self.charge_left(holding)
 
-    def lose(self, holding: Holding, lost: bool) -> None:
+    def mark_unavailable(self, holding: Holding, lost: bool) -> None:
         """Mark whether a holding's memory is unavailable. Only this changes these counts."""
         more = lost - holding.lost
         holding.lost = lost
         holding.share.lost += more
         holding.share.gpu.lost += more
         if more:
-            stir(holding.share.group)
+            mark_victims(holding.share.group)
 
-    def vanish(self, client: Client) -> None:
+    def remove_contexts(self, client: Client) -> None:
         """Take a client's contexts off its GPUs. What readings show beyond the residue is other programs' use."""
         client.gone = True
         for holding in client.holdings.values():
@@ -57,12 +57,12 @@ class Ledger:
             # No reading has counted unsettled bytes as room for other groups.
             gpu.shrunk += max(0, fixed - holding.unsettled)
             gpu.hibernated += 1
-            self.unsettle(holding, -holding.unsettled)
+            self.add_unsettled(holding, -holding.unsettled)
             self.account(holding, holding.promised, holding.resident, 0, 0)
-            self.leave_behind(holding)
-            self.turn.reread(gpu)
+            self.charge_residue(holding)
+            self.turn.require_reading(gpu)
 
-    def leave_behind(self, holding: Holding) -> None:
+    def charge_residue(self, holding: Holding) -> None:
         """Charge the residue of a hibernated client on its GPU."""
         client, gpu = holding.client, holding.share.gpu
         needs = client.needs
@@ -87,35 +87,37 @@ class Ledger:
         for holding in client.holdings.values():
             gpu = holding.share.gpu
             gpu.hibernated -= 1
-            self.leave_behind(holding)
+            self.charge_residue(holding)
             if gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.inexact = True
         needs = client.needs
         if needs is not None and needs.gpu in client.holdings:
             holding = client.holdings[needs.gpu]
-            self.unsettle(holding, needs.unevictable + needs.context)
+            self.add_unsettled(holding, needs.unevictable + needs.context)
             self.account(
                 holding, holding.promised, holding.resident, needs.unevictable, needs.context
             )
 
-    def order_out(self, holding: Holding, more: int) -> None:
+    def add_evicting(self, holding: Holding, more: int) -> None:
         """Change the bytes of a holding that are being evicted."""
         holding.evicting += more
         holding.share.evicting += more
         holding.share.gpu.leaving += more
-        stir(holding.share.group)
+        mark_victims(holding.share.group)
 
-    def find_gone(self, holding: Holding, size: int) -> None:
+    def note_unstated_eviction(self, holding: Holding, size: int) -> None:
         """Note memory that may have left while its client was silent: readings put other programs' use too low."""
         gpu = holding.share.gpu
         gpu.shrunk += min(size, gpu.lowered)
 
-    def unsettle(self, holding: Holding, more: int) -> None:
+    def add_unsettled(self, holding: Holding, more: int) -> None:
         """Change the unevictable bytes that were admitted but may not be allocated yet."""
         holding.unsettled += more
         holding.share.gpu.unsettled += more
 
-    def state(self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0) -> None:
+    def apply_usage(
+        self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0
+    ) -> None:
         """Apply a client's statement of what it holds; ``expected`` bytes were ordered to leave."""
         # The report of a move may have crossed a promise on its way.
         promised, unevictable, stated = usage.promised, usage.unevictable, usage.context
@@ -139,16 +141,16 @@ class Ledger:
         holding.share.gpu.shrunk += max(0, freed - expected)
         holding.host = usage.host
         if not crossed:
-            self.unsettle(holding, -holding.unsettled)
-        self.state_contexts(holding, stated)
+            self.add_unsettled(holding, -holding.unsettled)
+        self.set_stated_contexts(holding, stated)
         self.account(holding, promised, usage.resident, unevictable, context)
         trial = holding.share.gpu.context_sizes.trial
         if trial is not None and trial.client == holding.client.number and not crossed:
             trial.begun = True
-            self.turn.ask(holding.share.gpu)
-        self.spare(holding, min(holding.spare, holding.promised - holding.resident))
+            self.turn.request_reading(holding.share.gpu)
+        self.set_spare(holding, min(holding.spare, holding.promised - holding.resident))
 
-    def state_contexts(self, holding: Holding, stated: int) -> None:
+    def set_stated_contexts(self, holding: Holding, stated: int) -> None:
         """Note a client's statement of its contexts, from which their charge follows."""
         if stated != holding.stated:
             holding.stated, holding.measured, holding.beyond = stated, False, 0
@@ -185,7 +187,7 @@ class Ledger:
         share.resident += more
         gpu.resident += more
         holding.resident = resident
-        stir(share.group)
+        mark_victims(share.group)
         more = unevictable - holding.unevictable
         share.unevictable += more
         gpu.unevictable += more
@@ -197,7 +199,7 @@ class Ledger:
         self.turn.quotas_stale = self.turn.quotas_stale or share.used != used
         self.charge_share(share)
 
-    def spare(self, holding: Holding, spare: int) -> None:
+    def set_spare(self, holding: Holding, spare: int) -> None:
         """Set the part of a promise that was never allocated. Only this changes this sum."""
         holding.share.gpu.unused += spare - holding.spare
         holding.spare = spare

@@ -44,10 +44,10 @@ class MemoryEvents:
         if client.needs is not None and usage.gpu == client.home:
             # It may be about to move to another GPU without knowing.
             usage = replace(usage, gpu=client.needs.gpu)
-        self.ledger.state(self.shares.holding(client, usage.gpu), usage)
+        self.ledger.apply_usage(self.shares.holding(client, usage.gpu), usage)
         self.hibernation.reconsider(group)
-        self.turn.concern(group)
-        self.host_reserve.concern(client)
+        self.turn.mark_gpus(group)
+        self.host_reserve.note_change(client)
 
     def on_grow(self, client: Client, event: Grow) -> None:
         """Handle a client's request for more memory."""
@@ -59,11 +59,11 @@ class MemoryEvents:
             raise ProtocolViolation(client.number, "asks for memory while it hibernates")
         group.active_at = self.turn.now
         if group.hibernation is not None and not self.hibernation.is_pressed(group):
-            self.hibernation.rouse(group)
+            self.hibernation.request_wake(group)
         self.hibernation.reconsider(group)
         self.growth.grow(event)
-        self.turn.concern(group)
-        self.host_reserve.concern(client)
+        self.turn.mark_gpus(group)
+        self.host_reserve.note_change(client)
 
     def on_restored(self, client: Client, event: Restored) -> None:
         """Note that memory was restored to the GPU."""
@@ -71,9 +71,9 @@ class MemoryEvents:
         usage = event.usage
         self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
         holding = self.shares.holding(client, usage.gpu)
-        self.ledger.state(holding, usage, moved=True)
-        self.turn.concern(group)
-        self.host_reserve.concern(client)
+        self.ledger.apply_usage(holding, usage, moved=True)
+        self.turn.mark_gpus(group)
+        self.host_reserve.note_change(client)
         self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         group.totals.restored += event.bytes
         self._log_move("restore", group, event)
@@ -88,9 +88,9 @@ class MemoryEvents:
         group.failures, group.restore_error = 0, None
         # Nothing is spare while the GPU accesses a part in host memory.
         if holding.share.ceiling is None or holding.room >= holding.promised:
-            self.ledger.spare(holding, holding.promised - holding.resident)
+            self.ledger.set_spare(holding, holding.promised - holding.resident)
         if event.bytes and not group.yielding and group.turn == group.lease:
-            self.leases.begin_turn(group, self.turn.now)
+            self.leases.begin_time_slice(group, self.turn.now)
 
     def on_evicted(self, client: Client, event: Evicted) -> None:
         """Note that memory was evicted from the GPU."""
@@ -100,10 +100,10 @@ class MemoryEvents:
         holding, asked = found
         usage = event.usage
         del self.model.evictions[event.serial]
-        self.leases.hear(client)
-        self.ledger.order_out(holding, -asked)
+        self.leases.receive_answer(client)
+        self.ledger.add_evicting(holding, -asked)
         left = usage.resident < holding.resident or asked == 0
-        self.ledger.state(holding, usage, moved=True, expected=asked)
+        self.ledger.apply_usage(holding, usage, moved=True, expected=asked)
         self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         client.group.totals.evicted += event.bytes
         if left:
@@ -125,7 +125,7 @@ class MemoryEvents:
         pause = min(max(2 * holding.stuck_pause, self.model.rules.shortest_retry), longest)
         holding.stuck_pause, holding.stuck_until = pause, self.turn.now + pause
         if refuses:
-            self.ledger.lose(holding, True)
+            self.ledger.mark_unavailable(holding, True)
             self.timers.set(
                 retry_timer(holding.client.number, holding.share.gpu.uuid), holding.stuck_until
             )
@@ -138,23 +138,23 @@ class MemoryEvents:
         holding, asked = found
         # An order does not shrink to 0 before its answer, because the client is still busy with it.
         left = max(0, asked - max(0, holding.resident - event.usage.resident))
-        self.ledger.order_out(holding, left - asked)
+        self.ledger.add_evicting(holding, left - asked)
         self.model.evictions[event.serial] = (holding, left)
         if holding.lost:
-            self.ledger.find_gone(holding, asked - left)
-        self.ledger.state(holding, event.usage, moved=True, expected=asked - left)
+            self.ledger.note_unstated_eviction(holding, asked - left)
+        self.ledger.apply_usage(holding, event.usage, moved=True, expected=asked - left)
 
     def _ordered(self, client: Client, event: Evicted | Moving) -> tuple[Holding, int] | None:
         """Return the holding and the bytes that an answer is about; None if this scheduler did not order it."""
         usage = event.usage
         self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
         self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
-        self.turn.concern(client.group)
-        self.host_reserve.concern(client)
+        self.turn.mark_gpus(client.group)
+        self.host_reserve.note_change(client)
         found = self.model.evictions.get(event.serial)
         if found is None:
             # This was an order of an earlier scheduler, but the statement is still true.
-            self.ledger.state(self.shares.holding(client, usage.gpu), usage, moved=True)
+            self.ledger.apply_usage(self.shares.holding(client, usage.gpu), usage, moved=True)
         elif found[0].client is not client or found[0].share.gpu.uuid != usage.gpu:
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")
         return found

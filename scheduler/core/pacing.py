@@ -9,9 +9,9 @@ from typing import cast
 from .activity import Activity
 from .messages import Pace
 from .model import Gpu, Group, Model, is_managed
-from .paging import Detector
+from .paging import ThrashingDetector
 from .policy_api import FREE, SHARE_STALL, Speed
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
@@ -28,8 +28,8 @@ class Pacer:
     turn: Turn
     timers: Timers
     times: GpuTime
-    policy: Guard
-    thrash: Detector
+    policy: PolicyGuard
+    thrash: ThrashingDetector
     activity: Activity
 
     def pace(self) -> None:
@@ -69,7 +69,7 @@ class Pacer:
             if metered != group.metered:
                 self.activity.count_time(group)
                 group.metered = metered
-                self.activity.time_class(group)
+                self.activity.schedule_class_change(group)
 
     def _limit(self, gpu: Gpu, again: float | None) -> float | None:
         """Hold all groups to their limits under any policy; return when to compute the paces again."""

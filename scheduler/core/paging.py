@@ -37,7 +37,7 @@ class _Throughput:
     floating: _Rate
 
 
-class Detector:
+class ThrashingDetector:
     """Judges by each group's meters.
 
     Parameters

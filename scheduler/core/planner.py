@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from .eligibility import Eligibility
 from .eviction import VictimChooser
 from .model import Gpu, Group, Model, Share, Wait, is_managed
-from .paging import Detector
+from .paging import ThrashingDetector
 from .plan import Plan
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .residency import Residency
 from .turn import Turn
 
@@ -21,8 +21,8 @@ class Planner:
 
     model: Model
     turn: Turn
-    policy: Guard
-    thrash: Detector
+    policy: PolicyGuard
+    thrash: ThrashingDetector
     eligibility: Eligibility
     residency: Residency
     chooser: VictimChooser

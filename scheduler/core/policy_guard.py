@@ -13,7 +13,7 @@ from .policy_api import LastingPolicy, Paces, Parts, Policy, PolicyRegistry, Ran
 _T = TypeVar("_T")
 
 
-class Guard:
+class PolicyGuard:
     """A policy and, once it has failed, a simpler one.
 
     Parameters

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from .activity import Classes
+from .activity import ActivityClassifier
 from .costs import Costs
 from .model import Group, Model
 from .usage import GpuTime
@@ -12,7 +12,9 @@ from .usage import GpuTime
 class PolicyView:
     """Answers a policy's questions. It changes nothing."""
 
-    def __init__(self, model: Model, times: GpuTime, costs: Costs, classes: Classes) -> None:
+    def __init__(
+        self, model: Model, times: GpuTime, costs: Costs, classes: ActivityClassifier
+    ) -> None:
         self._model = model
         self.queue, self.leased, self.gpus = model.queue, model.leased, model.gpus
         self.times = times

@@ -21,17 +21,17 @@ MOST_GPUS = 1024
 HEAVIEST = 1000
 
 
-class Memory:
+class PreferenceStore:
     """Preferences by the id of their group. A Jupyter kernel that is restarted has the same preferences again."""
 
     def __init__(self) -> None:
         self._preferences: OrderedDict[str, Preferences] = OrderedDict()
 
-    def recall(self, group: str) -> Preferences:
+    def load(self, group: str) -> Preferences:
         """Return the preferences for a group."""
         return replace(self._preferences.get(group, Preferences()))
 
-    def remember(self, group: str, preferences: Preferences) -> None:
+    def store(self, group: str, preferences: Preferences) -> None:
         """Remember the preferences for a group, except those for one cell."""
         lasting = replace(preferences, exclusive=False)
         self._preferences.pop(group, None)

@@ -47,11 +47,11 @@ class Pressure:
         begun = False
         for gpu, leavers in found:
             if gpu.press_at > self.turn.now:
-                self.turn.look_at(gpu.press_at)
+                self.turn.recheck_at(gpu.press_at)
                 continue
             for leaver in leavers:
                 if leaver.ready > self.turn.now:
-                    self.turn.look_at(leaver.ready)
+                    self.turn.recheck_at(leaver.ready)
                 elif self.hibernation.begin(leaver.share.group, plan.wait):
                     gpu.press_at = self.turn.now + self.press_pause
                     begun = True
@@ -112,7 +112,7 @@ class Pressure:
         if not self.eligibility.may_press():
             return
         if gpu.press_at > self.turn.now:
-            self.turn.look_at(gpu.press_at)
+            self.turn.recheck_at(gpu.press_at)
             return
         gpu.press_at = self.turn.now + self.press_pause
         for share in list(gpu.shares.values()):
@@ -123,4 +123,4 @@ class Pressure:
             ready = since + self.model.rules.hibernate_pressure
             if ready <= self.turn.now:
                 self.hibernation.begin(group)
-            self.turn.look_at(max(ready, gpu.press_at))
+            self.turn.recheck_at(max(ready, gpu.press_at))

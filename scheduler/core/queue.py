@@ -10,7 +10,7 @@ from typing import ClassVar
 from .messages import Grow
 from .model import Gpu, Group, Model, Wait
 from .policy_api import Rank
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .turn import Turn
 
 
@@ -20,7 +20,7 @@ class WaitQueue:
 
     model: Model
     turn: Turn
-    policy: Guard
+    policy: PolicyGuard
 
     #: Seconds after its wake for which a group may take over the place in the queue that its wake had.
     place_kept: ClassVar[float] = 2.0

@@ -52,7 +52,7 @@ class Quotas:
         self.turn.contention_stale[gpu.uuid] = gpu
         self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
 
-    def empty(self, gpu: Gpu) -> None:
+    def evacuate(self, gpu: Gpu) -> None:
         """End leases on a drained GPU after their quantum, and evict all memory."""
         for group in list(gpu.holders.values()):
             if group.yielding:
@@ -61,7 +61,7 @@ class Quotas:
                 self.leases.end_exclusive(group)
             end = self.residency.quantum_end(group) if group.runs else self.turn.now
             if end > self.turn.now:
-                self.turn.look_at(end)
+                self.turn.recheck_at(end)
             else:
                 self.leases.revoke(group)
         leaving = [
@@ -73,7 +73,7 @@ class Quotas:
             found = (h.stuck_until for h in share.holdings.values() if not h.lost)
             stuck = max(found, default=0.0)
             if stuck > self.turn.now:
-                self.turn.look_at(stuck)
+                self.turn.recheck_at(stuck)
             else:
                 self.orders.evict(share, share.movable)
 
@@ -127,7 +127,7 @@ class Quotas:
             for claim in self.times.quotas(wait.group):
                 self._reserved.setdefault(claim.whose, set()).update(used_by(wait.group))
 
-    def start_over(self) -> None:
+    def reset_reservations(self) -> None:
         """Start a walk through the queue. Until the next lease, the holders do not change."""
         self._reserved.clear()
         self._held = None
@@ -169,7 +169,7 @@ class Quotas:
             for group in held[uuid]:
                 end = max(ready, self._yields_at(group, wait))
                 if end > self.turn.now:
-                    self.turn.look_at(end)
+                    self.turn.recheck_at(end)
                 elif not group.yielding:
                     self.leases.revoke(group, wait)
             if not bar.holder:

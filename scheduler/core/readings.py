@@ -50,14 +50,14 @@ class Readings:
     turn: Turn
     ledger: Ledger
 
-    def _learn_residue(self, gpu: Gpu) -> None:
+    def _measure_residue(self, gpu: Gpu) -> None:
         """Learn the residue of hibernated clients from a new reading: the median of the last ones counts."""
         if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.pending_reclaim:
             return
         held = gpu.resident + gpu.unevictable + gpu.context
         sizes = gpu.context_sizes
         since, sizes.departures = sizes.departures, Departures(gpu.used, held)
-        learned = since is not None and self._see_departures(gpu, since, held)
+        learned = since is not None and self._measure_departures(gpu, since, held)
         if not learned and (sizes.residues or not gpu.hibernated):
             return
         if not sizes.residues:
@@ -79,7 +79,7 @@ class Readings:
                 # Its last reading counted this as other programs' use.
                 other.foreign = max(0, other.foreign - other.left + before)
 
-    def _see_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
+    def _measure_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
         """Measure the residues of clients that hibernated between two readings, if nothing else has changed."""
         if not since.count or since.inexact or held != since.held - since.bytes:
             return False
@@ -119,10 +119,10 @@ class Readings:
             gpu.shrunk -= more
         self.turn.dirty[gpu.uuid] = gpu
         if more:
-            self.turn.ask(gpu)
-        self._learn_contexts(gpu)
+            self.turn.request_reading(gpu)
+        self._update_context_sizes(gpu)
 
-    def _learn_contexts(self, gpu: Gpu, tried: Holding | None = None) -> None:
+    def _update_context_sizes(self, gpu: Gpu, tried: Holding | None = None) -> None:
         """Learn what contexts take on GPUs of one name from all measurements there: the median counts."""
         alike = [other for other in self.model.gpus.values() if other.name == gpu.name]
         found = [
@@ -137,7 +137,7 @@ class Readings:
             for other in alike:
                 other.context_sizes.taken = found[len(found) // 2]
 
-    def try_context(self, holding: Holding) -> None:
+    def begin_context_trial(self, holding: Holding) -> None:
         """Note that a context is about to be created. If nothing else happens, the next reading shows its size."""
         gpu = holding.share.gpu
         fresh = self.turn.now - gpu.read_at <= self.model.rules.fresh
@@ -164,7 +164,7 @@ class Readings:
         most = holding.context + min(CONTEXTS, int(gpu.total * CONTEXTS_PART))
         if before >= 0 and 0 < took <= most:
             self.ledger.charge_contexts(holding, before + took)
-            self._learn_contexts(gpu, holding)
+            self._update_context_sizes(gpu, holding)
 
     def measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
         """Learn the bandwidth from a move."""
@@ -178,7 +178,7 @@ class Readings:
         """Apply a reading of a GPU's memory."""
         gpu = self._state(event)
         self._end_trial(gpu, event.used)
-        self._learn_residue(gpu)
+        self._measure_residue(gpu)
         most = gpu.resident + gpu.unevictable + gpu.context + gpu.left
         least = most - gpu.coming - gpu.unsettled
         most += gpu.arriving + self._uncharged_arrivals(gpu)
@@ -253,7 +253,7 @@ class Readings:
             if self.is_overdue(gpu):
                 gpu.asked_at = self.turn.now
                 self.turn.decisions.append(ReadDevice(gpu.uuid))
-            self.turn.look_at(gpu.asked_at + self.model.rules.reading_timeout)
+            self.turn.recheck_at(gpu.asked_at + self.model.rules.reading_timeout)
             return
         if gpu.pending_reclaim:
             pause = (
@@ -266,10 +266,12 @@ class Readings:
         else:
             return
         if gpu.read_at + pause <= self.turn.now:
-            self.turn.ask(gpu)
-        self.turn.look_at(max(gpu.read_at + pause, self.turn.now + self.model.rules.shortest_pause))
+            self.turn.request_reading(gpu)
+        self.turn.recheck_at(
+            max(gpu.read_at + pause, self.turn.now + self.model.rules.shortest_pause)
+        )
 
-    def allow(self, wait: Wait) -> bool:
+    def ensure_fresh(self, wait: Wait) -> bool:
         """Whether the readings that a grant depends on are fresh; if not, ask for them."""
         fresh = True
         for gpu in wait.gpus.values():
@@ -298,7 +300,7 @@ class Readings:
             return True
         if self.is_overdue(gpu):
             return True
-        self.turn.ask(gpu)
+        self.turn.request_reading(gpu)
         return False
 
     def is_overdue(self, gpu: Gpu) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .eviction_orders import EvictionOrders
 from .leases import Leases
 from .model import Gpu, Group, Share
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .readings import Readings
 from .residency import Residency
 from .turn import Turn
@@ -19,7 +19,7 @@ class OvercommitRelief:
     """Evicts and revokes on GPUs where more is charged than there is."""
 
     turn: Turn
-    policy: Guard
+    policy: PolicyGuard
     readings: Readings
     residency: Residency
     orders: EvictionOrders
@@ -53,7 +53,7 @@ class OvercommitRelief:
             if when <= self.turn.now:
                 evict.append((share, size))
             else:
-                self.turn.look_at(when)
+                self.turn.recheck_at(when)
         revoke: list[Group] = []
         # Within the reserve nothing can fail, and other programs' use varies by that much.
         leased.sort(key=lambda g: (g.runs, -g.turn))

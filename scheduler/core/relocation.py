@@ -71,10 +71,10 @@ class Relocation:
         moved.host, moved.stated = host, stated
         if needs is not None:
             needs.gpu = other
-        self.ledger.leave_behind(moved)
+        self.ledger.charge_residue(moved)
         moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
         self.ledger.account(moved, moved.promised + promised, 0, 0, 0)
-        self.ledger.spare(moved, moved.spare + spare)
+        self.ledger.set_spare(moved, moved.spare + spare)
         self.turn.notify_again(group)
         self.turn.quotas_stale = True
         self.turn.dirty[uuid] = self.turn.reserve_stale[uuid] = gpu

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .costs import Costs
 from .model import Group, Model, Share, Wait
-from .policy_guard import Guard
+from .policy_guard import PolicyGuard
 from .queue import place
 from .turn import Turn
 
@@ -18,7 +18,7 @@ class Residency:
 
     model: Model
     turn: Turn
-    policy: Guard
+    policy: PolicyGuard
     costs: Costs
 
     @property

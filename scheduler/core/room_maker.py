@@ -29,10 +29,10 @@ class RoomMaker:
         when = max((w for w, _ in plan.later), default=now)
         if when > now + self.model.rules.debounce:
             # Take everything at once, when the last of it is available. Taken earlier, the room would lie idle.
-            self.turn.look_at(when)
+            self.turn.recheck_at(when)
             return False
         for later, _ in plan.later:
-            self.turn.look_at(later)
+            self.turn.recheck_at(later)
         if not plan.evict and not plan.revoke:
             return False
         fresh = True

@@ -29,7 +29,7 @@ class Rooms:
         share.group.filled_at = self.turn.now
         self.ledger.distribute(share, give)
 
-    def tell_room(self, client: Client, anew: bool = False) -> None:
+    def send_room(self, client: Client, resend: bool = False) -> None:
         """Send a client how much of its footprint may be on the GPU, if that has changed."""
         fills = client.group.filling is not None
         if client.lease is None or not (fills or client.oversubscribes):
@@ -37,13 +37,15 @@ class Rooms:
         for holding in client.holdings.values():
             share = holding.share
             limited = share.ceiling is not None and client.oversubscribes
-            if anew:
-                holding.told = holding.resident if holding.promised or limited else ALL
-                holding.told_last = False
+            if resend:
+                holding.sent_room = holding.resident if holding.promised or limited else ALL
+                holding.sent_last = False
             room = ALL if holding.room >= holding.promised and not limited else holding.room
             last = client.oversubscribes and share.gpu.filling is not share
-            if room > holding.told or (last and (room != holding.told or not holding.told_last)):
-                holding.told, holding.told_last = room, last
+            if room > holding.sent_room or (
+                last and (room != holding.sent_room or not holding.sent_last)
+            ):
+                holding.sent_room, holding.sent_last = room, last
                 self.turn.decisions.append(
                     Room(client.number, client.lease, share.gpu.uuid, room, last)
                 )
@@ -60,7 +62,7 @@ class Rooms:
                     holding.room = holding.promised
         if not group.yielding:
             for client in group.granted.values():
-                self.tell_room(client)
+                self.send_room(client)
         group.filling = None
         self.model.filling.pop(group.id, None)
         self.ledger.charge(group)
@@ -72,4 +74,4 @@ class Rooms:
         for share in group.shares.values():
             share.gpu.filling = share
             for holding in share.holdings.values():
-                holding.room = holding.told = holding.resident
+                holding.room = holding.sent_room = holding.resident

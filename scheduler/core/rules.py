@@ -58,7 +58,7 @@ class Rules:
     background_quantum
         Seconds after which a background holder makes way for an interactive group, unless the policy decides.
     interactive_burst, interactive_pause
-        Seconds; see ``activity.Classes``.
+        Seconds; see ``activity.ActivityClassifier``.
     window
         Seconds over which entitlements to the GPU's time apply.
     keep_patience

@@ -132,13 +132,13 @@ class Serving:
         served: list[tuple[Wait, Plan]] = []
         self._plans.clear()
         if self.times.counted:
-            self.quotas.start_over()
+            self.quotas.reset_reservations()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # its old lease has yet to be released
             if wait.passed_over:
-                if wait.grow is None and self.hibernation.is_coming(wait.group):
-                    self._lead(wait, heads)
+                if wait.grow is None and self.hibernation.is_waking(wait.group):
+                    self._make_head(wait, heads)
                 continue
             first = next(iter(wait.gpus), None)
             self.turn.again = None if first is None else due.get(first)
@@ -169,12 +169,12 @@ class Serving:
         short: list[Gpu],
     ) -> bool:
         if wait.not_before > self.turn.now:
-            self.turn.look_at(wait.not_before)
+            self.turn.recheck_at(wait.not_before)
             return False
         if self.times.active and self._is_limited(wait):
             if wait.barrier is not None and len(wait.group.shares) > 1:
                 # Holders have made way for it. On its other GPUs, they would otherwise return each time in between.
-                self._lead(wait, heads)
+                self._make_head(wait, heads)
             return False
         if self.quotas.is_barred(wait):
             return False
@@ -183,7 +183,7 @@ class Serving:
             continues = ahead is not None and self.planner.continues(wait, ahead)
             if (
                 not ahead or continues or self.planner.may_pass(wait, ahead)
-            ) and self.readings.allow(wait):
+            ) and self.readings.ensure_fresh(wait):
                 self.admission.admit(wait, continues=bool(ahead) and continues)
                 return True
         elif not ahead:
@@ -201,10 +201,10 @@ class Serving:
                 served.append((wait, plan))
         elif self.planner.continues(wait, ahead):
             self._let_grow(wait)
-        self._lead(wait, heads)
+        self._make_head(wait, heads)
         return False
 
-    def _lead(self, wait: Wait, heads: dict[str, Wait]) -> None:
+    def _make_head(self, wait: Wait, heads: dict[str, Wait]) -> None:
         """Make a wait the head on the GPUs where it is the first, so that no later wait postpones it."""
         if wait.barrier is None and not any(uuid in heads for uuid in wait.gpus):
             wait.barrier = self.model.last_lease
@@ -230,7 +230,7 @@ class Serving:
         wait.limited_until = limited
         if limited == 0.0:
             return False
-        self.turn.look_at(limited)
+        self.turn.recheck_at(limited)
         return True
 
     def _takes_turns(self, wait: Wait, uuid: str) -> bool:

@@ -55,9 +55,9 @@ class ReturningClients:
     def on_desist(self, event: Desist) -> None:
         """Stop awaiting clients of the previous scheduler."""
         for number in event.clients:
-            self._await_no_more(number, event.late)
+            self._stop_awaiting(number, event.late)
 
-    def _await_no_more(self, number: int, late: bool = False) -> None:
+    def _stop_awaiting(self, number: int, late: bool = False) -> None:
         for usage in self.model.awaited.pop(number).usages:
             gpu = self.model.gpus.get(usage.gpu)
             if gpu is not None and gpu.returning.pop(number, None) is not None:
@@ -70,13 +70,13 @@ class ReturningClients:
                 # If it has exited, what it still holds is free within moments.
                 gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
                 self.turn.dirty[gpu.uuid] = gpu
-                self.turn.ask(gpu)
+                self.turn.request_reading(gpu)
 
-    def find_again(self, event: Attach) -> None:
+    def on_return(self, event: Attach) -> None:
         """Note that a client of the previous scheduler has attached again."""
         for number, awaited in self.model.awaited.items():
             if awaited.group == event.group and awaited.pid in (0, event.pid):
-                self._await_no_more(number)
+                self._stop_awaiting(number)
                 return
 
 
@@ -107,7 +107,7 @@ class Takeover:
         broken = self._broken.get((group.id, lease))
         return broken is not None and self.turn.now < broken[0] + patience
 
-    def break_off(self, client: Client, lease: int) -> None:
+    def keep_lease(self, client: Client, lease: int) -> None:
         """Remember a lease whose client may come back."""
         broken, key = self._broken, (client.group.id, lease)
         broken.pop(key, None)
@@ -125,15 +125,15 @@ class Takeover:
         if group.lease is None:
             self.leases.begin_lease(group, lease)
             _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self.turn.now))
-            self.leases.begin_turn(group, turn_at)
+            self.leases.begin_time_slice(group, turn_at)
         # A client that opened its gate by itself, while no scheduler answered, states lease 0.
-        self.leases.go_on_under(client, event.lease)
+        self.leases.continue_lease(client, event.lease)
         # It has no limit yet, so what it lacks may arrive at any moment.
         self.rooms.end_filling(group)
         for share in group.shares.values():
             if share.ceiling is not None:
                 self.ledger.distribute(share, share.unallotted)
-        self.rooms.tell_room(client, anew=True)
+        self.rooms.send_room(client, resend=True)
         # Memory that was promised and not allocated does not arrive, and the end of a restore is not reported again.
         client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident and h.host}
         if event.busy:

@@ -58,7 +58,7 @@ class Turn:
         #: When to decide again on the current GPU.
         self.again: float | None = None
 
-    def look_at(self, when: float) -> None:
+    def recheck_at(self, when: float) -> None:
         """Decide again on the current GPU at this time at the latest."""
         if self.again is None or when < self.again:
             self.again = when
@@ -66,9 +66,9 @@ class Turn:
     def touch(self, group: Group) -> None:
         """Mark a group that something happened to."""
         self.touched[group.id] = self.to_classify[group.id] = group
-        self.concern(group)
+        self.mark_gpus(group)
 
-    def concern(self, group: Group) -> None:
+    def mark_gpus(self, group: Group) -> None:
         """Mark the GPUs of a group, because something happened that may change the decisions there."""
         for uuid, share in group.shares.items():
             gpu = self.dirty[uuid] = share.gpu
@@ -80,18 +80,18 @@ class Turn:
         for share in group.shares.values():
             share.gpu.subscribers = None
 
-    def forget(self, group: Group) -> None:
+    def drop_marks(self, group: Group) -> None:
         """Drop the marks of a group that has left."""
         for marks in (self.touched, self.to_classify, self.to_notify):
             marks.pop(group.id, None)
 
-    def reread(self, gpu: Gpu) -> None:
+    def require_reading(self, gpu: Gpu) -> None:
         """Decide on a GPU only after another reading, because the last one does not show what has left."""
         gpu.read_at = -math.inf
         self.dirty[gpu.uuid] = gpu
-        self.ask(gpu)
+        self.request_reading(gpu)
 
-    def ask(self, gpu: Gpu) -> None:
+    def request_reading(self, gpu: Gpu) -> None:
         """Request a reading of a GPU."""
         if gpu.asked_at is None:
             gpu.asked_at = self.now
@@ -107,7 +107,7 @@ class Turn:
         self.decisions.append(Log(kind, group.id, fields))
 
 
-def stir(group: Group) -> None:
+def mark_victims(group: Group) -> None:
     """Mark the shares of a group, because the conditions for taking their memory may have changed."""
     for share in group.shares.values():
         share.gpu.victims.changed[share.number] = share

@@ -151,7 +151,7 @@ class GpuTime:
         self._timed.discard(whose)
         if _is_timed(entitlement):
             self._timed.add(whose)
-        self._see_whose_shares()
+        self._update_flags()
         self.counted.discard(whose)
         if entitlement.gpus:
             self.counted.add(whose)
@@ -201,7 +201,7 @@ class GpuTime:
         self._came.setdefault(group.user, -1.0 / (1 + len(self._came)))
         if timed:
             self._shared.setdefault(group.user, set()).add(group.id)
-        self._see_whose_shares()
+        self._update_flags()
         if timed or known is not None or (self.several_users and len(self._users[group.user]) == 1):
             self.version += 1
         return tuple(chain)
@@ -240,9 +240,9 @@ class GpuTime:
             groups.discard(group.id)
             if not groups:
                 table.pop(group.user, None)
-        self._see_whose_shares()
+        self._update_flags()
 
-    def _see_whose_shares(self) -> None:
+    def _update_flags(self) -> None:
         """Compute once whether anything depends on the users of groups, because each event asks for it."""
         self.active = bool(self._timed or self._shared)
         self.several_users = len(self._users) > 1

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from . import preferences as preferences
-from .activity import Activity, Classes
+from .activity import Activity, ActivityClassifier
 from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
 from .leases import Leases
@@ -31,8 +31,8 @@ from .messages import (
 )
 from .model import Model, Preferences
 from .notices import NoticeBoard
-from .policy_guard import Guard
-from .preferences import Memory
+from .policy_guard import PolicyGuard
+from .preferences import PreferenceStore
 from .queue import WaitQueue
 from .turn import Turn
 from .usage import GpuTime
@@ -50,9 +50,9 @@ class UserCommands:
     model: Model
     turn: Turn
     times: GpuTime
-    policy: Guard
-    classes: Classes
-    preferences: Memory
+    policy: PolicyGuard
+    classes: ActivityClassifier
+    preferences: PreferenceStore
     queue: WaitQueue
     activity: Activity
     notices: NoticeBoard
@@ -63,7 +63,7 @@ class UserCommands:
     def preferences_of(self, group: str) -> Preferences:
         """Return the preferences for the group with this id, even if it has no client at present."""
         found = self.model.groups.get(group)
-        return self.preferences.recall(group) if found is None else found.preferences
+        return self.preferences.load(group) if found is None else found.preferences
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that can be changed. They are the same in every replay of the same events."""
@@ -85,7 +85,7 @@ class UserCommands:
                 return
             group.cells[event.msg_id] = event.at
             if group.hibernation is not None:
-                self.hibernation.rouse(group)
+                self.hibernation.request_wake(group)
             # Work until now was before this cell.
             self.activity.count_time(group)
             self.classes.begin_cell(group, self.turn.now)
@@ -173,7 +173,7 @@ class UserCommands:
         """Apply changed preferences to a group."""
         if after == before:
             return
-        self.preferences.remember(name, after)
+        self.preferences.store(name, after)
         self.turn.decisions.append(Log("adjust", name, {"preferences": asdict(after)}))
         group = self.model.groups.get(name)
         if group is None:
@@ -243,7 +243,7 @@ class UserCommands:
             self.queue.sort()
         self.model.rules = rules
         if event.hibernate_after is not None:
-            self.hibernation.rest_all()
+            self.hibernation.schedule_all()
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(Log("settings", "", self.settings()))

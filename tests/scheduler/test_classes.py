@@ -7,13 +7,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from jupyter_gpushare.scheduler.core.activity import Classes
+from jupyter_gpushare.scheduler.core.activity import ActivityClassifier
 from jupyter_gpushare.scheduler.core.model import Group, Preferences, Wait
 
 
 @pytest.fixture
-def classes() -> Classes:
-    return Classes(interactive_burst=2.0, interactive_pause=2.0)
+def classes() -> ActivityClassifier:
+    return ActivityClassifier(interactive_burst=2.0, interactive_pause=2.0)
 
 
 @pytest.fixture
@@ -21,116 +21,124 @@ def group() -> Group:
     return Group("a", "a.ipynb", 1)
 
 
-def open_cell(classes: Classes, group: Group, now: float) -> None:
+def open_cell(classes: ActivityClassifier, group: Group, now: float) -> None:
     group.cells["m"] = now
     classes.begin_cell(group, now)
 
 
-def end_cell(classes: Classes, group: Group, now: float) -> None:
+def end_cell(classes: ActivityClassifier, group: Group, now: float) -> None:
     group.cells.clear()
     classes.end_cell(group, now)
 
 
-def test_a_cell_is_interactive_until_it_has_had_its_burst(classes: Classes, group: Group) -> None:
+def test_a_cell_is_interactive_until_it_has_had_its_burst(
+    classes: ActivityClassifier, group: Group
+) -> None:
     open_cell(classes, group, 10.0)
-    classes.ran(group, 1.9, 12.0)
-    assert classes.of(group) == "interactive"
-    classes.ran(group, 0.1, 12.1)
-    assert classes.of(group) == "background"
+    classes.add_time(group, 1.9, 12.0)
+    assert classes.class_of(group) == "interactive"
+    classes.add_time(group, 0.1, 12.1)
+    assert classes.class_of(group) == "background"
 
 
 def test_a_long_cell_stays_in_the_background_whatever_its_pauses(
-    classes: Classes, group: Group
+    classes: ActivityClassifier, group: Group
 ) -> None:
     open_cell(classes, group, 10.0)
-    classes.ran(group, 3.0, 13.0)
-    classes.ran(group, 0.1, 100.0)
-    assert classes.of(group) == "background"
+    classes.add_time(group, 3.0, 13.0)
+    classes.add_time(group, 0.1, 100.0)
+    assert classes.class_of(group) == "background"
 
 
-def test_the_next_cell_is_interactive_again(classes: Classes, group: Group) -> None:
+def test_the_next_cell_is_interactive_again(classes: ActivityClassifier, group: Group) -> None:
     open_cell(classes, group, 10.0)
-    classes.ran(group, 30.0, 40.0)
+    classes.add_time(group, 30.0, 40.0)
     end_cell(classes, group, 40.0)
-    assert classes.of(group) == "background"
+    assert classes.class_of(group) == "background"
     open_cell(classes, group, 40.1)
-    assert classes.of(group) == "interactive"
+    assert classes.class_of(group) == "interactive"
 
 
-def test_time_on_the_cpu_makes_nothing_a_background(classes: Classes, group: Group) -> None:
+def test_time_on_the_cpu_makes_nothing_a_background(
+    classes: ActivityClassifier, group: Group
+) -> None:
     open_cell(classes, group, 10.0)
     for second in range(100):
-        classes.ran(group, 0.01, 10.0 + second)
-    assert classes.of(group) == "interactive"
+        classes.add_time(group, 0.01, 10.0 + second)
+    assert classes.class_of(group) == "interactive"
 
 
 @pytest.mark.parametrize("wish", ["interactive", "background"])
-def test_what_people_say_wins(classes: Classes, group: Group, wish: str) -> None:
+def test_what_people_say_wins(classes: ActivityClassifier, group: Group, wish: str) -> None:
     group.preferences = Preferences(priority=wish)  # type: ignore[arg-type]
-    assert classes.of(group) == wish
+    assert classes.class_of(group) == wish
     open_cell(classes, group, 10.0)
-    classes.ran(group, 3.0, 13.0)
+    classes.add_time(group, 3.0, 13.0)
     group.busy = 1
-    assert classes.of(group) == wish
+    assert classes.class_of(group) == wish
     assert classes.changes_at(group, 13.0) is None
 
 
-def test_without_cells_short_bursts_stay_interactive(classes: Classes, group: Group) -> None:
+def test_without_cells_short_bursts_stay_interactive(
+    classes: ActivityClassifier, group: Group
+) -> None:
     for number in range(20):
-        classes.ran(group, 1.0, 10.0 + 5 * number)
-        assert classes.of(group) == "interactive"
+        classes.add_time(group, 1.0, 10.0 + 5 * number)
+        assert classes.class_of(group) == "interactive"
 
 
-def test_without_cells_bursts_close_to_each_other_are_one(classes: Classes, group: Group) -> None:
+def test_without_cells_bursts_close_to_each_other_are_one(
+    classes: ActivityClassifier, group: Group
+) -> None:
     for number in range(5):
-        classes.ran(group, 0.5, 10.0 + number)
-    assert classes.of(group) == "background"
+        classes.add_time(group, 0.5, 10.0 + number)
+    assert classes.class_of(group) == "background"
 
 
 def test_without_cells_a_long_spell_expects_the_next_to_be_long(
-    classes: Classes, group: Group
+    classes: ActivityClassifier, group: Group
 ) -> None:
-    classes.ran(group, 10.0, 20.0)
-    assert classes.of(group) == "background"
-    classes.ran(group, 0.5, 30.0)
-    assert classes.of(group) == "background"  # as the last was
+    classes.add_time(group, 10.0, 20.0)
+    assert classes.class_of(group) == "background"
+    classes.add_time(group, 0.5, 30.0)
+    assert classes.class_of(group) == "background"  # as the last was
     group.wait = Wait(group, 1, 40.0)
-    assert classes.of(group) == "interactive"  # the last was short
+    assert classes.class_of(group) == "interactive"  # the last was short
 
 
-def test_says_when_it_will_change(classes: Classes, group: Group) -> None:
+def test_says_when_it_will_change(classes: ActivityClassifier, group: Group) -> None:
     open_cell(classes, group, 10.0)
     assert classes.changes_at(group, 10.0) is None  # it does nothing
     group.busy = 1
     assert classes.changes_at(group, 10.0) == 12.0
-    classes.ran(group, 0.5, 10.5)
+    classes.add_time(group, 0.5, 10.5)
     assert classes.changes_at(group, 10.5) == 12.0
-    classes.ran(group, 1.5, 12.0)
+    classes.add_time(group, 1.5, 12.0)
     assert classes.changes_at(group, 12.0) is None
 
 
-def test_a_group_that_is_gone_begins_anew(classes: Classes, group: Group) -> None:
-    classes.ran(group, 10.0, 20.0)
+def test_a_group_that_is_gone_begins_anew(classes: ActivityClassifier, group: Group) -> None:
+    classes.add_time(group, 10.0, 20.0)
     classes.forget(group.id)
-    assert classes.of(group) == "interactive"
+    assert classes.class_of(group) == "interactive"
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30))
 def test_the_change_is_when_it_was_said(pieces: list[float]) -> None:
     """A group that goes on changes at the time that was asked for, and not after it."""
-    classes, group = Classes(), Group("a", "a", 1)
+    classes, group = ActivityClassifier(), Group("a", "a", 1)
     open_cell(classes, group, 0.0)
     group.busy = 1
     now = before = 0.0
     for piece in pieces:
         change = classes.changes_at(group, now)
         if change is None:
-            assert classes.of(group) == "background"
+            assert classes.class_of(group) == "background"
             return
         assert change > now
         now = min(now + piece, change)
-        classes.ran(group, now - before, now)
+        classes.add_time(group, now - before, now)
         if now == change:
-            assert classes.of(group) == "background"
+            assert classes.class_of(group) == "background"
         before = now

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core.paging import Detector
+from jupyter_gpushare.scheduler.core.paging import ThrashingDetector
 from tests.scheduler.core_machine import GPU, Lab, Process, of
 
 
-def feed(detector: Detector, group: str, floating: bool, rate: float, at: float) -> bool:
+def feed(detector: ThrashingDetector, group: str, floating: bool, rate: float, at: float) -> bool:
     """Ten seconds of GPU time at so many submissions a second, which end then."""
     said = [
         detector.feed(group, floating, 0.1, round(rate * 0.1), at - 10 + 0.1 * n)
@@ -22,38 +22,38 @@ def feed(detector: Detector, group: str, floating: bool, rate: float, at: float)
 
 
 @pytest.fixture
-def detector() -> Detector:
-    detector = Detector()
+def detector() -> ThrashingDetector:
+    detector = ThrashingDetector()
     assert not feed(detector, "a", False, 1000, 100.0)
     assert not feed(detector, "b", False, 1000, 100.0)
     return detector
 
 
-def test_a_little_slower_is_not_thrashing(detector: Detector) -> None:
+def test_a_little_slower_is_not_thrashing(detector: ThrashingDetector) -> None:
     assert not feed(detector, "a", True, 500, 110.0)
     assert detector.verdict(("a", "b"), 110.0) == "try"
     assert detector.slowdown("a") == pytest.approx(2.0)
 
 
-def test_less_than_a_third_is(detector: Detector) -> None:
+def test_less_than_a_third_is(detector: ThrashingDetector) -> None:
     assert feed(detector, "a", True, 200, 110.0)
     assert detector.verdict(("a", "b"), 110.0) == "thrashing"
     assert detector.verdict(("b", "c"), 110.0) == "try"
 
 
-def test_less_work_is_not_less_throughput(detector: Detector) -> None:
+def test_less_work_is_not_less_throughput(detector: ThrashingDetector) -> None:
     for second in range(60):
         assert not detector.feed("a", True, 0.001, 1, 110.0 + second)
         assert not detector.feed("a", True, 0.0, 0, 110.5 + second)
 
 
 def test_without_a_measure_it_is_tried() -> None:
-    detector = Detector()
+    detector = ThrashingDetector()
     assert not feed(detector, "a", True, 1, 110.0)
     assert detector.verdict(("a",), 110.0) == "try"
 
 
-def test_is_said_once_and_tried_again_later_and_later(detector: Detector) -> None:
+def test_is_said_once_and_tried_again_later_and_later(detector: ThrashingDetector) -> None:
     now = 110.0
     for pause in (60.0, 120.0, 240.0):
         assert feed(detector, "a", True, 100, now)
@@ -66,19 +66,19 @@ def test_is_said_once_and_tried_again_later_and_later(detector: Detector) -> Non
         now = again + 10
 
 
-def test_a_try_that_goes_well_goes_on(detector: Detector) -> None:
+def test_a_try_that_goes_well_goes_on(detector: ThrashingDetector) -> None:
     assert feed(detector, "a", True, 100, 110.0)
     assert not feed(detector, "a", True, 900, 180.0)
     assert detector.verdict(("a",), 180.0) == "try"
 
 
-def test_the_measure_follows_the_work(detector: Detector) -> None:
+def test_the_measure_follows_the_work(detector: ThrashingDetector) -> None:
     """A notebook whose kernels have become ten times longer does not thrash for that."""
     feed(detector, "a", False, 100, 130.0)
     assert not feed(detector, "a", True, 80, 140.0)
 
 
-def test_forgets_a_group(detector: Detector) -> None:
+def test_forgets_a_group(detector: ThrashingDetector) -> None:
     feed(detector, "a", True, 100, 110.0)
     detector.forget("a")
     assert detector.verdict(("a",), 110.0) == "try"

@@ -182,9 +182,9 @@ class Holding:
     #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU; and the value
     #: that was last sent to the client.
     room: int = 0
-    told: int = 0
+    sent_room: int = 0
     #: Whether the client was told that this lease brings no more.
-    told_last: bool = False
+    sent_last: bool = False
     #: Unevictable bytes and contexts that were admitted but may not be allocated yet.
     unsettled: int = 0
     #: The part of the promise that was not allocated when all of it was last resident. It needs no memory yet.

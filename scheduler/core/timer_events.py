@@ -16,7 +16,7 @@ from .turn import Turn
 
 
 @dataclass(slots=True, eq=False)
-class Alarms:
+class TimerEvents:
     """Handles timers that are due."""
 
     model: Model
@@ -27,7 +27,7 @@ class Alarms:
     hibernation: HibernationManager
     collectives: Collectives
 
-    def look_again(self, timer: Timer) -> None:
+    def on_timer(self, timer: Timer) -> None:
         """Do what a timer is for."""
         kind, key = timer
         match kind, key:
@@ -42,12 +42,12 @@ class Alarms:
             case "pool", _:
                 self.host_reserve.asked = True
             case "client", int(number):
-                self.leases.miss(self.model.clients[number])
+                self.leases.on_answer_timeout(self.model.clients[number])
             case "step", str(name):
                 self.collectives.step(name)
             case "holding", (number, uuid):
-                self.leases.try_again(self.model.clients[number].holdings[uuid])
+                self.leases.retry_eviction(self.model.clients[number].holdings[uuid])
             case "rest", str(name):
-                self.hibernation.consider(self.model.groups[name])
+                self.hibernation.check(self.model.groups[name])
             case "wake", int(number):
                 self.hibernation.wake_again(self.model.clients[number])
