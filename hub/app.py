@@ -104,7 +104,7 @@ async def serve(settings: GpuShareHub, config: Config) -> None:
     log.info("gpushare: the page is at %s", url)
     print(json.dumps({"url": url}), flush=True)
     systemd.notify("READY=1")
-    systemd.reassure(loop)
+    systemd.keep_alive(loop)
     try:
         await over.wait()
     finally:

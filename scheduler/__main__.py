@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         driver = find_driver()
         if node is not None and driver is None:
-            if not systemd.asks():
+            if not systemd.expects_messages():
                 return _complain("there is no NVIDIA driver; is it loaded? (nvidia-smi)", NO_DRIVER)
             _await_driver()
             # The unit's list of devices is made at the start of the process.
@@ -340,7 +340,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     systemd.notify("READY=1")
-    systemd.reassure(loop)
+    systemd.keep_alive(loop)
     with contextlib.suppress(OSError):
         print("ready", flush=True)
     try:
@@ -462,7 +462,7 @@ class Reloading:
 
     def again(self) -> None:
         """Do it. What has a mistake changes nothing."""
-        from .node.config import ConfigError, changes, load, unheeded
+        from .node.config import ConfigError, changes, ignored_changes, load
 
         systemd.notify_reloading()
         try:
@@ -473,7 +473,7 @@ class Reloading:
             for event in changes(self._node, news):
                 self._server.entitle(event)
             log.warning("the shares of %s hold now", self._path)
-            if names := unheeded(self._node, news):
+            if names := ignored_changes(self._node, news):
                 log.warning("%s hold after the next start", ", ".join(names))
             self._node = news
         systemd.notify("READY=1")

@@ -310,8 +310,8 @@ class World:
             self.feed(self.reading())
 
     def _see(self, group: str) -> None:
-        seen = self.ledger.see(glimpse(self.core, group, self.now))
-        self.forecast.see(seen)
+        seen = self.ledger.observe(glimpse(self.core, group, self.now))
+        self.forecast.observe(seen)
         if seen.waited_since is not None:
             self._shown.setdefault(group, (self.now, None))
         elif group in self._shown:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.messages import Device
-from ..protocol.wire import learn_slice
+from ..protocol.wire import register_slice
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Devices:
                 if gpu in self._handles:
                     continue
                 if slices is not None:
-                    learn_slice(gpu)
+                    register_slice(gpu)
                 called = name if slices is None else f"{name} MIG {index}:{place}"
                 self._facts[gpu] = called, index, self._reserved(unit)
                 self._handles[gpu] = unit

@@ -36,7 +36,7 @@ class Helper:
         self.ended = ""
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._said: deque[str] = deque(maxlen=1)
+        self._stderr: deque[str] = deque(maxlen=1)
         self._reading = asyncio.create_task(self._read())
         self._logging = asyncio.create_task(self._log())
 
@@ -88,7 +88,7 @@ class Helper:
             self._kill()
         status = await self.process.wait()
         await self._logging
-        said = f": {self._said[0]}" if self._said else ""
+        said = f": {self._stderr[0]}" if self._stderr else ""
         self.ended = f"the hibernator ended with status {status}{said}"
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -112,7 +112,7 @@ class Helper:
             if not line:
                 return
             text = line.decode("utf-8", "replace").strip().removeprefix("gpushare: ")
-            self._said.append(text)
+            self._stderr.append(text)
             log.warning("the hibernator: %s", text)
 
     def _kill(self) -> None:

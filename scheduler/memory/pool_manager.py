@@ -149,7 +149,7 @@ class PoolManager:
         if descriptor is not None:
             self._loop.add_reader(descriptor, self.reap)
 
-    def note(self, client: int, usage: ev.Usage) -> None:
+    def update_usage(self, client: int, usage: ev.Usage) -> None:
         """Note what a client holds."""
         self._held[client, usage.gpu] = usage
         if self._prepared_only:

@@ -363,7 +363,7 @@ def changes(old: NodeScheduler, new: NodeScheduler) -> list[ev.Entitle]:
     return gone + [event for whose, event in after.items() if event != before.get(whose)]
 
 
-def unheeded(old: NodeScheduler, new: NodeScheduler) -> list[str]:
+def ignored_changes(old: NodeScheduler, new: NodeScheduler) -> list[str]:
     """Return the names of settings that have changed and are only applied at the next start."""
     names = NodeScheduler.class_trait_names(config=True)
     return sorted(n for n in names if n not in RELOADED and getattr(old, n) != getattr(new, n))

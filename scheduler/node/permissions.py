@@ -8,7 +8,7 @@ from enum import Enum
 from .principals import Principal
 
 
-class Who(Enum):
+class Role(Enum):
     """The roles that may make a request."""
 
     #: Also peers that have not identified themselves.
@@ -23,38 +23,38 @@ class Who(Enum):
 
 
 OPERATIONS = {
-    "whoami": Who.ANYBODY,
-    "login": Who.ANYBODY,
-    "status": Who.USERS,
-    "history": Who.USERS,
-    "subscribe": Who.USERS,
-    "explain": Who.USERS,
-    "shares": Who.USERS,
-    "release": Who.OWNER,
-    "evict": Who.OWNER,
-    "hibernate": Who.OWNER,
-    "wake": Who.OWNER,
-    "adjust": Who.OWNER,
-    "cancel": Who.OWNER,
-    "cell": Who.OWNER,
-    "name": Who.OWNER,
-    "notice": Who.OWNER,
-    "focus": Who.OWNER,
-    "claim": Who.SERVERS,
-    "ticket": Who.SERVERS,
-    "tickets": Who.SERVERS,
-    "revoke": Who.SERVERS,
-    "set": Who.ADMINS,
-    "entitle": Who.ADMINS,
-    "record": Who.ADMINS,
-    "recordings": Who.ADMINS,
-    "drain": Who.ADMINS,
-    "maintenance": Who.ADMINS,
-    "hold": Who.ADMINS,
-    "users": Who.ADMINS,
-    "audit": Who.ADMINS,
-    "report": Who.ADMINS,
-    "metrics": Who.ADMINS,
+    "whoami": Role.ANYBODY,
+    "login": Role.ANYBODY,
+    "status": Role.USERS,
+    "history": Role.USERS,
+    "subscribe": Role.USERS,
+    "explain": Role.USERS,
+    "shares": Role.USERS,
+    "release": Role.OWNER,
+    "evict": Role.OWNER,
+    "hibernate": Role.OWNER,
+    "wake": Role.OWNER,
+    "adjust": Role.OWNER,
+    "cancel": Role.OWNER,
+    "cell": Role.OWNER,
+    "name": Role.OWNER,
+    "notice": Role.OWNER,
+    "focus": Role.OWNER,
+    "claim": Role.SERVERS,
+    "ticket": Role.SERVERS,
+    "tickets": Role.SERVERS,
+    "revoke": Role.SERVERS,
+    "set": Role.ADMINS,
+    "entitle": Role.ADMINS,
+    "record": Role.ADMINS,
+    "recordings": Role.ADMINS,
+    "drain": Role.ADMINS,
+    "maintenance": Role.ADMINS,
+    "hold": Role.ADMINS,
+    "users": Role.ADMINS,
+    "audit": Role.ADMINS,
+    "report": Role.ADMINS,
+    "metrics": Role.ADMINS,
 }
 
 
@@ -91,19 +91,19 @@ def check(principal: Principal | None, operation: str, why: str = "") -> None:
     Denied
         The user may not.
     """
-    who = OPERATIONS.get(operation, Who.ADMINS)
-    if who is Who.ANYBODY:
+    role = OPERATIONS.get(operation, Role.ADMINS)
+    if role is Role.ANYBODY:
         return
     if principal is None:
         raise Denied("login_required", why)
     if principal.admin:
         return
-    if who is Who.ADMINS:
+    if role is Role.ADMINS:
         raise Denied(
             "not_allowed",
             f"{operation!r} is for the scheduler's administrators only, and {principal.user} is not one",
         )
-    if who is Who.SERVERS and principal.kernel is not None:
+    if role is Role.SERVERS and principal.kernel is not None:
         raise Denied(
             "not_allowed",
             f"{operation!r} is for Jupyter servers: a kernel's ticket is valid for that kernel only",

@@ -169,7 +169,7 @@ class Audit:
             self._handler = _Handler(path, maxBytes=size, backupCount=kept, encoding="utf-8")
             self._last.extend(_read([path]))
 
-    def note(
+    def record(
         self, now: float, who: Mapping[str, Any], request: Mapping[str, Any], outcome: str
     ) -> None:
         """Log a request that changes something, with its user and its result."""

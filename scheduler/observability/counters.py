@@ -54,7 +54,7 @@ class Counters:
         #: By GPU, the groups whose allocation would have failed, and so would the next one.
         self._beyond: dict[str, set[str]] = {}
 
-    def see(self, entry: Log, core: Core) -> None:
+    def observe(self, entry: Log, core: Core) -> None:
         """Count an event."""
         fields = entry.fields
         match entry.kind:
@@ -86,7 +86,7 @@ class Counters:
             known.add(group)
             self.avoided += 1
 
-    def look(self, core: Core) -> None:
+    def update(self, core: Core) -> None:
         """Check whether all fits again, which no event reports."""
         for uuid in [
             u for u in self._beyond if (gpu := core.gpus.get(u)) is None or excess(gpu) <= 0

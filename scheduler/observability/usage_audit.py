@@ -117,7 +117,7 @@ class Suspicion:
         self.measured: dict[int, int] = {}
         self.unsettled = False
 
-    def see(
+    def observe(
         self, gpu: str, held: Mapping[int, int], stated: Mapping[int, list[Claim]], room: int = 0
     ) -> list[Finding]:
         """Apply a reading; return the processes to report, each once for as long as it lasts.

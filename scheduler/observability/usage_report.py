@@ -105,7 +105,7 @@ class Usage:
         self.had: dict[str, float] = {}
         self._looked: float | None = None
 
-    def look(self, core: Core, now: float) -> None:
+    def update(self, core: Core, now: float) -> None:
         """Add the use since the last call; called about once a second."""
         before, self._looked = self._looked, now
         if before is None or not 0 < now - before <= LONGEST_LOOK:

@@ -188,7 +188,7 @@ class SchedulerHost:
             self.trouble, in_vain = "", False
             begun = time.monotonic()
             self._connected.set()
-            self._tell(self._on_connect, self._client)
+            self._notify(self._on_connect, self._client)
             watch = asyncio.create_task(self._watch(self._client))
             try:
                 await self._client.wait_lost()
@@ -238,9 +238,9 @@ class SchedulerHost:
             return
         self._connected.clear()
         await client.close()
-        self._tell(self._on_disconnect)
+        self._notify(self._on_disconnect)
 
-    def _tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+    def _notify(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
         """Call back; a fault there must not end the hosting."""
         if callback is not None:
             try:

@@ -181,10 +181,10 @@ class Administration:
 
     # --- History ------------------------------------------------------------------------------
 
-    def see(self, entry: ev.Log) -> None:
+    def observe(self, entry: ev.Log) -> None:
         """Count what the core logged."""
         core, now = self._server.core, time.time()
-        self.counters.see(entry, core)
+        self.counters.observe(entry, core)
         if entry.kind == "grant":
             self._history.usage.granted(entry.fields["waited"], now)
 
@@ -207,9 +207,9 @@ class Administration:
         while self._lags and self._lags[0][0] < now - LAG:
             self._lags.popleft()
         self._due = now + again
-        self.counters.look(core)
+        self.counters.update(core)
         wall = time.time()
-        self._history.usage.look(core, wall)
+        self._history.usage.update(core, wall)
         self._count(wall)
         self._history.write(wall)
         pause = AGAIN if self._suspicion.unsure else COMPARE
@@ -217,7 +217,9 @@ class Administration:
             self._compared = now
             self._comparing = asyncio.get_running_loop().create_task(self._compare())
 
-    def note(self, connection: Connection, request: Mapping[str, Any], outcome: str) -> None:
+    def record_request(
+        self, connection: Connection, request: Mapping[str, Any], outcome: str
+    ) -> None:
         """Write a request that changes something, its user and its result into the audit log."""
         who = connection.principal
         asker = {
@@ -225,7 +227,7 @@ class Administration:
             "uid": connection.uid,
             "admin": who is not None and who.admin,
         }
-        self.audit.note(time.time(), asker, request, outcome)
+        self.audit.record(time.time(), asker, request, outcome)
 
     # --- Audit of memory ----------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class Administration:
                 # In a container, the driver may list processes by numbers that mean other processes here.
                 held = {pid: size for pid, size in held.items() if pid in stated or _exists(pid)}
                 room = min(CONTEXTS, int(core.gpus[gpu].total * CONTEXTS_PART))
-                for found in self._suspicion.see(gpu, held, stated, room):
+                for found in self._suspicion.observe(gpu, held, stated, room):
                     params = {
                         "user": found.user,
                         "pid": found.pid,
@@ -258,7 +260,7 @@ class Administration:
                     }
                     self._server.handle(ev.Notice(found.group, "underreported", params))
                 for client, size in self._suspicion.measured.items():
-                    self._tell_measured(client, gpu, size)
+                    self._report_measured(client, gpu, size)
             pids = {found.pid for found in self._suspicion.findings}
             self._owners = {pid: self._owners.get(pid) or _owner(pid) for pid in pids}
         finally:
@@ -267,7 +269,7 @@ class Administration:
     def _claims(self, gpu: str) -> dict[int, list[suspicion.Claim]]:
         return suspicion.claims(self._server.core, self._server.pids()).get(gpu, {})
 
-    def _tell_measured(self, client: int, gpu: str, size: int) -> None:
+    def _report_measured(self, client: int, gpu: str, size: int) -> None:
         known = self._server.core.clients.get(client)
         holding = None if known is None else known.holdings.get(gpu)
         if holding is None:

@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
             if isinstance(crowded, Connection):
                 # It is not refused, because an honest peer tries again.
                 crowded._warn("one of too many that have not shown a ticket or logged in")
-                crowded.hang_up()
+                crowded.disconnect()
 
     def speaks_for(self, principal: Principal) -> None:
         """Note the identity of the peer."""
@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
             self.refuse(errno.EACCES, str(error))
         except (protocol.ProtocolError, ProtocolViolation) as error:
             self._warn(f"{error}; connection closed")
-            self.hang_up()
+            self.disconnect()
         self._pending = None
         return False
 
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
         unread = self.unread
         if unread > MAX_UNREAD or (unread and self._server.throttle.overflows(self)):
             self._warn("does not read; connection closed")
-            self.hang_up()
+            self.disconnect()
             return
         self.transport.write(data)
 
@@ -355,13 +355,13 @@ class Connection(asyncio.Protocol):
         refused.add(refusal)
         return True
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """End the connection without a message."""
         self._hung_up = True
         self.transport.abort()
 
     def _warn(self, text: str) -> None:
-        unsaid = self._server.throttle.may_say(self)
+        unsaid = self._server.throttle.may_log(self)
         if unsaid is not None:
             log.warning(
                 "%s: %s%s", self, text, f" ({unsaid} such lines left out)" if unsaid else ""

@@ -145,10 +145,10 @@ class Requests:
             answer = operation(connection, bodies.read(name, request))
             if not isinstance(answer, dict):
                 return self._answer_later(connection, request, answer)
-            self._server.administration.note(connection, request, "ok")
+            self._server.administration.record_request(connection, request, "ok")
             return _reply({"ok": True, **answer})
         except REFUSALS as error:
-            self._server.administration.note(connection, request, str(error))
+            self._server.administration.record_request(connection, request, str(error))
             return _refusal(error)
 
     async def _answer_later(
@@ -162,7 +162,7 @@ class Requests:
             reply = _reply({"ok": True, **await work})
         except REFUSALS as error:
             outcome, reply = str(error), _refusal(error)
-        self._server.administration.note(connection, request, outcome)
+        self._server.administration.record_request(connection, request, outcome)
         connection.write(reply)
 
     # --- Identity -----------------------------------------------------------------------------

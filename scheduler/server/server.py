@@ -29,7 +29,7 @@ from ..observability.rehearsal import Rehearsal
 from ..protocol import wire as protocol
 from ..protocol.address import bind
 from ..views.estimates import Forecast
-from ..views.redaction import Told, View
+from ..views.redaction import EventForMany, View
 from ..views.timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
 from .administration import Administration
 from .connection import Connection
@@ -137,7 +137,7 @@ class Server:
             The socket cannot be made.
         """
         for device in self.devices.start():
-            self._learn(device)
+            self._add_device(device)
         self.pools.start()
         self.administration.start()
         await self._succession.begin(self._gpus)
@@ -197,12 +197,12 @@ class Server:
             if len(group.clients) == 1:
                 self.placement.leaves(group, time.monotonic())
             self.handle(ev.Detach(connection.number))
-            self._succession.note_clients()
+            self._succession.write_soon()
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
         """Admit a client, or refuse it."""
         for usage in attach.usages:
-            if not self._knows(usage.gpu):
+            if not self._has_gpu(usage.gpu):
                 connection.refuse(errno.ENODEV, self._unknown(usage.gpu))
                 return
         self._names[attach.group] = attach.name
@@ -215,7 +215,7 @@ class Server:
         self._succession.add(connection, attach)
         self.pools.join(connection.number, attach.user)
         for usage in attach.usages:
-            self.pools.note(connection.number, usage)
+            self.pools.update_usage(connection.number, usage)
         waiting = 0
         for decision in decisions:
             if isinstance(decision, ev.Contended) and decision.client == connection.number:
@@ -235,7 +235,7 @@ class Server:
     def place(self, connection: Connection, place: protocol.Place) -> None:
         """Send a client the order in which to use its GPUs."""
         # MIG slices may have been made since; one check finds all.
-        all(self._knows(gpu) for gpu in place.gpus)
+        all(self._has_gpu(gpu) for gpu in place.gpus)
         user = "" if connection.principal is None else connection.principal.user
         order, known = self.placement.place(
             place.group,
@@ -277,7 +277,7 @@ class Server:
             if who is None or who.user != user or who.kernel not in groups:
                 continue
             if not connection.attached:
-                connection.hang_up()
+                connection.disconnect()
 
     def entitle(self, event: ev.Entitle) -> None:
         """Set an entitlement, as the request ``entitle`` does.
@@ -300,11 +300,11 @@ class Server:
             The client must not send this event.
         """
         match event:
-            case ev.Grow() if not self._knows(event.least.gpu):
+            case ev.Grow() if not self._has_gpu(event.least.gpu):
                 self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
                 return
             case ev.UsageChanged() | ev.Evicted() | ev.Restored():
-                self.pools.note(event.client, event.usage)
+                self.pools.update_usage(event.client, event.usage)
             case ev.Rename() if event.group in self._names:
                 self._names[event.group] = event.name
         now = time.monotonic()
@@ -376,7 +376,7 @@ class Server:
         if line.kind == "wake" and "gpu" in line.fields:
             self.placement.moved(line.group, line.fields["gpu_before"], line.fields["gpu"])
         if line.kind == "adjust":
-            self._succession.note_clients()
+            self._succession.write_soon()
         self._fresh.append((now, line))
 
     def _process(self, client: int) -> int:
@@ -440,10 +440,10 @@ class Server:
 
     # --- Devices and memory -------------------------------------------------------------------
 
-    def _knows(self, gpu: str) -> bool:
+    def _has_gpu(self, gpu: str) -> bool:
         if gpu not in self._gpus:
             for device in self.devices.discover():
-                self._learn(device)
+                self._add_device(device)
         return gpu in self._gpus
 
     def pids(self) -> dict[int, int]:
@@ -461,13 +461,13 @@ class Server:
             )
         return f"the scheduler sees {', '.join(sorted(self._gpus))} and cannot share {gpu}"
 
-    def _learn(self, device: ev.Device) -> None:
+    def _add_device(self, device: ev.Device) -> None:
         self._gpus.add(device.gpu)
         self.handle(device)
 
     def _read(self, how: Reading, gpu: str) -> None:
         if (device := self._read_now(how, gpu)) is not None:
-            self._learn(device)
+            self._add_device(device)
 
     def _read_now(self, how: Reading, gpu: str) -> ev.Device | None:
         """Read a GPU. If that is slow, a thread reads it and passes the result to the core, and None is returned."""
@@ -481,7 +481,7 @@ class Server:
     async def _read_in_thread(self, how: Reading, gpu: str) -> None:
         device = await asyncio.to_thread(how, gpu)
         if device is not None:
-            self._learn(device)
+            self._add_device(device)
 
     def _poll(self) -> None:
         if self.pools.measure():
@@ -504,15 +504,15 @@ class Server:
         fresh, self._fresh = self._fresh, []
         glimpses, self._glimpses = self._glimpses, []
         for seen in glimpses:
-            honest = self.ledger.see(seen)
-            self.timeline.see(honest)
-            self.forecast.see(honest)
+            honest = self.ledger.observe(seen)
+            self.timeline.observe(honest)
+            self.forecast.observe(honest)
         if self.forecast.due:
             self.forecast.estimates(self.core, time.monotonic())
         happened = []
         for at, entry in fresh:
             self.sequence += 1
-            self.administration.see(entry)
+            self.administration.observe(entry)
             group = entry.group
             user = self._users.get(group) or self.identities.owner(group) or ""
             event = {
@@ -544,7 +544,7 @@ class Server:
     def _push(self, events: list[dict[str, Any]]) -> None:
         """Send events to the subscribers, each as it may see them."""
         stranger = self.identities.stranger()
-        told = [Told(event, stranger, _as_event) for event in events]
+        told = [EventForMany(event, stranger, _as_event) for event in events]
         for subscriber in list(self.subscribers):
             view = self.view_of(subscriber)
             subscriber.write(b"".join(each.to(view) for each in told))

@@ -84,9 +84,9 @@ class Succession:
         if self._roster is not None:
             # This comes before the client is notified, because this scheduler may be killed at any time.
             self._roster.add(_awaited(connection, attach.group, attach.usages))
-        self.note_clients()
+        self.write_soon()
 
-    def note_clients(self) -> None:
+    def write_soon(self) -> None:
         """Write the list of clients soon. Several may come or leave at once, or get other preferences."""
         if self._roster is not None and self._roster_timer is None:
             self._roster_timer = self._loop.call_later(ROSTER_DELAY, self.write)

@@ -72,14 +72,14 @@ def path_of(listener: socket.socket) -> Path:
     return Path(str(listener.getsockname()))
 
 
-def asks() -> bool:
+def expects_messages() -> bool:
     """Whether systemd started this process, and waits for messages of `notify`."""
     return os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@"))
 
 
 def notify(*states: str) -> None:
     """Send systemd the state of the service if it asks for that, for instance ``READY=1``. Errors are ignored."""
-    if not asks():
+    if not expects_messages():
         return
     address = os.environ["NOTIFY_SOCKET"]
     # "@": a name in the abstract name space.
@@ -102,9 +102,9 @@ def watchdog_period() -> float | None:
     return int(text) / 1e6 / 3
 
 
-def reassure(loop: asyncio.AbstractEventLoop) -> None:
+def keep_alive(loop: asyncio.AbstractEventLoop) -> None:
     """Notify systemd regularly that the loop runs, if it asks for that. It replaces a process that hangs."""
     period = watchdog_period()
     if period is not None:
         notify("WATCHDOG=1")
-        loop.call_later(period, reassure, loop)
+        loop.call_later(period, keep_alive, loop)

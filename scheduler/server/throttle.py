@@ -179,7 +179,7 @@ class Throttle:
         """Return the number of connections without an identity."""
         return len(self._unidentified)
 
-    def may_say(self, peer: Peer) -> int | None:
+    def may_log(self, peer: Peer) -> int | None:
         """Return how many log lines about a user were left out before this one; None: this one is left out, too."""
         lane, now = peer.lane, self.clock()
         if lane.free:

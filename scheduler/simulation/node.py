@@ -58,7 +58,7 @@ class Node(Machine):
         self._host_memory = host_memory
         self._by_number: dict[int, Client] = {}
         self._by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
-        self._said: deque[tuple[ev.Event, ...]] = deque()
+        self._pending: deque[tuple[ev.Event, ...]] = deque()
         self._feeding = False
         #: When it will see whether a tick is due.
         self._armed = math.inf
@@ -89,9 +89,9 @@ class Node(Machine):
 
     def _feed(self, *events: ev.Event) -> None:
         """Hand the core what is said in one moment, and do what it decides, then what follows from that."""
-        said = self._said
+        pending = self._pending
         if self._feeding:
-            said.append(events)
+            pending.append(events)
             return
         self._feeding = True
         handle_all, now, decisions, count = self.core.handle_all, self.now, self._decisions, 0
@@ -101,9 +101,9 @@ class Node(Machine):
                 act = decisions.get(type(decision))
                 if act is not None:
                     act(decision)
-            if not said:
+            if not pending:
                 break
-            events = said.popleft()
+            events = pending.popleft()
             if count > 100_000:
                 raise Stalled(f"the core and its clients talk without end at {now} s")
         self.outcome.events += count
@@ -263,12 +263,12 @@ class Node(Machine):
         if process.gate == OPEN:
             self._start(process)
         elif process.gate == HELD:
-            self._learn(process)
+            self._adapt_quiet_gap(process)
             process.gate = OPEN
             self._start(process)
             self._feed(ev.Burst(process.number, "begin", "none", self.now))
         else:
-            self._learn(process)
+            self._adapt_quiet_gap(process)
             self._request(process)
 
     def _request(self, client: Client) -> None:
@@ -352,7 +352,7 @@ class Node(Machine):
             client.went_quiet = True
             self._feed(*self._end_burst(client, "quiet"))
 
-    def _learn(self, client: Client) -> None:
+    def _adapt_quiet_gap(self, client: Client) -> None:
         """A burst that quiet ended goes on: the gap was one of the program's own (csrc/interposer/client/quiet.c)."""
         if not client.went_quiet:
             return

@@ -164,7 +164,7 @@ class Forecast:
 
     # --- Learning ---------------------------------------------------------------------------------
 
-    def see(self, seen: Glimpse) -> None:
+    def observe(self, seen: Glimpse) -> None:
         """Take in how a group stands."""
         group = seen.group
         self._expected.pop(group, None)
@@ -174,7 +174,7 @@ class Forecast:
             self._persistence.pop(group, None)
             self._waits.pop(group, None)
             return
-        self._see_stint(seen)
+        self._observe_stint(seen)
         if seen.waited_since is not None:
             if group not in self._waits:
                 self._waits[group] = None
@@ -186,33 +186,33 @@ class Forecast:
             off = seen.time - shown.at - shown.walk.mean
             self._residuals[shown.kind].add(off, math.sqrt(shown.walk.variance))
 
-    def _see_stint(self, seen: Glimpse) -> None:
+    def _observe_stint(self, seen: Glimpse) -> None:
         group, stint = seen.group, self._stints.get(seen.group)
         if seen.ran_since is not None and seen.leased:
             if stint is not None and stint.end is not None:
                 went_on = seen.ran_since < stint.end
-                self._learn_pause(group, went_on)
+                self._add_pause(group, went_on)
                 if went_on:
                     stint.end = None
                 else:
-                    self._learn(group, stint.end - stint.begin)
+                    self._add_length(group, stint.end - stint.begin)
                     stint = None
             if stint is None:
                 self._stints[group] = Stint(seen.ran_since)
         elif stint is not None:
             if not seen.leased:
                 if stint.end is not None:
-                    self._learn_pause(group, False)
+                    self._add_pause(group, False)
                 end = seen.time if stint.end is None else min(seen.time, stint.end)
-                self._learn(group, end - stint.begin)
+                self._add_length(group, end - stint.begin)
                 del self._stints[group]
             elif stint.end is None:
                 stint.end = max(seen.time, seen.movable_at)
 
-    def _learn(self, group: str, length: float) -> None:
+    def _add_length(self, group: str, length: float) -> None:
         self._lengths.setdefault(group, deque(maxlen=STINTS)).append(length)
 
-    def _learn_pause(self, group: str, went_on: bool) -> None:
+    def _add_pause(self, group: str, went_on: bool) -> None:
         before = self._persistence.get(group, DOUBT)
         self._persistence[group] = before + (went_on - before) * DOUBT
 

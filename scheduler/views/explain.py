@@ -82,11 +82,11 @@ def _who(core: Core, group: Group) -> dict[str, Any]:
 def _why_class(core: Core, group: Group) -> dict[str, Any]:
     """Return why a group counts as what it does."""
     if group.preferences.priority != "auto":
-        return _said("asked")
+        return _code("asked")
     after = core.rules.interactive_burst
     if group.activity_class == "background":
-        return _said("long_cell" if group.cells else "long_use", after=after)
-    return _said("fresh_cell" if group.cells else "short_use", after=after)
+        return _code("long_cell" if group.cells else "long_use", after=after)
+    return _code("fresh_cell" if group.cells else "short_use", after=after)
 
 
 # --- The order ------------------------------------------------------------------------------------
@@ -110,16 +110,16 @@ def _before(core: Core, wait: Wait, now: float) -> Iterator[dict[str, Any]]:
 
 def _rule(core: Core, wait: Wait, other: Wait, gpu: Gpu, now: float) -> dict[str, Any]:
     if wait.group.makes_way_for is other:
-        return _said("made_way")
+        return _code("made_way")
     decided = compare(wait.parts, other.parts)
     if decided is None:
-        return _said("number")
+        return _code("number")
     name, own, theirs = decided
     params: dict[str, Any] = {"own": own, "theirs": theirs}
     if name in ("user_share", "turn"):
         params |= _use(core, "", wait.group, gpu, now)
         params |= _use(core, "their_", other.group, gpu, now)
-    return _said(name, **params)
+    return _code(name, **params)
 
 
 def _use(core: Core, prefix: str, group: Group, gpu: Gpu, now: float) -> dict[str, Any]:
@@ -150,24 +150,24 @@ def compare(own: Parts, theirs: Parts) -> tuple[str, float, float] | None:
 def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> dict[str, Any]:
     """Return what it would take for one that waits to be next."""
     if wait.frozen:
-        return _said("administrator" if wait.group.preferences.on_hold else "unfreeze")
+        return _code("administrator" if wait.group.preferences.on_hold else "unfreeze")
     if wait.barred is not None:
         if wait.barred.code == "gpu_draining" or wait.barred.own > wait.barred.most:
-            return _said("administrator")
-        return _said("quota", whose=wait.barred.whose, gpus=wait.barred.most)
+            return _code("administrator")
+        return _code("quota", whose=wait.barred.whose, gpus=wait.barred.most)
     if wait.limited_until > now:
         whose = core.times.limit_reached(wait.group, now)
-        return _said("limit", whose=whose, until_in=wait.limited_until - now)
+        return _code("limit", whose=whose, until_in=wait.limited_until - now)
     if not before:
-        return _said("room")
+        return _code("room")
     first = before[0]
     if first["code"] == "background":
-        return _said("interactive", ahead=first["name"])
+        return _code("interactive", ahead=first["name"])
     if first["code"] == "focus":
-        return _said("focus", ahead=first["name"])
+        return _code("focus", ahead=first["name"])
     if first["code"] in ("user_share", "share", "turn"):
-        return _said("use", ahead=first["name"])
-    return _said("served", count=len(before), ahead=first["name"])
+        return _code("use", ahead=first["name"])
+    return _code("served", count=len(before), ahead=first["name"])
 
 
 # --- Paces ----------------------------------------------------------------------------------------
@@ -188,11 +188,11 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
     others = [g for g in others if g.busy > 0] or others
     whom = {"names": [g.name for g in others], "groups": [g.id for g in others]}
     if pace.inflight == 0.0:
-        return _said("paused", **whom)
+        return _code("paused", **whom)
     if pace.inflight is not None:
-        return _said("bounded", **whom, inflight=pace.inflight)
-    return _said("share", share=pace.share)
+        return _code("bounded", **whom, inflight=pace.inflight)
+    return _code("share", share=pace.share)
 
 
-def _said(code: str, **params: Any) -> dict[str, Any]:
+def _code(code: str, **params: Any) -> dict[str, Any]:
     return {"code": code, "params": params}

@@ -170,7 +170,7 @@ class View:
             if user != self.user or not group:
                 fields = _plain(fields) | _public("" if group else event["kind"], fields)
             if reason is not None:
-                fields["reason"] = self._said(reason)
+                fields["reason"] = self._cut_code(reason)
         who = {"group": group, "name": event["name"], "user": user}
         if group and user != self.user:
             who = {"group": self.hide(group), "name": OTHER, "user": OTHER}
@@ -209,7 +209,7 @@ class View:
     # --- Their parts --------------------------------------------------------------------------
 
     def _entry(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        reason = None if group["reason"] is None else self._said(group["reason"])
+        reason = None if group["reason"] is None else self._cut_code(group["reason"])
         if group["user"] == self.user:
             own = {**group, "reason": reason}
             # Sentences name others; they are made after this (`words`).
@@ -230,9 +230,9 @@ class View:
             return {"group": self.hide(group), "code": _known(code), "params": _plain(params)}
         return {"group": "", "code": code, "params": _plain(params) | _public(code, params)}
 
-    def _said(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def _cut_code(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Cut a code with parameters."""
-        params = said["params"]
+        params = message["params"]
         cut = _plain(params)
         for key, name in _GROUPS.items():
             if name not in params:
@@ -254,13 +254,13 @@ class View:
         for key in _CLAIMS:
             if key in params:
                 cut[key] = self.claim(params[key])
-        return {"code": said["code"], "params": cut}
+        return {"code": message["code"], "params": cut}
 
     def _explained(self, one: Mapping[str, Any]) -> dict[str, Any]:
-        before = [{**self._who(each), **self._said(each)} for each in one["before"]]
+        before = [{**self._who(each), **self._cut_code(each)} for each in one["before"]]
         cut = {**_plain(one), **self._who(one), "before": before}
         for key in ("why_class", "pace", "reason", "next"):
-            cut[key] = None if one[key] is None else self._said(one[key])
+            cut[key] = None if one[key] is None else self._cut_code(one[key])
         if one["next"] is not None and "ahead" in one["next"]["params"]:
             # It is the first of those before it.
             cut["next"]["params"]["ahead"] = before[0]["name"]
@@ -280,7 +280,7 @@ def _public(kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
     return {key: told[key] for key in _PUBLIC.get(kind, ()) if key in told}
 
 
-class Told:
+class EventForMany:
     """An event for many: encoded once for all to whom it says the same.
 
     Parameters

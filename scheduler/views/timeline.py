@@ -124,7 +124,7 @@ class Timeline:
         self._samples: deque[tuple[int, float, bytes]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
-    def see(self, seen: Glimpse) -> None:
+    def observe(self, seen: Glimpse) -> None:
         """Take in how a group stands."""
         self._update(seen, "burst", seen.ran_since)
         self._update(seen, "wait", seen.waited_since)
@@ -326,7 +326,7 @@ class Ledger:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
 
-    def see(self, seen: Glimpse) -> Glimpse:
+    def observe(self, seen: Glimpse) -> Glimpse:
         """Take in how a group stands; return it with the time from which it really has waited.
 
         Who comes back to its old place in the queue has not waited while it was served, or frozen.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Who
+from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Role
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.client import (
     ControlClient,
@@ -98,8 +98,8 @@ def test_nobody_acts_on_anothers_group(node: Node, running: FakeClient) -> None:
         # Nor by its name, or the beginning of its id, which ada is not to know.
         for word in ("secret.ipynb", running.group[:3]):
             assert not ada.ask("release", group=word)["ok"]
-        for op, who in OPERATIONS.items():
-            if who is Who.ADMINS:
+        for op, role in OPERATIONS.items():
+            if role is Role.ADMINS:
                 assert ada.denied(op) == "not_allowed", op
 
 

@@ -48,13 +48,13 @@ def test_secrets_and_novels_are_left_out_and_questions_too() -> None:
 def test_the_file_is_for_its_owner_alone_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     first = Audit(path)
-    first.note(NOW, ADMIN, drain(), "ok")
-    first.note(NOW + 1, ADA, drain(), "'drain' is for the scheduler's administrators")
+    first.record(NOW, ADMIN, drain(), "ok")
+    first.record(NOW + 1, ADA, drain(), "'drain' is for the scheduler's administrators")
     first.close()
     assert path.stat().st_mode & 0o777 == 0o600
     second = Audit(path)
     assert [one["user"] for one in second.last(10)] == ["root", "ada"]
-    second.note(NOW + 2, ADMIN, drain("GPU-1"), "ok")
+    second.record(NOW + 2, ADMIN, drain("GPU-1"), "ok")
     assert [one["target"] for one in second.since(NOW + 1)] == ["GPU-0", "GPU-1"]
     assert [one["target"] for one in second.last(1)] == ["GPU-1"]
     second.close()
@@ -64,7 +64,7 @@ def test_it_is_turned_over_by_size(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audit = Audit(path, size=2000, kept=2)
     for number in range(100):
-        audit.note(NOW + number, ADMIN, drain(f"GPU-{number}"), "ok")
+        audit.record(NOW + number, ADMIN, drain(f"GPU-{number}"), "ok")
     audit.close()
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
@@ -80,10 +80,10 @@ def test_a_user_in_a_loop_drives_nothing_out_of_it_and_is_counted(tmp_path: Path
     audit = Audit(path)
     minute = NOW - NOW % 60
     for number in range(5 * MOST_A_MINUTE):
-        audit.note(minute + number / 100, ADA, {"op": "release", "group": "g"}, "ok")
-    audit.note(minute + 30, ADMIN, drain(), "ok")
+        audit.record(minute + number / 100, ADA, {"op": "release", "group": "g"}, "ok")
+    audit.record(minute + 30, ADMIN, drain(), "ok")
     assert len(lines(path)) == MOST_A_MINUTE + 1
-    audit.note(minute + 60, ADA, {"op": "release", "group": "g"}, "ok")
+    audit.record(minute + 60, ADA, {"op": "release", "group": "g"}, "ok")
     *_, omitted, last = lines(path)
     assert (omitted["user"], omitted["op"]) == ("ada", "omitted")
     assert omitted["given"] == {"lines": 4 * MOST_A_MINUTE}
@@ -93,7 +93,7 @@ def test_a_user_in_a_loop_drives_nothing_out_of_it_and_is_counted(tmp_path: Path
 
 def test_without_a_file_what_is_at_hand_is_all(tmp_path: Path) -> None:
     audit = Audit(None)
-    audit.note(NOW, ADMIN, drain(), "ok")
+    audit.record(NOW, ADMIN, drain(), "ok")
     assert audit.since(NOW) == audit.last(5)
     assert list(tmp_path.iterdir()) == []
     audit.close()

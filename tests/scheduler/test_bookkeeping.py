@@ -44,7 +44,7 @@ def test_hours_are_used_and_shared_as_they_are_defined(open_history: Opener) -> 
 
     def look(seconds: int) -> None:
         for now in itertools.islice(clock, seconds):
-            history.usage.look(node.core, now)
+            history.usage.update(node.core, now)
 
     look(1)
     look(10)
@@ -62,7 +62,7 @@ def test_hours_are_used_and_shared_as_they_are_defined(open_history: Opener) -> 
     # Of what two had at once, each has half.
     assert found["users"] == {"ada": 20 + 15 + 40, "ben": 15}
     # Nobody knows what was while nobody looked.
-    history.usage.look(node.core, next(clock) + 500)
+    history.usage.update(node.core, next(clock) + 500)
     assert history.report(NOON, NOON + HOUR)["used"] == 90
 
 
@@ -234,7 +234,7 @@ def test_a_report_is_one_line(open_history: Opener) -> None:
     for kernel in kernels:
         kernel.run()
     for second in range(3601):
-        history.usage.look(node.core, NOON + second)
+        history.usage.update(node.core, NOON + second)
     history.usage.granted(0.0, NOON)
     history.usage.granted(4.0, NOON)
     history.usage.count(NOON, avoided=1, given=2)

@@ -67,7 +67,7 @@ def test_slices_are_gpus_of_their_own(environ: dict[str, str]) -> None:
     for gpu in found:
         raw = protocol.gpu_bytes(gpu["gpu"])
         if gpu["gpu"].startswith("MIG-"):
-            protocol.learn_slice(gpu["gpu"])
+            protocol.register_slice(gpu["gpu"])
         assert protocol.gpu_name(raw) == gpu["gpu"]
 
 

@@ -29,7 +29,7 @@ class Watched(Machine):
     def do(self, event: ev.Event) -> list[ev.Decision]:
         found = super().do(event)
         for group in list(self.core.groups):
-            self.forecast.see(self.ledger.see(glimpse(self.core, group, self.now)))
+            self.forecast.observe(self.ledger.observe(glimpse(self.core, group, self.now)))
         if self.forecast.due:
             self.estimates()
         return found
@@ -183,9 +183,9 @@ class World(world.World):
     def feed(self, event: ev.Event) -> None:
         super().feed(event)
         for group in self.known | self.core.groups.keys():
-            seen = self.ledger.see(glimpse(self.core, group, self.now))
-            self.timeline.see(seen)
-            self.forecast.see(seen)
+            seen = self.ledger.observe(glimpse(self.core, group, self.now))
+            self.timeline.observe(seen)
+            self.forecast.observe(seen)
         self.known = set(self.core.groups)
 
     @invariant()

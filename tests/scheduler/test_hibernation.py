@@ -1118,7 +1118,7 @@ def test_they_are_counted() -> None:
     kernel.parking = "ipc"
     night.do(ev.HibernateNow("a"))
     for line in night.history:
-        counters.see(line, night.core)
+        counters.observe(line, night.core)
     found = counters.hibernations
     assert found == {"hibernate": 1, "wake": 1, "hibernate_failed": 1}
 

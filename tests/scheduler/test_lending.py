@@ -146,8 +146,8 @@ def test_pages_are_ready_for_those_who_have_something_to_move() -> None:
     async def test(lab: Lab) -> None:
         _, ada, _ = lab.client(1, "ada")
         _, ben, _ = lab.client(2, "ben")
-        lab.pools.note(1, ev.Usage("GPU-0", promised=3 * GIB, resident=3 * GIB))
-        lab.pools.note(2, ev.Usage("GPU-0", promised=GIB, resident=GIB))
+        lab.pools.update_usage(1, ev.Usage("GPU-0", promised=3 * GIB, resident=3 * GIB))
+        lab.pools.update_usage(2, ev.Usage("GPU-0", promised=GIB, resident=GIB))
         lab.pools.prepare(128 << 20)
         await until(lambda: size(ada) >= 96 << 20 and size(ben) >= 32 << 20)
         assert size(ada) < 128 << 20
@@ -160,7 +160,7 @@ def test_what_a_liar_states_takes_no_host_memory_from_the_others() -> None:
     async def test(lab: Lab) -> None:
         lab.client(1, "ada")
         _, ben, _ = lab.client(2, "ben")
-        lab.pools.note(1, ev.Usage("GPU-0", promised=0, host=1 << 49))
+        lab.pools.update_usage(1, ev.Usage("GPU-0", promised=0, host=1 << 49))
         lab.pools.measure()
         lab.pools.prepare(0)
         # What it was promised, and what whole chunks round it up by.
@@ -208,13 +208,15 @@ def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
         _, ada, slot = lab.client(1, "ada")
         table = lab.table(ada)
         assert table.prepared_only == 1
-        lab.pools.note(1, ev.Usage("GPU-0", promised=GIB, resident=4 * CHUNK))
+        lab.pools.update_usage(1, ev.Usage("GPU-0", promised=GIB, resident=4 * CHUNK))
         await until(lambda: lab.pools.status("ada")["prepared"] == 4 * CHUNK)  # type: ignore[index]
         ready = [i for i in range(64) if lib.gpushare_pool_is_prepared(table.chunks + i)]
         assert len(ready) == 4
         for index in ready[:2]:
             assert lib.gpushare_pool_claim(table.chunks + index, slot + 1)
-        lab.pools.note(1, ev.Usage("GPU-0", promised=GIB, resident=2 * CHUNK, host=2 * CHUNK))
+        lab.pools.update_usage(
+            1, ev.Usage("GPU-0", promised=GIB, resident=2 * CHUNK, host=2 * CHUNK)
+        )
         await until(lambda: lab.pools.status("ada")["prepared"] == 6 * CHUNK)  # type: ignore[index]
 
     lab(test, prepared_only=True)
@@ -240,7 +242,7 @@ def test_what_is_made_ready_leaves_room_for_who_does_the_same(
 
         monkeypatch.setattr(lending, "host_budget", budget)
         for each in labs:
-            each.pools.note(1, ev.Usage("GPU-0", promised=GIB, resident=GIB))
+            each.pools.update_usage(1, ev.Usage("GPU-0", promised=GIB, resident=GIB))
         try:
             for left in (20, 10, 6, 2, 2, 2):
                 for each in labs:

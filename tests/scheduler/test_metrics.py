@@ -86,18 +86,18 @@ def test_an_error_is_avoided_once_until_all_fits_again() -> None:
     core, counters = Core(REGISTRY), Counters()
 
     def grow(group: str, beyond: int) -> int:
-        counters.see(ev.Log("grow", group, {"promised": 1, "gpu": "G", "beyond": beyond}), core)
+        counters.observe(ev.Log("grow", group, {"promised": 1, "gpu": "G", "beyond": beyond}), core)
         return counters.avoided
 
     assert [grow("a", 0), grow("b", 5), grow("b", 9), grow("a", 9)] == [0, 1, 1, 2]
     assert [grow("b", 0), grow("b", 1)] == [2, 3]
     # Memory that was freed says nothing: it is looked for.
-    counters.look(core)
+    counters.update(core)
     assert grow("b", 1) == 4
 
 
 @pytest.mark.parametrize(("waited", "place"), [(0.0, 0), (0.01, 0), (0.02, 1), (1e9, len(WAITS))])
 def test_a_wait_is_in_the_bucket_that_it_is_at_most(waited: float, place: int) -> None:
     counters = Counters()
-    counters.see(ev.Log("grant", "x", {"waited": waited}), Core(REGISTRY))
+    counters.observe(ev.Log("grant", "x", {"waited": waited}), Core(REGISTRY))
     assert counters.waits["interactive"].buckets.index(1) == place

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from jupyter_gpushare.scheduler.node import permissions
-from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Denied, Who
+from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Denied, Role
 from jupyter_gpushare.scheduler.node.principals import Principal
 from jupyter_gpushare.scheduler.server.requests import Requests
 from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER
@@ -36,12 +36,12 @@ def test_every_operation_is_in_the_table_and_documented() -> None:
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "of_a_later_release"])
 def test_the_table_holds(operation: str) -> None:
-    who = OPERATIONS.get(operation, Who.ADMINS)
+    role = OPERATIONS.get(operation, Role.ADMINS)
     may = {
-        "stranger": who is Who.ANYBODY,
-        "kernel": who in (Who.ANYBODY, Who.USERS, Who.OWNER),
-        "user": who is not Who.ADMINS,
-        "reader": who is not Who.ADMINS,
+        "stranger": role is Role.ANYBODY,
+        "kernel": role in (Role.ANYBODY, Role.USERS, Role.OWNER),
+        "user": role is not Role.ADMINS,
+        "reader": role is not Role.ADMINS,
         "admin": True,
     }
     principals = {

@@ -58,60 +58,60 @@ def test_who_holds_more_in_several_readings_is_named_once() -> None:
     suspicion = Suspicion()
     stated, held = {7: [claim(GIB)]}, {7: 2 * GIB}
     for _ in range(READINGS - 1):
-        assert suspicion.see("G", held, stated) == []
+        assert suspicion.observe("G", held, stated) == []
         assert suspicion.findings == []
-    (named,) = suspicion.see("G", held, stated)
+    (named,) = suspicion.observe("G", held, stated)
     assert (named.user, named.group, named.pid, named.excess) == ("ada", "g1", 7, GIB)
-    assert suspicion.see("G", held, stated) == []
+    assert suspicion.observe("G", held, stated) == []
     (shown,) = suspicion.status({7: (1000, "ada")})
     assert (shown["code"], shown["bytes"], shown["claimed"]) == ("underreported", 2 * GIB, GIB)
     # Once it holds what it says, it begins anew.
-    suspicion.see("G", {7: GIB}, stated)
+    suspicion.observe("G", {7: GIB}, stated)
     assert suspicion.findings == []
-    assert suspicion.see("G", held, stated) == []
+    assert suspicion.observe("G", held, stated) == []
 
 
 def test_a_reading_in_between_is_no_suspicion() -> None:
     suspicion = Suspicion()
     for size in (2 * GIB, GIB) * 3 * READINGS:
-        assert suspicion.see("G", {7: size}, {7: [claim(GIB)]}) == []
+        assert suspicion.observe("G", {7: size}, {7: [claim(GIB)]}) == []
 
 
 def test_several_clients_of_one_process_count_together_and_processes_of_nobody_are_listed() -> None:
     suspicion = Suspicion()
     stated = {7: [claim(GIB, 1), claim(GIB, 2)]}
     for _ in range(2 * READINGS):
-        assert suspicion.see("G", {7: 2 * GIB, 9: MIB}, stated) == []
+        assert suspicion.observe("G", {7: 2 * GIB, 9: MIB}, stated) == []
     (outside,) = suspicion.status({9: (33, "www-data")})
     assert outside == {
         "gpu": "G", "pid": 9, "code": "outside", "user": "www-data", "uid": 33, "group": None,
         "bytes": MIB, "claimed": 0,
     }  # fmt: skip
-    suspicion.see("G", {}, {})
+    suspicion.observe("G", {}, {})
     assert suspicion.findings == []
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 def test_nobody_is_named_within_the_tolerance(size: int, stated: int) -> None:
     suspicion = Suspicion()
-    named = [suspicion.see("G", {7: size}, {7: [claim(stated)]}) for _ in range(READINGS)]
+    named = [suspicion.observe("G", {7: size}, {7: [claim(stated)]}) for _ in range(READINGS)]
     assert any(named) == (size - stated > TOLERANCE + PART * stated)
 
 
 def test_what_contexts_take_is_measured_while_memory_rests() -> None:
     suspicion = Suspicion()
     stated = {7: [claim(GIB, 1, context=64 * MIB)], 8: [claim(GIB, 2, context=64 * MIB)]}
-    suspicion.see("G", {7: GIB + 200 * MIB, 8: GIB + 10 * MIB, 9: GIB}, stated)
+    suspicion.observe("G", {7: GIB + 200 * MIB, 8: GIB + 10 * MIB, 9: GIB}, stated)
     # Besides what NVML says of a process, the driver holds a little for it.
     assert suspicion.measured == {1: 200 * MIB + BESIDE, 2: 10 * MIB + BESIDE}
     # While its memory moves, a reading says nothing of it.
     moving = {**stated, 7: [claim(2 * GIB, 1, exact=False)]}
-    suspicion.see("G", {7: GIB + 50 * MIB, 8: GIB + 10 * MIB}, moving)
+    suspicion.observe("G", {7: GIB + 50 * MIB, 8: GIB + 10 * MIB}, moving)
     assert suspicion.measured.keys() == {2}
     # A process that is suspected holds more than a context would.
-    suspicion.see("G", {7: 2 * GIB, 8: GIB + 10 * MIB}, stated)
+    suspicion.observe("G", {7: 2 * GIB, 8: GIB + 10 * MIB}, stated)
     assert suspicion.measured.keys() == {2}
-    suspicion.see("G", {8: GIB + 10 * MIB}, {7: stated[7]})
+    suspicion.observe("G", {8: GIB + 10 * MIB}, {7: stated[7]})
     assert suspicion.measured == {}
 
 
@@ -120,13 +120,13 @@ def test_one_reading_between_a_free_and_its_statement_changes_no_charge() -> Non
     stated = {7: [claim(GIB, context=64 * MIB, charged=300 * MIB)]}
     taken = 300 * MIB - BESIDE
     for held in (GIB + taken, taken, GIB + taken):
-        suspicion.see("G", {7: held}, stated)
+        suspicion.observe("G", {7: held}, stated)
         assert suspicion.measured == {1: 300 * MIB}
     suspicion.unsettled = False
-    suspicion.see("G", {7: GIB + 2 * taken}, stated, GIB)
+    suspicion.observe("G", {7: GIB + 2 * taken}, stated, GIB)
     assert suspicion.measured == {1: 300 * MIB}
     assert suspicion.unsure
-    suspicion.see("G", {7: GIB + 2 * taken}, stated, GIB)
+    suspicion.observe("G", {7: GIB + 2 * taken}, stated, GIB)
     assert suspicion.measured == {1: 2 * taken + BESIDE}
 
 
@@ -134,15 +134,15 @@ def test_memory_that_a_process_may_still_allocate_hides_no_context() -> None:
     suspicion = Suspicion()
     stated = {7: [claim(2 * GIB, context=64 * MIB, charged=64 * MIB, spare=GIB)]}
     # It may have allocated a moment ago, without having stated so yet: one reading does not suffice.
-    suspicion.see("G", {7: GIB + 200 * MIB}, stated)
+    suspicion.observe("G", {7: GIB + 200 * MIB}, stated)
     assert suspicion.measured == {1: 64 * MIB}
     assert suspicion.unsure
     suspicion.unsettled = False
-    suspicion.see("G", {7: GIB + 100 * MIB}, stated)
+    suspicion.observe("G", {7: GIB + 100 * MIB}, stated)
     assert suspicion.measured == {1: 100 * MIB + BESIDE}
-    suspicion.see("G", {7: GIB + 100 * MIB}, stated)
+    suspicion.observe("G", {7: GIB + 100 * MIB}, stated)
     suspicion.unsettled = False
-    suspicion.see("G", {7: GIB + 100 * MIB}, stated)
+    suspicion.observe("G", {7: GIB + 100 * MIB}, stated)
     assert not suspicion.unsure
 
 
@@ -153,7 +153,7 @@ def test_the_clients_of_one_process_are_charged_for_its_contexts_together(
     suspicion = Suspicion()
     stated = {7: [claim(GIB, n, context=size) for n, size in enumerate(contexts)]}
     held = GIB * len(contexts) + taken
-    suspicion.see("G", {7: held}, stated, GIB)
+    suspicion.observe("G", {7: held}, stated, GIB)
     assert sum(suspicion.measured.values()) == taken + min(BESIDE, held // 64)
 
 
@@ -161,7 +161,7 @@ def test_contexts_of_the_usual_size_are_no_suspicion() -> None:
     """On a small GPU they take far more than they were admitted with."""
     suspicion = Suspicion()
     for _ in range(2 * READINGS):
-        assert suspicion.see("G", {7: 600 * MIB}, {7: [claim(0, context=MIB)]}, 512 * MIB) == []
+        assert suspicion.observe("G", {7: 600 * MIB}, {7: [claim(0, context=MIB)]}, 512 * MIB) == []
     assert suspicion.findings == []
 
 

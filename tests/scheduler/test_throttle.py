@@ -167,11 +167,11 @@ async def test_what_is_unread_counts_together() -> None:
 async def test_the_log_has_so_many_lines_and_says_what_it_left_out() -> None:
     lab = Lab()
     ada, ben = lab.peer("ada"), lab.peer("ben")
-    said = [lab.throttle.may_say(ada) for _ in range(LINES + 30)]
+    said = [lab.throttle.may_log(ada) for _ in range(LINES + 30)]
     assert said == [0] * LINES + [None] * 30
-    assert lab.throttle.may_say(ben) == 0
+    assert lab.throttle.may_log(ben) == 0
     lab.clock.now += 100
-    assert lab.throttle.may_say(ada) == 30
+    assert lab.throttle.may_log(ada) == 30
 
 
 async def test_who_comes_back_at_once_has_no_credit_anew() -> None:

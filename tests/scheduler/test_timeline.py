@@ -45,36 +45,36 @@ def moved(bytes: int, duration: float) -> dict[str, Any]:
 
 def test_a_wait_ends_when_the_burst_begins_and_a_burst_when_it_is_over() -> None:
     timeline = Timeline(0.0)
-    timeline.see(seen(10, waited=9.5))
+    timeline.observe(seen(10, waited=9.5))
     assert spans(timeline) == [("wait", 9.5, None)]
-    timeline.see(seen(12, ran=12))
-    timeline.see(seen(13, ran=12))
-    timeline.see(seen(15))
-    timeline.see(seen(16))
+    timeline.observe(seen(12, ran=12))
+    timeline.observe(seen(13, ran=12))
+    timeline.observe(seen(15))
+    timeline.observe(seen(16))
     assert spans(timeline) == [("wait", 9.5, 12), ("burst", 12, 15)]
 
 
 def test_hibernation_lasts_until_the_wait_for_the_wake_begins() -> None:
     timeline = Timeline(0.0)
-    timeline.see(seen(10, hibernated=10))
-    timeline.see(seen(20, hibernated=10))
-    timeline.see(seen(30, waited=30))
-    timeline.see(seen(31, ran=31))
+    timeline.observe(seen(10, hibernated=10))
+    timeline.observe(seen(20, hibernated=10))
+    timeline.observe(seen(30, waited=30))
+    timeline.observe(seen(31, ran=31))
     assert spans(timeline) == [("hibernated", 10, 30), ("burst", 31, None), ("wait", 30, 31)]
 
 
 def test_a_group_that_leaves_ends_what_it_did() -> None:
     timeline = Timeline(0.0)
-    timeline.see(seen(1, "b", ran=1))
-    timeline.see(seen(2, ran=2, waited=2))
-    timeline.see(seen(3, left=True))
+    timeline.observe(seen(1, "b", ran=1))
+    timeline.observe(seen(2, ran=2, waited=2))
+    timeline.observe(seen(3, left=True))
     assert spans(timeline) == [("burst", 1, None), ("burst", 2, 3), ("wait", 2, 3)]
 
 
 def test_a_burst_whose_end_was_not_seen_ends_with_the_next() -> None:
     timeline = Timeline(0.0)
-    timeline.see(seen(1, ran=1))
-    timeline.see(seen(8, ran=7))
+    timeline.observe(seen(1, ran=1))
+    timeline.observe(seen(8, ran=7))
     assert spans(timeline) == [("burst", 1, 7), ("burst", 7, None)]
 
 
@@ -97,13 +97,13 @@ def test_pieces_of_one_move_are_one_span() -> None:
 
 def test_only_what_changed_is_told() -> None:
     timeline = Timeline(0.0)
-    timeline.see(seen(1, ran=1))
-    timeline.see(seen(2, "b", waited=2))
+    timeline.observe(seen(1, ran=1))
+    timeline.observe(seen(2, "b", waited=2))
     timeline.utilization(2.5, GPU, 40)
     version = told(timeline, 0, 3)["version"]
     again = told(timeline, version, 4)
     assert (again["version"], again["spans"], again["samples"]) == (version, [], [])
-    timeline.see(seen(5))
+    timeline.observe(seen(5))
     timeline.utilization(6, GPU, 50)
     news = told(timeline, version, 7)
     assert [(s["id"], s["end"]) for s in news["spans"]] == [(1, 5)]
@@ -122,10 +122,10 @@ def test_a_level_that_stays_is_noted_now_and_then() -> None:
 
 def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
     timeline = Timeline(0.0, keep=100)
-    timeline.see(seen(1, "b", ran=1))
+    timeline.observe(seen(1, "b", ran=1))
     for second in range(10, 60, 10):
-        timeline.see(seen(second, ran=second))
-        timeline.see(seen(second + 5))
+        timeline.observe(seen(second, ran=second))
+        timeline.observe(seen(second + 5))
         timeline.utilization(second, GPU, second)
     assert told(timeline, 0, 60)["start"] == 0
     found = told(timeline, 0, 135.5)
@@ -136,10 +136,10 @@ def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
 
 def test_it_is_bounded() -> None:
     timeline = Timeline(0.0, most=10)
-    timeline.see(seen(0.5, "b", ran=0.5))
+    timeline.observe(seen(0.5, "b", ran=0.5))
     for second in range(1, 100):
-        timeline.see(seen(second, ran=second))
-        timeline.see(seen(second + 0.5))
+        timeline.observe(seen(second, ran=second))
+        timeline.observe(seen(second + 0.5))
     found = told(timeline, 0, 100)
     assert [s["start"] for s in found["spans"]] == [0.5, *range(91, 100)]
     assert found["start"] == 90.5
@@ -148,7 +148,7 @@ def test_it_is_bounded() -> None:
 def test_a_move_that_is_forgotten_does_not_come_back() -> None:
     timeline = Timeline(0.0, most=1)
     timeline.move(1.0, "a", "a.ipynb", "in", moved(1, 0.5))
-    timeline.see(seen(1.0, ran=1.0))
+    timeline.observe(seen(1.0, ran=1.0))
     timeline.move(1.1, "a", "a.ipynb", "in", moved(1, 0.1))
     assert [k for k, _, _ in spans(timeline)] == ["burst"]
 
@@ -156,9 +156,9 @@ def test_a_move_that_is_forgotten_does_not_come_back() -> None:
 def test_it_forgets_though_nobody_asks() -> None:
     timeline = Timeline(0.0, keep=100)
     for second in range(1000):
-        timeline.see(seen(second, f"g{second}", ran=second))
+        timeline.observe(seen(second, f"g{second}", ran=second))
         timeline.move(second, f"g{second}", "g", "out", moved(1, 0.1))
-        timeline.see(seen(second, f"g{second}", left=True))
+        timeline.observe(seen(second, f"g{second}", left=True))
         # What was still on its way when its group left.
         timeline.move(second + 0.5, f"g{second}", "g", "in", moved(1, 0.1))
         timeline.utilization(second, GPU, second)
@@ -171,16 +171,16 @@ def test_it_forgets_though_nobody_asks() -> None:
 
 def test_a_cell_waited_and_ran() -> None:
     ledger = Ledger()
-    ledger.see(seen(0, ran=0))
-    ledger.see(seen(5))
-    ledger.see(seen(10, cells={"m1": 10}))
+    ledger.observe(seen(0, ran=0))
+    ledger.observe(seen(5))
+    ledger.observe(seen(10, cells={"m1": 10}))
     assert ledger.last_cell("a") is None
-    ledger.see(seen(11, waited=11, cells={"m1": 10}))
+    ledger.observe(seen(11, waited=11, cells={"m1": 10}))
     assert ledger.cell("a", "m1", 12) == {"waited": 1, "ran": 0}
-    ledger.see(seen(13, ran=13, cells={"m1": 10}))
+    ledger.observe(seen(13, ran=13, cells={"m1": 10}))
     assert ledger.cell("a", "m1", 16) == {"waited": 2, "ran": 3}
-    ledger.see(seen(17, cells={"m1": 10}))
-    ledger.see(seen(18))
+    ledger.observe(seen(17, cells={"m1": 10}))
+    ledger.observe(seen(18))
     assert ledger.last_cell("a") == {"msg_id": "m1", "waited": 2, "ran": 4}
     assert ledger.cell("a", "m1", 20) == {"waited": 0, "ran": 0}
     assert ledger.totals("a", 20) == {"waited": 2, "ran": 9}
@@ -188,31 +188,31 @@ def test_a_cell_waited_and_ran() -> None:
 
 def test_a_cell_begins_before_it_is_known() -> None:
     ledger = Ledger()
-    ledger.see(seen(3))
-    ledger.see(seen(3.5, waited=3.5))
-    ledger.see(seen(5, ran=5))
-    ledger.see(seen(6))
-    ledger.see(seen(7, ran=7))
+    ledger.observe(seen(3))
+    ledger.observe(seen(3.5, waited=3.5))
+    ledger.observe(seen(5, ran=5))
+    ledger.observe(seen(6))
+    ledger.observe(seen(7, ran=7))
     # The server hears of the cell that has been open all the time.
-    ledger.see(seen(8, ran=7, cells={"m1": 1}))
+    ledger.observe(seen(8, ran=7, cells={"m1": 1}))
     assert ledger.cell("a", "m1", 8) == {"waited": 1.5, "ran": 2}
     # And this one is told about late, too: it began within the first burst.
-    ledger.see(seen(9, ran=7, cells={"m1": 1, "m2": 5.25}))
+    ledger.observe(seen(9, ran=7, cells={"m1": 1, "m2": 5.25}))
     assert ledger.cell("a", "m2", 9) == {"waited": 0, "ran": 2.75}
 
 
 def test_who_comes_back_to_an_old_place_did_not_wait_while_it_was_served() -> None:
     ledger, timeline = Ledger(), Timeline(0.0)
     for one in (seen(1, waited=1), seen(4, ran=4), seen(6, waited=1), seen(9, ran=9)):
-        timeline.see(ledger.see(one))
+        timeline.observe(ledger.observe(one))
     waits = [s for s in spans(timeline) if s[0] == "wait"]
     assert waits == [("wait", 1, 4), ("wait", 6, 9)]
 
 
 def test_a_group_that_left_is_forgotten() -> None:
     ledger = Ledger()
-    ledger.see(seen(1, cells={"m": 1}))
-    ledger.see(seen(2))
+    ledger.observe(seen(1, cells={"m": 1}))
+    ledger.observe(seen(2))
     assert ledger.last_cell("a") is not None
-    ledger.see(seen(3, left=True))
+    ledger.observe(seen(3, left=True))
     assert ledger.last_cell("a") is None

@@ -142,7 +142,7 @@ class Watched(World):
             case ev.Detach():
                 self.server.remove(self.clients.pop(event.client))  # type: ignore[arg-type]
             case ev.Device():
-                self.server._learn(event)
+                self.server._add_device(event)
             case ev.Entitle():
                 stated = {"members": list(event.members), **asdict(event.entitlement)}
                 self.answer(ADMIN, "entitle", whose=event.whose, **stated)

@@ -85,7 +85,7 @@ from .frames import (
     VersionMismatch,
     gpu_bytes,
     gpu_name,
-    learn_slice,
+    register_slice,
 )
 from .json_frames import decode_json, encode_json
 
@@ -165,12 +165,12 @@ __all__ = [
     "grown",
     "hello",
     "hibernated",
-    "learn_slice",
     "pace",
     "park",
     "placed",
     "prepare",
     "refused",
+    "register_slice",
     "revoke",
     "room",
     "step",

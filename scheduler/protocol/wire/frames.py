@@ -266,7 +266,7 @@ def gpu_bytes(name: str) -> bytes:
 _slices: dict[bytes, str] = {}
 
 
-def learn_slice(name: str) -> None:
+def register_slice(name: str) -> None:
     """Have ``gpu_name`` know a MIG slice by its UUID as NVML prints it."""
     if _slices.get(raw := gpu_bytes(name)) != name:
         _slices[raw] = name
