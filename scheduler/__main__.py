@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 NO_DRIVER = 69
 #: Seconds between two looks for a driver: doubled from the first to the last.
 FIRST_LOOK, LAST_LOOK = 1.0, 30.0
-#: A shortage is over, and logged when it comes again, after so many seconds without one.
+#: A shortage is over after so many seconds without an error. The next one is logged again.
 CALM = 60.0
-#: Exit status after a fault of ours (EX_SOFTWARE). The clients go on and re-attach to the next one.
+#: Exit status after a defect of the scheduler (EX_SOFTWARE). The clients go on and re-attach to the next scheduler.
 BROKEN = 70
 
 
@@ -52,7 +52,7 @@ class TakenError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the scheduler's options; ``gpushare scheduler`` has the same."""
+    """Add the scheduler's options; ``gpushare scheduler`` has them, too."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -145,26 +145,26 @@ def locked(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a scheduler was told: by options, by a configuration, by systemd."""
+    """The settings of a scheduler's process: from options, a configuration and systemd."""
 
     path: Path
-    #: What the core is made with.
+    #: The settings of the core (``Rules``).
     core: dict[str, Any]
     host_memory: int | None
     record: Path | None
     parent_pipe: bool
-    #: Where the configuration of a node's scheduler lies, and what it says.
+    #: The configuration file of a node's scheduler, and its content.
     config: Path | None
     node: NodeScheduler | None
-    #: The socket, where systemd made it.
+    #: The socket, if systemd passed it.
     listener: socket.socket | None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to end, and return the exit status."""
+    """Serve until a signal or the end of the parent, and return the exit status."""
     node = None
     if args.config is not None:
-        # Late: nobody else needs it.
+        # Imported late, because only a node's scheduler needs it.
         from .node.config import ConfigError, load
 
         try:
@@ -212,7 +212,7 @@ def _await_driver() -> None:
 
 
 def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
-    """Put together what the options say, and where they say nothing, the configuration."""
+    """Combine the options with the configuration. Options come first."""
 
     def chosen(name: str, otherwise: Any = None) -> Any:
         value = getattr(args, name)
@@ -258,7 +258,7 @@ def _take(plan: Plan, stack: contextlib.ExitStack) -> None:
         _make_state_dir(folder)
         stack.enter_context(locked(folder / "scheduler"))
     if plan.listener is not None:
-        # Only this process was given it; and the folder may be one that only systemd may write to.
+        # Only this process has it, and perhaps only systemd may write to its folder.
         return
     prepare(plan.path, access)
     stack.enter_context(locked(plan.path))
@@ -335,7 +335,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
         reloading = Reloading(plan.config, plan.node, server)
         loop.add_signal_handler(signal.SIGHUP, reloading.again)
     await server.start()
-    # What exists now lives for ever: the collector need not look at it again, nor often at all.
+    # All present objects live as long as the process, so the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -354,7 +354,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
 
 def _end_on_failure(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> None:
     """End at a signal, and at an error that may have left the core's state half changed."""
-    # Each client has a connection and a pool, also one that a Jupyter server with a low limit starts us for.
+    # Each client needs descriptors for its connection and its pool. A Jupyter server may have a low limit.
     shortage = Shortage(_raise_limit())
 
     def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -443,16 +443,16 @@ class Shortage:
 
 
 class Reloading:
-    """Reads the configuration of a node's scheduler anew.
+    """Reads the configuration of a node's scheduler again.
 
     Parameters
     ----------
     path
-        Where it lies.
+        The file.
     node
-        What it said last.
+        Its content when it was last read.
     server
-        What follows it.
+        The server to which changes apply.
     """
 
     def __init__(self, path: Path, node: NodeScheduler, server: Server) -> None:
@@ -461,7 +461,7 @@ class Reloading:
         self._server = server
 
     def again(self) -> None:
-        """Do it. What has a mistake changes nothing."""
+        """Read the file. If it has a mistake, nothing changes."""
         from .node.config import ConfigError, changes, ignored_changes, load
 
         systemd.notify_reloading()

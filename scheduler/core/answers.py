@@ -21,7 +21,7 @@ class Answers:
     costs: Costs
 
     def await_answer(self, client: Client) -> None:
-        """Set the deadline for a client that was told to free memory or its lease."""
+        """Set the deadline by which a client must free memory or release its lease."""
         if client.owes_since is None:
             client.owes_since = self.turn.now
         if client.silent:

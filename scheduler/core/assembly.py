@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Makes the parts of a core and connects them.
 
-Each part gets only what it needs. ``docs/contributing/design.md`` says what each of them does.
+Each part gets only what it needs. docs/contributing/design.md lists the purpose of each.
 """
 
 from __future__ import annotations

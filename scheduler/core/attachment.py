@@ -143,7 +143,7 @@ class Attachment:
     def _take_hibernated(self, client: Client, usages: tuple[Usage, ...]) -> None:
         """Take over a client that was parked by another scheduler, and so may be checkpointed.
 
-        Only the driver can tell, so the checkpoint is ordered again. This has no effect if it was done.
+        Only the driver has its state, so the checkpoint is ordered again. This has no effect if it was done.
         """
         client.stage, client.gone = "checkpointing", True
         first = max(usages, key=lambda u: u.unevictable + u.context, default=None)

@@ -101,7 +101,7 @@ class BurstEvents:
         floating = [g for g in beside.values() if g.floating]
         if not self.thrash.feed(group.id, bool(floating), seconds, submissions, at):
             return
-        # One of them goes on: one whose memory is resident, or else the one with the oldest time slice.
+        # One group continues: one whose memory is resident, otherwise the group with the oldest time slice.
         first = min(beside.values(), key=lambda g: (g.floating, g.turn))
         for other in floating:
             if other is not first:

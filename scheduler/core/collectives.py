@@ -14,7 +14,7 @@ operation is inside it, so no rank gets ahead by more than its submissions in be
 
 This ends, because each step is a submission that the stuck client may wait for, or one that ends by itself. The steps
 become rarer over time, and stop after ``revoke_deadline``, because then the stuck client waits for something else. If
-the roles change (a client that got a step is stuck now, and waits for the one that was stuck first), the next step
+the roles change (a client that got a step is stuck now, and waits for the first stuck client), the next step
 comes after twice the pause, until both see the end of the operation in time.
 
 A process can also be stuck by itself: between submissions to several GPUs, or while a thread at the gate holds a lock
@@ -47,7 +47,7 @@ class _Steps:
     lease: int
     #: Seconds until the next steps.
     pause: float
-    #: The clients of the last round; and those that have not come to their gate again since.
+    #: The clients that got a step in the last round; and the clients among them that have not reached their gate since.
     last: set[int] = field(default_factory=set)
     elsewhere: set[int] = field(default_factory=set)
     #: The clients that have reported that they are stuck; the number of their steps; and when each may get the next
@@ -59,7 +59,7 @@ class _Steps:
 
 @dataclass(slots=True, eq=False)
 class Collectives:
-    """Lets clients submit that others of their group wait for."""
+    """Lets clients submit once more if other clients of their group wait for them."""
 
     model: Model
     turn: Turn
@@ -97,7 +97,7 @@ class Collectives:
         self.timers.set(step_timer(group.id), max(self.turn.now + pause, since + self.first_step))
 
     def on_gate_reached(self, client: Client) -> None:
-        """Note that a client has come to its gate."""
+        """Note that a client waits at its gate."""
         if (known := self._steps.get(client.group.id)) is not None:
             known.elsewhere.discard(client.number)
         self.schedule_step(client.group)

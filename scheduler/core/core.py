@@ -47,15 +47,14 @@ Room is made in the order in which it becomes available, then by kind:
   If the group needs more than before (it released its lease to grow), room is made for it too, from groups that do not
   run.
 
-Nothing is taken before all that the head needs is available (give or take the debounce), because it would lie idle
-meanwhile. If the victims have more, a little more than needed is taken: figures change while they are read, and a
-second round would take as long as the first.
+Nothing is taken before all that the head needs is available (apart from the debounce), because the memory would be
+unused meanwhile. If the victims have more, a little more than needed is taken: figures change while they are read, and
+a second round would take as long as the first.
 
 Preferences
 -----------
 Users may ask for special treatment of a group (``Preferences``). A preference shifts the rules above and never
-suspends them: its cost to other groups is bounded, and memory that must leave because the GPU is over-committed leaves
-all the same.
+suspends them: its cost to other groups is bounded, and memory is still evicted if the GPU is over-committed.
 
 - *Background* and *interactive* set the group's class, whatever it does (``activity.py``).
 - *Keep*: while the group does not run, a wait that is younger than ``keep_patience`` cannot take its memory. If all of

@@ -84,7 +84,7 @@ class VictimChooser:
     def choose(
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
-        """Choose the victims on one GPU; return what is missing even if all of them lose their memory."""
+        """Choose the victims on one GPU; return the bytes that are missing even if all of them lose their memory."""
         wait, now = plan.wait, self.turn.now
         kinds, running = self._by_availability(candidates, wait, waiters)
         # Running groups come last; mostly the others suffice.
@@ -113,7 +113,7 @@ class VictimChooser:
     def _by_availability(
         self, candidates: list[Share], wait: Wait, waiters: bool
     ) -> tuple[dict[tuple[float, int], list[_Victim]], list[Share]]:
-        """Return the candidates that do not run by when they are available, then by kind; and those that run."""
+        """Return idle candidates by the time at which they are available and by kind; and the running candidates."""
         soon = self.turn.now + self.model.rules.debounce
         running: list[Share] = []
         kinds: dict[tuple[float, int], list[_Victim]] = {}
@@ -144,7 +144,7 @@ class VictimChooser:
     def _take(
         self, plan: Plan, gpu: Gpu, lack: int, order: float, kind: int, victims: Iterable[_Victim]
     ) -> int:
-        """Choose as many victims of one kind as needed; return what is still missing."""
+        """Choose as many victims of one kind as needed; return the bytes that are still missing."""
         now = self.turn.now
         for when, size, share in victims:
             # Evict a little more than is missing, because figures change by that much while they are read.

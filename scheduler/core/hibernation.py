@@ -286,9 +286,9 @@ class HibernationManager:
         group = client.group
         self.checks.usage(client.number, client.backend, event.needs)
         if client.stage != "parking" or client.park != event.serial:
-            return  # it was told to go on in the meantime
+            return  # it was notified meanwhile that it may call the driver
         if event.status != "done":
-            # It goes on by itself.
+            # The client continues by itself.
             client.stage, client.parked = "awake", False
             self._find_unfit(group, event.status, TEXTS[event.status])
             return
@@ -309,7 +309,7 @@ class HibernationManager:
             return
         group = client.group
         if client.stage == "parking" and not event.ok:
-            # It was not told to park.
+            # It had no order to park.
             client.stage, client.parked = "awake", False
             self._find_unfit(group, event.code, event.text)
             return

@@ -101,7 +101,7 @@ class Leases:
         wait
             Its place in the queue, which it has left.
         continues
-            Whether it goes on with its last turn.
+            Whether it continues its last time slice.
         filling
             Whether its lease begins before all of its room is there.
         """
@@ -277,7 +277,7 @@ class Leases:
             self.answers.await_answer(client)
 
     def resume_client(self, client: Client) -> None:
-        """Let a client that answers again, or is awake again, have what it asked for."""
+        """Serve the request of a client that answers again, or is awake again."""
         group = client.group
         self.mark_silence_changed(group)
         if not client.wants or client.silent or client.stage != "awake":
@@ -295,7 +295,7 @@ class Leases:
         for holding in client.holdings.values():
             self.ledger.mark_unavailable(holding, True)
         if group.overdue and client.lease is not None:
-            # The core cannot know whether it computes, so it assumes that it does.
+            # It may compute or not, so the core assumes that it does.
             self.activity.count_time(group)
             self.activity.set_busy(client, True)
         kernel, since = group.stuck or (None, self.turn.now)
@@ -345,7 +345,7 @@ class Leases:
         group.turn, group.turn_at = group.lease, at
 
     def continue_lease(self, client: Client, lease: int) -> None:
-        """Have a client go on under a lease of its group."""
+        """Let a client continue under a lease of its group."""
         group = client.group
         client.lease = lease
         group.granted[client.number] = client

@@ -130,7 +130,7 @@ class Ledger:
         if holding.client.gone and needs is not None and needs.gpu == usage.gpu:
             needs.unevictable = unevictable
             if stated != holding.stated:
-                # Its context may have taken more than the client can tell.
+                # Its context may have taken more than the client can measure.
                 needs.context = max(needs.context, stated)
         context = holding.contexts(stated)
         if holding.client.gone:

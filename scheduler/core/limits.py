@@ -288,7 +288,7 @@ class Limits:
         before, self.model.host_budget = self.model.host_budget, max(0, budget)
         best, until = self._host_best
         if until is None:
-            # A scheduler that has just started cannot tell what the budget was before.
+            # A scheduler that has just started has no earlier budget.
             self._host_best = most, self.turn.now + LATELY
         elif before >= best or self.turn.now >= until:
             self._host_best = before, self.turn.now + LATELY

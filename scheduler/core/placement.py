@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which GPU a Jupyter kernel uses first. Its processes ask before they initialise CUDA. No sockets, no clock.
+"""Which GPU a Jupyter kernel uses first. Its processes request this before they initialise CUDA. No sockets, no clock.
 
-The answer is an order of the GPUs that the kernel may use, so that its device 0 is the one that suits it best. All of
+The answer is an order of the GPUs that the kernel may use, so that its device 0 is the GPU that suits it best. All of
 its processes get the same order, as long as one of them is attached or about to attach (``Placement``).
 """
 
@@ -15,7 +15,7 @@ from .core import Core
 from .messages import Keep
 from .model import Gpu, Group
 
-#: Seconds in which a process that has asked must attach; the driver's initialisation lies in between.
+#: Seconds in which a process must attach after its request. It initialises the driver meanwhile.
 PATIENCE = 60.0
 #: Waits (seconds) that differ by less than this factor count as equal, and so do waits that are shorter than it.
 ALIKE = 2.0
@@ -55,9 +55,16 @@ class Outlook:
 def rank(outlooks: Sequence[Outlook], need: int = 0) -> list[str]:
     """Return the GPUs in the best order for a kernel.
 
-    First come GPUs that are not drained; then those that could hold what it needs at all; then those that can hold it
-    besides all others; then those where its time slice comes sooner; then those with fewer kernels of its user, with
-    fewer kernels, and with more spare room. Equal GPUs keep the order in which they were passed.
+    A GPU comes earlier if, in this order of weight:
+
+    - it is not drained
+    - it can hold what the kernel needs
+    - it can hold this besides all other kernels
+    - its time slice comes sooner
+    - it has fewer kernels of the same user, then fewer kernels
+    - it has more spare room
+
+    Equal GPUs keep the order in which they were passed.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plans whose memory a wait may take, and when, in the order that ``core.py`` describes."""
+"""Plans from which groups a wait may take memory, and when, in the order that ``core.py`` describes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Planner:
             return need <= reach - take + self.eligibility.departing(head, gpu, group)
         if need > reach - take:
             return False
-        # Kept memory becomes available, too, but late, and no other group may make a head wait for it.
+        # Kept memory also becomes available, but late, and no other group may make a head wait for it.
         sooner = reach - sum(
             s.resident for s in gpu.shares.values() if self.residency.keeps(s.group, head)
         )
@@ -187,7 +187,7 @@ class Planner:
                 plan.later.append((end, other))
 
     def _deduct_leaving(self, plan: Plan, gpu: Gpu, lack: int) -> tuple[int, list[Share]]:
-        """Deduct what is leaving a GPU already from what is missing there; return the rest, and possible victims."""
+        """Deduct bytes that are leaving a GPU already from the missing bytes; return the rest, and possible victims."""
         wait, group = plan.wait, plan.wait.group
         candidates: list[Share] = []
         for share in self.chooser.volatile(gpu):

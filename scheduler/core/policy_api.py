@@ -21,7 +21,7 @@ Parts = tuple[Mapping[str, float], ...]
 Rank = tuple[float, ...]
 
 #: Requests may add up to more than a GPU has. A group that has waited for this many seconds, and has had next to
-#: nothing, counts as below a request, too; the longer it waits, the more.
+#: nothing, also counts as below a request; the longer it waits, the more.
 PATIENCE = 30.0
 #: Seconds between submissions of a group that pauses because of shares: long enough that a CUDA kernel of 50 ms stays
 #: within 2 % of the window.
@@ -130,7 +130,7 @@ class GroupView(Protocol):
 
     @property
     def focused(self) -> bool:
-        """Whether its notebook is the one in front of its user."""
+        """Whether its user is looking at its notebook."""
         ...
 
     @property
@@ -346,7 +346,7 @@ class View(Protocol):
         ...
 
 
-# --- What the core asks ---------------------------------------------------------------------------
+# --- What the core calls -------------------------------------------------------------------------
 
 
 class Policy(Protocol):
@@ -379,7 +379,7 @@ class Policy(Protocol):
         ...
 
     def victim_rank(self, group: GroupView) -> Rank:
-        """Return the order in which groups lose memory, among those that are equally free to lose it.
+        """Return the order in which groups lose memory, among groups whose memory is equally available.
 
         A ``LastingPolicy`` is called again only when the rank may have changed, any other policy each time.
         """
@@ -411,7 +411,7 @@ class PolicyRegistry(Protocol):
 
     @property
     def fallbacks(self) -> Sequence[Callable[[View], Policy]]:
-        """The classes that replace a policy that fails: the first one, or the one after the class that failed."""
+        """The classes that replace a policy that fails: the first one, or the next one after the failed class."""
         ...
 
     def make(self, name: str, view: View) -> Policy:

@@ -119,7 +119,7 @@ class PolicyGuard:
         if kind in self._fallbacks:
             place = self._fallbacks.index(kind) + 1
         if place == len(self._fallbacks):
-            # The last policy is ours, so this is a fault of ours.
+            # The last policy belongs to this package, so this is a defect of the scheduler.
             raise error
         self._install(self._fallbacks[place](self._view))
         self.failures += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Learns from readings of a GPU's memory: what other programs use, and what contexts take.
+"""Derives from readings of a GPU's memory what other programs use, and what contexts take.
 
 Use by other programs
 ---------------------
@@ -7,9 +7,9 @@ NVML's figure of used bytes is one number, read while moves are under way. The c
 
     stated - (being evicted, or admitted and not yet allocated)  <=  clients' part  <=  stated + arriving
 
-Once a client is silent, the bytes that it was told to evict count as still there. Otherwise, other programs' use could
-be anything for as long as that lasts. If the bytes left all the same, they are like memory that was freed before it was
-stated.
+Once a client is silent, the bytes that it was ordered to evict count as still there. Otherwise, other programs' use
+could be anything for as long as that lasts. If the bytes left nevertheless, they are like memory that was freed before
+it was stated.
 
 Other programs' use keeps its last value if the reading allows that, and otherwise takes the nearest possible value.
 Earlier readings may have been without memory that was stated as gone only later. For that memory, the last value counts
@@ -44,14 +44,14 @@ SMALLEST_MEASURE = 64
 
 @dataclass(slots=True, eq=False)
 class Readings:
-    """Learns from readings, and requests them."""
+    """Applies readings, and requests them."""
 
     model: Model
     turn: Turn
     ledger: Ledger
 
     def _measure_residue(self, gpu: Gpu) -> None:
-        """Learn the residue of hibernated clients from a new reading: the median of the last ones counts."""
+        """Measure the residue of hibernated clients with a new reading: the median of the last residues counts."""
         if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.pending_reclaim:
             return
         held = gpu.resident + gpu.unevictable + gpu.context
@@ -123,7 +123,7 @@ class Readings:
         self._update_context_sizes(gpu)
 
     def _update_context_sizes(self, gpu: Gpu, tried: Holding | None = None) -> None:
-        """Learn what contexts take on GPUs of one name from all measurements there: the median counts."""
+        """Update the size of contexts on GPUs of one name from all measurements there: the median counts."""
         alike = [other for other in self.model.gpus.values() if other.name == gpu.name]
         found = [
             (holding.stated, holding.context)
@@ -167,7 +167,7 @@ class Readings:
             self._update_context_sizes(gpu, holding)
 
     def measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
-        """Learn the bandwidth from a move."""
+        """Update the bandwidth with a move."""
         # A small move is not a good measurement, because it mostly waits for other things than the copying.
         if copied > MIB and duration > 0 and moved >= gpu.total / SMALLEST_MEASURE:
             weight = 0.3 if gpu.measured else 1.0

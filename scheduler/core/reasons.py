@@ -119,7 +119,7 @@ class Explainer:
 
 
 def at_work(core: Sources, group: Group, now: float) -> dict[str, Any] | None:
-    """Return what a group waits for that is not in the queue, or None."""
+    """Return the reason why a group waits outside the queue, or None."""
     if (found := group.delayed) is not None:
         return delayed(core, found, now)
     return waking(core, group, now) if group.waking else filling(core, group)
@@ -161,7 +161,7 @@ def filling(core: Sources, group: Group) -> dict[str, Any] | None:
 def stuck(
     holder: Group, now: float, gpu: Gpu | None = None, lack: int | None = None
 ) -> dict[str, Any]:
-    """Return the groups that do not answer, since when, and how much of which GPU they withhold from whom."""
+    """Return the groups that do not answer, since when, how much of which GPU they withhold, and from which groups."""
     since = min((c.owes_since for c in holder.clients.values() if c.owes_since), default=now)
     kernel, kernel_since = holder.stuck or (None, now)
     return _reason(

@@ -37,7 +37,7 @@ class OvercommitRelief:
                 if share.movable:
                     idle.append((self.policy.victim_rank(group), share))
             elif group.overdue or group.stuck is not None:
-                continue  # it may be stuck because of what it has outgrown
+                continue  # it may be stuck because it lacks room
             elif group.yielding:
                 over -= share.resident + share.arriving
             else:

@@ -28,7 +28,8 @@ class RoomMaker:
         now = self.turn.now
         when = max((w for w, _ in plan.later), default=now)
         if when > now + self.model.rules.debounce:
-            # Take everything at once, when the last of it is available. Taken earlier, the room would lie idle.
+            # Everything is taken at once when all of it is available. Room that is taken earlier would be unused
+            # meanwhile.
             self.turn.recheck_at(when)
             return False
         for later, _ in plan.later:

@@ -66,8 +66,8 @@ class Rules:
     exclusive_limit
         Seconds for which a cell may keep its lease while others wait.
     revoke_deadline
-        Seconds, besides ten times the duration of its moves, after which no wait depends on a client that was told to
-        free something and has not answered.
+        Seconds, in addition to ten times the duration of its moves, after which no wait depends on a client that has
+        not answered an order to free something.
     filling_patience, starving_patience
         Seconds without new room after which a lease that was granted before its room was there is revoked: while memory
         is being evicted, and while none is.

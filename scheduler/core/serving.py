@@ -173,7 +173,8 @@ class Serving:
             return False
         if self.times.active and self._is_limited(wait):
             if wait.barrier is not None and len(wait.group.shares) > 1:
-                # Holders have made way for it. On its other GPUs, they would otherwise return each time in between.
+                # Holders have made way for it. On its other GPUs, they would otherwise return each time before it is
+                # served.
                 self._make_head(wait, heads)
             return False
         if self.quotas.is_barred(wait):

@@ -2,12 +2,12 @@
 """Clients and leases of an earlier scheduler, or of a connection that broke.
 
 Leases that clients state
--------------------------------
-A client goes on under its lease when its scheduler is replaced or its connection breaks. There is only its own word for
-that lease. A new scheduler accepts it, because it cannot know better. A scheduler that has been up for
-``takeover_patience`` accepts only what it knows of: the present lease of the group, and a lease that ended within that
-time only because its connection did, in the same time slice. A client that states any other lease has it revoked: it
-drains, and requests one like any other client.
+-------------------------
+A client continues under its lease when its scheduler is replaced or its connection breaks. Only the client itself
+states that lease. A new scheduler accepts it, because it has no other information. A scheduler that has been up for
+``takeover_patience`` accepts only two: the present lease of the group, and a lease of the same time slice that ended
+within that time only because the connection broke. A client that states any other lease has it revoked: it drains, and
+requests a lease like any other client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from .queue import WaitQueue
 from .rooms import Rooms
 from .turn import Turn
 
-#: New leases get numbers beyond those that were taken over, so that none is used twice. No scheduler gets this far.
+#: New leases get higher numbers than the leases that were taken over, so that no number is used twice. No scheduler
+#: reaches this number.
 LAST_LEASE = 1 << 48
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .messages import Entitlement
 from .policy_api import PATIENCE
-from .usage_windows import PARTS, Decayed, Parts, Turns, Window, spread
+from .usage_windows import PARTS, ChargedTime, Decayed, Parts, Window, spread
 
 if TYPE_CHECKING:
     from .model import Gpu, Group
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EACH = "user:*"
 #: The entitlement if none is set.
 NOTHING = Entitlement()
-#: A group that has waited for ``PATIENCE`` counts as below a request, too, if it has had less than this.
+#: A group that has waited for ``PATIENCE`` also counts as below a request if it has had less than this.
 LEAST = 0.02
 #: Seconds of waiting after which a wait comes before all others, whatever other groups of its user or team have had.
 LONGEST_PATIENCE = 600.0
@@ -59,7 +59,7 @@ class UsageRank(NamedTuple):
 
     #: Between users; between users that have had the same; and between the groups of one user.
     user: float
-    turn: float
+    last_served: float
     own: float
 
 
@@ -105,7 +105,7 @@ class GpuTime:
         self._windows: dict[tuple[str, str], Window] = {}
         self._decayed: dict[tuple[str, str], Decayed] = {}
         #: By GPU, the processes that are busy at once; and by group and GPU, for how long its processes were busy.
-        self._at_once: dict[str, Turns] = {}
+        self._at_once: dict[str, ChargedTime] = {}
         self._busy: dict[tuple[str, str], Window] = {}
         self._gpus: set[str] = set()
         #: By user, team or group and GPU: until when its limit is reached.
@@ -115,15 +115,15 @@ class GpuTime:
         self._submitted: dict[tuple[str, str], Window] = {}
         #: By user: the order in which they came; and by user and GPU, when it last had time there.
         self._came: dict[str, float] = {}
-        self._turns: dict[tuple[str, str], float] = {}
+        self._last_served: dict[tuple[str, str], float] = {}
         self._clients: dict[str, set[tuple[int, str]]] = {}
         self._claims: dict[str, Entitlement] = {}
-        #: Those that have an entitlement of time.
+        #: The users and teams that have an entitlement of time.
         self._timed: set[str] = set()
-        #: Those that have a quota of GPUs on which leases may be held at once.
+        #: The users and teams that have a quota of GPUs on which they may hold leases at once.
         self.counted: set[str] = set()
         self._members: dict[str, tuple[str, ...]] = {}
-        #: Teams, by when they were set, counted.
+        #: The order in which teams were set.
         self._teams: dict[str, int] = {}
         self._stated = 0
         #: By group: its claims, and what they were computed from.
@@ -243,7 +243,7 @@ class GpuTime:
         self._update_flags()
 
     def _update_flags(self) -> None:
-        """Compute once whether anything depends on the users of groups, because each event asks for it."""
+        """Compute whether anything depends on the users of groups, because each event reads that."""
         self.active = bool(self._timed or self._shared)
         self.several_users = len(self._users) > 1
 
@@ -256,7 +256,7 @@ class GpuTime:
     def meter(
         self, group: Group, gpu: str, client: int, busy: float, at: float, submissions: int = 0
     ) -> tuple[float, int]:
-        """Apply the report of a client's busy time on a GPU since it attached; return what is new of both.
+        """Apply the report of a client's busy time on a GPU since it attached; return the increase of both figures.
 
         ``busy``: seconds. Both figures only grow; a counter that decreased began again at 0.
         """
@@ -303,7 +303,7 @@ class GpuTime:
         else:
             at_once = self._at_once.get(gpu)
             if at_once is None:
-                at_once = self._at_once[gpu] = Turns(self.window, self._buckets)
+                at_once = self._at_once[gpu] = ChargedTime(self.window, self._buckets)
             self._window(self._busy, (group.id, gpu)).put(parts)
             for (_, whoses), its in at_once.put((client, names), parts).items():
                 for whose in whoses if its else ():
@@ -314,7 +314,7 @@ class GpuTime:
             if decayed is None:
                 decayed = self._decayed[whose, gpu] = Decayed(at)
             decayed.add(more / PARTS, at, self.memory)
-        self._turns[group.user, gpu] = at
+        self._last_served[group.user, gpu] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
@@ -425,7 +425,7 @@ class GpuTime:
         """Return the numbers that order the groups that are waiting.
 
         At each level (teams, users; groups), groups below their request come first (negative), by how much is
-        missing; then those that have had least for their weight. A number is 0 where there is nothing to tell apart.
+        missing; then groups that have had least for their weight. A number is 0 where all groups are equal.
         """
         chain = self.of(group)
         gpus = list(gpus)
@@ -437,7 +437,7 @@ class GpuTime:
                 between += self._score(chain[1], gpus, now, waited)
         if group.user in self._shared:
             own = self._score(chain[-1], gpus, now, waited)
-        return UsageRank(between, self.turn(group, gpus), own)
+        return UsageRank(between, self.last_served(group, gpus), own)
 
     def owed_more(self, group: Group, other: Group, now: float, swing: float) -> bool:
         """Whether a holder comes before a wait according to their shares.
@@ -454,14 +454,14 @@ class GpuTime:
                 return had < self._score(theirs, gpus, now, waited, swing / 2)
         return False
 
-    def turn(self, group: Group, gpus: Iterable[str]) -> float:
+    def last_served(self, group: Group, gpus: Iterable[str]) -> float:
         """Return the order of users that have had the same: when they last had these GPUs; 0 if there is one user."""
         self.of(group)
         if not self.several_users:
             return 0.0
         found = self._came[group.user]
         for gpu in gpus:
-            found = max(found, self._turns.get((group.user, gpu), found))
+            found = max(found, self._last_served.get((group.user, gpu), found))
         return found
 
     def _score(

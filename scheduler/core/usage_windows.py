@@ -92,7 +92,7 @@ def spread(seconds: float, since: float, until: float, width: float, count: int)
     if first >= last:
         return [(last, round(seconds * PARTS))]
     rate = seconds / (until - since) * PARTS
-    # All buckets in between get the same. There are many if reports are rare.
+    # All buckets between the first and the last get equal parts. There are many if reports are rare.
     whole = round(rate * width)
     parts = [(number, whole) for number in range(max(first + 1, last - count), last)]
     if first >= last - count:
@@ -101,7 +101,7 @@ def spread(seconds: float, since: float, until: float, width: float, count: int)
     return parts
 
 
-class Turns:
+class ChargedTime:
     """How long each process was busy on a GPU, in the window's buckets, and which part it was charged for.
 
     Reports come afterwards, each at its own time. The charge of a process in a bucket changes when another process

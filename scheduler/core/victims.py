@@ -58,7 +58,7 @@ class Victims(Generic[ShareT]):
     #: Shares that something happened to.
     changed: dict[int, ShareT] = field(default_factory=dict)
     volatile: dict[int, ShareT] = field(default_factory=dict)
-    #: At rest, in order: those without a lease, and those that hold one.
+    #: Shares at rest, in order: of groups without a lease, and of groups with an idle lease.
     idle: list[Spot] = field(default_factory=list)
     held: list[Spot] = field(default_factory=list)
     spots: dict[int, Spot] = field(default_factory=dict)

@@ -142,7 +142,7 @@ class Hibernator:
     deadlines
         Seconds after which each step is no longer waited for.
     program
-        The helper; None: the one that is installed with our libraries.
+        The helper; None: the installed one.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Hibernator:
         Parameters
         ----------
         nvml
-            The driver's version and the GPUs' names from NVML; None: ask NVML.
+            The driver's version and the GPUs' names from NVML; None: read them.
         checked
             Versions that count as checked, besides those in `checked_drivers`.
         """
@@ -201,7 +201,7 @@ class Hibernator:
         return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 
     def refuses(self, pid: int) -> str | None:
-        """Return why a process must not hibernate, a code of `refusals.WHY`, or None. Only asks the Linux kernel."""
+        """Return why a process must not hibernate: a code of `refusals.WHY`, or None. Only reads from the Linux kernel."""
         return ability.refuses(pid)
 
     async def hibernate(self, pid: int) -> Outcome:
@@ -303,7 +303,7 @@ class Hibernator:
         except HelperError as error:
             operation.end(False, "helper", str(error))
         except Exception:
-            # A fault of ours also counts as a result, because the caller must have the process woken.
+            # An unexpected error also counts as a result, because the caller must have the process woken.
             log.exception("a step of the hibernator's failed")
             operation.end(False, "helper", WHY["helper"])
 

@@ -54,7 +54,7 @@ class Hibernations:
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     def may_park(self, client: int, pid: int) -> bool:
-        """Whether a client may be told to park. If not, the core gets the reason in the loop's next round."""
+        """Whether a client may be ordered to park. If not, the core gets the reason in the loop's next round."""
         code = "helper" if self._driver is None or self._closed else refuses(pid)
         if code is None:
             return True
@@ -84,7 +84,7 @@ class Hibernations:
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed:
-            # The next scheduler finds the process parked, and asks the driver for its state.
+            # The next scheduler finds the process parked, and reads its state from the driver.
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work)
@@ -134,7 +134,7 @@ class Hibernations:
         self._handle(ev.Woken(client, *outcome))
 
     async def _outcome(self, step: Coroutine[Any, Any, Outcome]) -> tuple[bool, str, str, float]:
-        """Return the result of a step. A fault of ours also counts as a result, because the core waits for one."""
+        """Return the result of a step. An unexpected error also counts as a result, because the core waits for one."""
         try:
             return await step
         except Exception:

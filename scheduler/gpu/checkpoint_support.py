@@ -114,9 +114,9 @@ def refuses(pid: int) -> str | None:
 
     The driver reaches its target through ``/proc/PID`` (its developer in NVIDIA/cuda-checkpoint issue 41). There, the
     Linux kernel admits processes that may read the target as a debugger would: root, CAP_SYS_PTRACE, or the same user
-    unless the process has dropped that. So this asks the Linux kernel rather than comparing uids. It is not documented
-    whether the driver also attaches as a debugger, which ``kernel.yama.ptrace_scope`` would forbid. Without root, it
-    worked in the one report that there is (checkpoint-restore/criu issue 3089), so that setting refuses nothing here;
+    unless the process has dropped that. So this queries the Linux kernel rather than comparing uids. It is not
+    documented whether the driver also attaches as a debugger, which ``kernel.yama.ptrace_scope`` would forbid. Without
+    root, it worked in the only known report (checkpoint-restore/criu issue 3089), so that setting refuses nothing here;
     see `hint`.
 
     Parameters
@@ -128,8 +128,7 @@ def refuses(pid: int) -> str | None:
         return "container"
     try:
         status = _status(pid)
-        # All processes may read that, and it tells containers apart: a process that is visible from outside of its PID
-        # namespace has a number in each namespace in between.
+        # All processes may read this. A process in another container has numbers in more or fewer PID namespaces.
         if _depth(status) != _depth(_status("self")):
             return "container"
         theirs, own = os.stat(f"/proc/{pid}/ns/pid"), os.stat("/proc/self/ns/pid")

@@ -46,8 +46,8 @@ class Devices:
         if self._path is None:
             return []
         try:
-            # pynvml loads "libnvidia-ml.so.1" by name; the loader then takes the one of that
-            # name that is loaded already, which is ours to choose only by being first.
+            # pynvml loads "libnvidia-ml.so.1" by name. The loader reuses a library of that name that is
+            # loaded already, so this one must be loaded first.
             ctypes.CDLL(str(self._path), mode=ctypes.RTLD_GLOBAL)
             import pynvml
         except (OSError, ImportError) as error:
@@ -129,7 +129,7 @@ class Devices:
             return 0
 
     def read(self, gpu: str) -> Device | None:
-        """Read a GPU's memory, without what the driver keeps for itself; None if NVML fails."""
+        """Read a GPU's memory, without the driver's own part; None: NVML fails."""
         handle = self._handles.get(gpu)
         if handle is None:
             return None
@@ -167,7 +167,7 @@ class Devices:
             return None
         held: dict[int, int] = {}
         for one in found:
-            # NVML has no figure if the driver may not know, as under WSL.
+            # NVML has no figure if the driver has none, as under WSL.
             if one.usedGpuMemory is not None:
                 held[int(one.pid)] = held.get(int(one.pid), 0) + int(one.usedGpuMemory)
         return held

@@ -151,7 +151,7 @@ def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def look_again() -> None:
-    """Make the next search for a driver see what was installed since the last one."""
+    """Make the next search find a driver that was installed since the last one."""
     _ldconfig.cache_clear()
 
 

@@ -165,7 +165,7 @@ class Pool:
         pid
             The process's number.
         again
-            Whether it keeps what it has in a pool. If not, and if it has a slot, it now runs another program.
+            Whether it keeps its data in a pool. If not, and if it has a slot, it now runs another program.
         """
         self.reap()
         for slot, process in self._slots.items():
@@ -230,7 +230,7 @@ class Pool:
         target
             Bytes whose pages must exist, in use or not.
         most
-            If the pages take more than this many bytes, those that are not used or page-locked are given back.
+            If the pages take more than this many bytes, unused pages that are not page-locked are released.
         ahead
             Bytes whose pages must exist beyond what is in use.
         """

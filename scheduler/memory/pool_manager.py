@@ -3,7 +3,8 @@
 
 Each user has a pool of their own, because all clients with a pool map the whole of it. A pool is made with the user's
 first client that swaps, is never lent to another user, and is released once none of the user's processes is left. All
-pools together have the budget. Each may use what the others do not, and a user no more than an administrator allows.
+pools together have the budget. Each may use the part that the others leave, up to the administrator's limit for its
+user.
 """
 
 from __future__ import annotations
@@ -150,14 +151,14 @@ class PoolManager:
             self._loop.add_reader(descriptor, self.reap)
 
     def update_usage(self, client: int, usage: ev.Usage) -> None:
-        """Note what a client holds."""
+        """Update the usage of a client."""
         self._held[client, usage.gpu] = usage
         if self._prepared_only:
             # More may be in use than at the last check, and the prepared pages must stay ahead of that.
             self._size_one(self._users[client])
 
     def forget(self, client: int) -> None:
-        """Forget what a client held."""
+        """Remove the usage of a client."""
         for key in [key for key in self._held if key[0] == client]:
             del self._held[key]
         self._accounts[self._users.pop(client)].clients.discard(client)
@@ -302,7 +303,7 @@ class PoolManager:
     def _outside(self) -> int:
         """Return the swapped bytes outside the pools: in an earlier scheduler's pool, or of clients without a slot.
 
-        Clients state them without proof, so they count only up to their promises, and up to what is in use at all.
+        Clients state them without proof, so they count only up to their promises, and up to the memory in use.
         """
         held: dict[str, int] = {}
         for (client, _), usage in self._held.items():

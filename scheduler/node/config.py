@@ -263,13 +263,13 @@ class NodeScheduler(Configurable):
         return value
 
     def access(self) -> Access:
-        """Return who may connect to the socket."""
+        """Return which users may connect to the socket."""
         name = self.socket_group
         group = None if not name else int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
         return Access(int(self.socket_mode, 8), group)
 
     def identity(self) -> Identity:
-        """Return how the scheduler finds out who its peers are."""
+        """Return how the scheduler identifies its peers."""
         return Identity(
             node=True,
             shared_uids=frozenset(self.shared_uids),

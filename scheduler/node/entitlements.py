@@ -12,7 +12,7 @@ from ..core.messages import Adjust, Entitlement
 from ..core.model import Preferences
 from ..core.preferences import adjusted
 
-#: The entitlement of users for whom none is set.
+#: The entitlement of users without one of their own.
 NONE: dict[str, Any] = {**asdict(Entitlement()), "members": []}
 
 #: Shares by ``user:NAME`` or ``team:NAME``.

@@ -78,7 +78,7 @@ class Hub:
         """
         if not (0 < len(token) <= LONGEST and token.isascii() and token.isprintable()):
             raise LoginError("bad_token", "this is not a token of a JupyterHub")
-        # Importing the Hub's client takes a while. A connection that ends in the meantime asks the Hub nothing.
+        # Importing the Hub's client takes a while. A connection that ends meanwhile sends no request to the Hub.
         await asyncio.wait([asyncio.wrap_future(self._ready)])
         work = asyncio.run_coroutine_threadsafe(self._ask(token), self._loop)
         return _principal(await asyncio.wrap_future(work), uid)

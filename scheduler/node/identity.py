@@ -159,14 +159,14 @@ class Identities:
     # --- Visibility ---------------------------------------------------------------------------
 
     def view(self, principal: Principal, teams: frozenset[str] = frozenset()) -> View | None:
-        """Return what a user may see of others; None: all.
+        """Return the view of a user; None: the user sees everything.
 
         Parameters
         ----------
         principal
             The user.
         teams
-            Teams of the user according to the scheduler, besides those that the system or the Hub has.
+            Teams of the user that the scheduler has, in addition to the teams of the system and the Hub.
         """
         if principal.sees_all:
             return None
@@ -174,5 +174,5 @@ class Identities:
         return View(principal.user, teams, self.owner, self._disguise)
 
     def stranger(self) -> View:
-        """Return what a user may see who has no group and no team."""
+        """Return the view of a user without a group and a team."""
         return View(STRANGER, frozenset(), self.owner, self._disguise)

@@ -82,7 +82,7 @@ def check(principal: Principal | None, operation: str, why: str = "") -> None:
     principal
         The user; None: not identified.
     operation
-        The name of the request. One that is not in the table is for administrators.
+        The name of the request. A request that is not in the table is for administrators.
     why
         The text for a peer that has not identified itself.
 

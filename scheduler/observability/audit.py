@@ -19,7 +19,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-#: Requests that change something. All others only ask, or come with every cell.
+#: Requests that change something. All others only read, or come with every cell.
 STEERING = frozenset(
     {
         "adjust",
@@ -40,7 +40,7 @@ STEERING = frozenset(
         "wake",
     }
 )
-#: Parameters that are not logged: secrets, and what the line already has.
+#: Parameters that are not logged: secrets, and fields that the line already has.
 _LEFT_OUT = frozenset({"op", "protocol", "token", "on_behalf"})
 #: The longest text of a parameter.
 _LONGEST = 200

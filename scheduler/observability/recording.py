@@ -155,7 +155,7 @@ class RecordedCore(Core):
             self._begin_anew()
 
     def header(self) -> dict[str, Any]:
-        """Return the header of what is kept.
+        """Return the header of the kept events.
 
         Raises
         ------

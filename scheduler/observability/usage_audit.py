@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The bytes, and the fraction of the statement, by which a process may exceed its statement and the size of its
 #: contexts, because contexts grow a little, and the driver rounds.
 TOLERANCE, PART = 256 << 20, 0.05
-#: What the driver holds for a context in addition to NVML's figure, in bytes, and at most this fraction of that figure:
+#: Bytes that the driver uses for a context in addition to NVML's figure, and at most this fraction of that figure:
 #: 6 MiB in addition to 610 MiB on an NVIDIA H200 (driver 580).
 BESIDE, BESIDE_PART = 8 << 20, 1 / 64
 #: The number of readings in a row after which it is reported.

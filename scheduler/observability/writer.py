@@ -41,7 +41,7 @@ class Writer:
         Whether the file may exist: it is then kept as ``PATH.1``, which is replaced. Otherwise, an existing file is an
         error.
     seconds
-        How long; 0: only what is kept already. None: until it is stopped.
+        For how long to record; 0: only the events that are kept already. None: until it is stopped.
     longest
         Bytes after which it ends.
     on_end

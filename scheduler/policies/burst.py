@@ -41,7 +41,7 @@ class Burst(FirstComeFirstServed):
     loose_bound = 0.020
     #: Seconds for which the work of a cell that has just begun is expected.
     lead = 0.010
-    #: Seconds between submissions of a group that pauses for a burst, and of one that pauses because of shares.
+    #: Seconds between submissions of a group that pauses for a burst, and of a group that pauses because of shares.
     pause_stall, share_stall = 0.050, SHARE_STALL
     #: Fraction of the window by which shares may be off before other groups pause for them.
     slack = 0.01
@@ -247,7 +247,7 @@ class Burst(FirstComeFirstServed):
     def _nearby(
         self, interactive: list[GroupView], due: Iterable[str]
     ) -> tuple[list[GroupView], list[GroupView], float]:
-        """Return the groups without work that are present, those that are thinking, and until when that is so."""
+        """Return the groups without work that are present, the groups that are thinking, and until when that is so."""
         now, soonest = self.view.now, math.inf
         present: list[GroupView] = []
         thinking: list[GroupView] = []

@@ -50,7 +50,7 @@ class Gemini(FirstComeFirstServed):
     def paces(self, gpu: GpuView) -> Paces:
         """Set no bounds; adapt the quotas, once for each lease.
 
-        Users may also ask for quanta at any time, which must not change them.
+        The core also reads quanta when a user requests an explanation, which must not change them.
         """
         for group in gpu.holders.values():
             self._quotas[group.id] = self._quota(group)

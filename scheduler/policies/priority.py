@@ -22,7 +22,7 @@ class HighestPriority(FirstComeFirstServed):
     class_favour, weight_favour = 600.0, 60.0
     #: Seconds for which a running holder keeps its lease while a group of a higher priority waits.
     make_way = 0.1
-    #: Seconds after which a group that pauses may submit once all the same.
+    #: Seconds after which a paused group may submit once nevertheless.
     stall = 0.050
 
     def _levels(self, group: GroupView) -> tuple[float, float]:

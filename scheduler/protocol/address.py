@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the scheduler's socket lies, and the checks that keep the place the scheduler's."""
+"""The path of the scheduler's socket, and the checks that no other user can replace it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PATH = 107
 #: Exit status of a scheduler where another one serves the socket already (EX_TEMPFAIL).
 TAKEN = 75
 
-#: Others may connect to a socket of such a mode: it is a node scheduler's.
+#: Modes with which other users may connect to a socket. Such a socket belongs to a node's scheduler.
 _OPEN = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -26,16 +26,16 @@ class AddressError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may connect to the socket of a node scheduler."""
+    """Which users may connect to the socket of a node's scheduler."""
 
-    #: 0o660: members of ``group``; 0o666: everybody.
+    #: 0o660: members of ``group``; 0o666: all users.
     mode: int = 0o660
-    #: Number of the socket's group; None: that of the scheduler's process.
+    #: The gid of the socket; None: the group of the scheduler's process.
     group: int | None = None
 
 
 def socket_path(environ: Mapping[str, str] | None = None) -> Path:
-    """The scheduler's socket: ``GPUSHARE_SOCKET``, else in the runtime folder, else in ``/tmp``."""
+    """Return the scheduler's socket: ``GPUSHARE_SOCKET``, otherwise in the runtime folder, otherwise in ``/tmp``."""
     environ = os.environ if environ is None else environ
     if chosen := environ.get("GPUSHARE_SOCKET"):
         return Path(chosen).absolute()
@@ -50,9 +50,9 @@ def too_long(path: str | Path, setting: str = "GPUSHARE_SOCKET") -> str:
     Parameters
     ----------
     path
-        Of the socket.
+        The path of the socket.
     setting
-        What the user sets to choose another.
+        The setting with which the user chooses another path.
     """
     length = len(os.fsencode(path))
     if length <= MAX_PATH:
@@ -64,9 +64,9 @@ def too_long(path: str | Path, setting: str = "GPUSHARE_SOCKET") -> str:
 
 
 def is_own_place(path: Path) -> bool:
-    """Whether a scheduler of one's own may be started there: the folder is one's own, or can be made.
+    """Whether a personal scheduler may be started there: the folder belongs to this user, or can be made.
 
-    A place where a node scheduler's socket lies is not one's own, whoever one is: the service starts that scheduler.
+    A node scheduler's socket is never a personal one, even for root, because the service starts that scheduler.
     """
     folder = path.parent
     try:
@@ -75,7 +75,7 @@ def is_own_place(path: Path) -> bool:
         if not folder.exists():
             there = next(above for above in folder.parents if above.exists())
             return os.access(there, os.W_OK | os.X_OK)
-        # Root may not write to what is mounted read-only, as a node scheduler's folder is in containers.
+        # Even root cannot write to a read-only mount, such as a node scheduler's folder in a container.
         return folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         return False
@@ -90,20 +90,20 @@ def _is_open_socket(path: Path) -> bool:
 
 
 def prepare(path: Path, access: Access | None = None) -> None:
-    """Make the socket's folder, and check that the path can become a socket that nobody else can replace.
+    """Make the socket's folder, and check that no other user can replace a socket with this path.
 
     Parameters
     ----------
     path
-        Of the socket.
+        The path of the socket.
     access
-        Who may connect to it; None: only its own user, in a private folder.
+        Which users may connect to it; None: only its owner, in a private folder.
 
     Raises
     ------
     AddressError
-        If the path is too long, is something else than a socket, lies where others could replace it, or where those
-        who may connect to it would not reach it.
+        The path is too long, or is not a socket; or other users could replace it; or users who may connect to it
+        cannot reach it.
     """
     if trouble := too_long(path):
         raise AddressError(trouble)
@@ -147,12 +147,12 @@ def prepare(path: Path, access: Access | None = None) -> None:
 
 
 def bind(path: Path, access: Access | None = None) -> socket.socket:
-    """Make the socket in place of one that is left over; the caller holds the lock, and listens.
+    """Make the socket, in place of an old one. The caller holds the lock, and listens.
 
     Raises
     ------
     AddressError
-        If it cannot be made.
+        It cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
@@ -160,7 +160,7 @@ def bind(path: Path, access: Access | None = None) -> socket.socket:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         if access is not None:
-            # In this order: until it is its group's, it is open to nobody.
+            # In this order, so that no other user can connect before the socket has its group.
             if access.group is not None:
                 os.chown(path, -1, access.group)
             path.chmod(access.mode)
@@ -177,7 +177,7 @@ def _make(folder: Path, access: Access | None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     elif not folder.exists():
         folder.mkdir(mode=0o755, parents=True)
-        # Whatever the umask is.
+        # Regardless of the umask.
         folder.chmod(0o755)
 
 
@@ -196,7 +196,7 @@ def _keep_private(folder: Path, found: os.stat_result) -> None:
 
 def _keep_passable(folder: Path, found: os.stat_result, access: Access) -> None:
     if found.st_mode & _OPEN:
-        # A sticky one, too: who makes a socket there first keeps the scheduler from making its own.
+        # This includes sticky folders: a user who makes a socket there first would block the scheduler.
         raise AddressError(
             f"users other than {found.st_uid} may write to {folder}, where everybody's scheduler is to listen; "
             f"forbid it: chmod go-w {folder}"
@@ -214,5 +214,5 @@ def _keep_passable(folder: Path, found: os.stat_result, access: Access) -> None:
 
 
 def _is_ours_alone(folder: Path) -> bool:
-    """Whether the folder exists for the socket alone, so that its mode is ours to set."""
+    """Whether the folder exists only for the socket, so that the scheduler may set its mode."""
     return folder.name in ("gpushare", f"gpushare-{os.getuid()}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A client of the scheduler's control requests for event loops.
 
-It is apart from the blocking client because importing asyncio takes longer than most commands run.
+It is separate from the blocking client, because importing asyncio takes longer than most commands run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AsyncControlClient:
         self.path = path or socket_path()
         self._timeout = timeout
         self._pending: deque[asyncio.Future[dict[str, Any]]] = deque()
-        #: The last answer that was waited for in vain.
+        #: The last answer that did not come in time.
         self._late: asyncio.Future[dict[str, Any]] | None = None
         self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
         self._lost: ControlError | None = SchedulerUnreachable("not connected to the scheduler")
@@ -58,14 +58,14 @@ class AsyncControlClient:
         self._task: asyncio.Task[None] | None = None
 
     async def connect(self) -> AsyncControlClient:
-        """Connect, once, and say who this is, if the scheduler does not see it.
+        """Connect once, and identify this process if the scheduler requires it.
 
         Raises
         ------
         SchedulerUnreachable
-            If no scheduler answers.
+            No scheduler answers.
         NotAdmitted
-            If it is not content with what was said.
+            It does not accept the identity.
         """
         ticket = read_ticket()
         connection = await self._connected_socket()

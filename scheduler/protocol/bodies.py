@@ -217,7 +217,7 @@ def read(operation: str, request: Mapping[str, Any]) -> Any:
     Raises
     ------
     RequestError
-        A parameter is missing, or is not what it must be.
+        A parameter is missing or not valid.
     """
     kind = BODIES.get(operation, Body)
     try:

@@ -2,8 +2,8 @@
 """Builds ``jupyter_gpushare._protocol``: ``csrc/protocol.h`` and ``csrc/pool*.h`` for Python.
 
 ``python -m jupyter_gpushare.scheduler.protocol.build`` builds it in place; the packaging hook calls
-`build`. The compiler is called directly because ``ffi.compile()`` goes through setuptools, which
-reads (and trips on) this project's pyproject.toml.
+`build`. It calls the compiler directly, because ``ffi.compile()`` uses setuptools, which reads (and
+fails at) this project's pyproject.toml.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BODY = re.compile(
 
 
 def declarations(header: str) -> str:
-    """What cffi is to know of a header: all but the lines that only compilers understand."""
+    """Return the declarations of a header for cffi, without the lines that only compilers understand."""
     lines = _BODY.sub(r"\1;", header).splitlines()
     kept = [line for line in lines if not line.lstrip().startswith("#") or _CONSTANT.match(line)]
     return "\n".join(kept) + "\n"
@@ -52,7 +52,7 @@ def build(
     cc
         The C compiler's command.
     out_dir
-        Where the extension is put.
+        The folder for the extension.
     include_dir
         The folder of ``protocol.h`` and ``pool.h``.
     python_include
@@ -63,7 +63,7 @@ def build(
     Raises
     ------
     RuntimeError
-        If the compiler fails; the message holds what it printed.
+        The compiler fails. The message contains its output.
     """
     command = shlex.split(cc) if isinstance(cc, str) else list(cc)
     python = python_include or Path(sysconfig.get_path("include"))

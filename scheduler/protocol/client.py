@@ -26,52 +26,54 @@ from .text import printable
 
 #: Seconds after which a scheduler that does not answer counts as unreachable.
 TIMEOUT = 5.0
-#: Seconds between two attempts to connect while too many others are waiting: doubled from the first to the last.
+#: Seconds between two attempts to connect while too many other processes are waiting: doubled from the first to the
+#: last.
 FIRST_PAUSE, LAST_PAUSE = 0.01, 0.5
-#: Where this process's ticket lies, and which users' schedulers it trusts beside its own and root's.
+#: Environment variables: the file with this process's ticket; and the users whose schedulers it trusts in addition to
+#: its own user and root.
 TICKET_FILE = "GPUSHARE_TICKET_FILE"
 TRUSTED = "GPUSHARE_SCHEDULER_UID"
 #: Longest ticket (struct gpushare_ticket).
 MAX_TICKET = 127
-#: By which a JupyterHub knows whose a process is.
+#: The token with which JupyterHub identifies the user of a process.
 HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 
 
 class ControlError(Exception):
-    """The scheduler refused a request; the message is its sentence."""
+    """The scheduler refused a request. The message is the scheduler's sentence."""
 
-    #: Why, for programs (docs/reference/control.md); mostly empty.
+    #: The reason as a code for programs (docs/reference/control.md); mostly empty.
     code = ""
 
 
-#: The code of a refusal because no group has the id or the name that the request has.
+#: The code of a refusal because no group has the requested id or name.
 UNKNOWN_GROUP = "unknown_group"
 
 
 class SchedulerUnreachable(ControlError):
-    """No scheduler answers; the message says what to do."""
+    """No scheduler answers. The message explains what to do."""
 
 
 class NotAdmitted(ControlError):
-    """There is a scheduler, and it does not know who asks; the message says why."""
+    """A scheduler does not accept the identity of this process. The message explains why."""
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """The process at the other end of a Unix socket; 0 where it cannot be seen from here."""
+    """Return the process at the other end of a Unix socket; 0: it is not visible from here."""
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack("3i", credentials)[0])
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user of the process at the other end of a unix socket."""
+    """Return the user of the process at the other end of a Unix socket."""
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack("3i", credentials)[1])
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or the number of one that the system does not know."""
+    """Return the name of a user, or the uid if the system has no name for it."""
     try:
         return printable(pwd.getpwuid(uid).pw_name)
     except KeyError:
@@ -79,18 +81,18 @@ def user_name(uid: int) -> str:
 
 
 def named(uid: int) -> str:
-    """A user as people read of it: the name, where there is one, and the number."""
+    """Return a user as text: the name, if there is one, and the uid."""
     name = user_name(uid)
     return f"uid {uid}" if name == str(uid) else f"{name}, uid {uid}"
 
 
 def attempt(connection: socket.socket, path: Path) -> bool:
-    """Try to connect a socket that does not block; False: too many others are waiting to be accepted.
+    """Try to connect a non-blocking socket; False: too many other connections are waiting to be accepted.
 
     Raises
     ------
     SchedulerUnreachable
-        If no scheduler of this user's listens there.
+        No scheduler that this process trusts listens there.
     """
     if trouble := too_long(path):
         raise SchedulerUnreachable(trouble)
@@ -105,9 +107,9 @@ def attempt(connection: socket.socket, path: Path) -> bool:
 
 
 def pauses_until(deadline: float) -> Iterator[float]:
-    """Seconds to wait before each further attempt to connect, until a time on CLOCK_MONOTONIC.
+    """Iterate over the seconds to wait before each further attempt to connect, until a time on CLOCK_MONOTONIC.
 
-    They are random, so that a crowd that was turned away together does not come back together.
+    They are random, so that clients that were rejected together do not return together.
     """
     pause = FIRST_PAUSE
     while (left := deadline - time.monotonic()) > 0:
@@ -133,12 +135,14 @@ def _check_peer(connection: socket.socket, path: Path) -> None:
 
 
 def trusted_uids(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The users whose schedulers this process trusts beside its own and root's: ``GPUSHARE_SCHEDULER_UID``.
+    """Return the users whose schedulers this process trusts in addition to its own user and root.
+
+    They are listed in ``GPUSHARE_SCHEDULER_UID``.
 
     Raises
     ------
     SchedulerUnreachable
-        If that is no list of numbers.
+        The variable is not a list of numbers.
     """
     text = (os.environ if environ is None else environ).get(TRUSTED, "")
     if not re.fullmatch(r"(\d{1,10}(,\d{1,10})*,?)?", text, re.ASCII):
@@ -149,18 +153,18 @@ def trusted_uids(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
 
 
 def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
-    """The ticket of this process: what the file holds that ``GPUSHARE_TICKET_FILE`` names; None without one.
+    """Return the ticket of this process from the file ``GPUSHARE_TICKET_FILE``; None: there is no ticket.
 
     Raises
     ------
     NotAdmitted
-        If the file is there and cannot be used.
+        The file exists and cannot be used.
     """
     path = (os.environ if environ is None else environ).get(TICKET_FILE, "")
     if not path:
         return None
     try:
-        # Neither through a link of another's, nor waiting for who writes into a pipe.
+        # Follow no link of another user, and do not wait for a writer if it is a pipe.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
@@ -208,7 +212,7 @@ def encode_request(op: str, params: dict[str, Any]) -> bytes:
     Raises
     ------
     ControlError
-        If a parameter cannot be sent.
+        A parameter cannot be sent.
     """
     request = {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
     try:
@@ -225,7 +229,7 @@ def decode_answer(frame: protocol.Frame) -> dict[str, Any]:
     Raises
     ------
     ControlError
-        If the scheduler refused the connection.
+        The scheduler refused the connection.
     """
     if frame.type == protocol.REFUSED:
         raise ControlError(protocol.decode_refused(frame.body)[1])
@@ -240,7 +244,7 @@ def checked(reply: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ControlError
-        If the scheduler refused the request.
+        The scheduler refused the request.
     """
     if not reply.get("ok"):
         refusal = ControlError(str(reply.get("error", "the scheduler refused without a reason")))
@@ -262,9 +266,9 @@ class ControlClient:
     Raises
     ------
     SchedulerUnreachable
-        If no scheduler answers.
+        No scheduler answers.
     NotAdmitted
-        If it asks who this is, and is not content.
+        The scheduler requires an identity, and does not accept the one of this process.
     """
 
     def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
@@ -319,16 +323,16 @@ class ControlClient:
         Raises
         ------
         ControlError
-            If the scheduler refuses it.
+            The scheduler refuses it.
         SchedulerUnreachable
-            If the connection ends or no answer comes in time.
+            The connection ends, or no answer comes in time.
         """
         message = encode_request(op, params)
         try:
             self._socket.settimeout(self._timeout)
             self._socket.sendall(message)
         except OSError as error:
-            # A scheduler that refuses this user says so before it closes.
+            # A scheduler that refuses this user sends the reason before it closes the connection.
             with contextlib.suppress(SchedulerUnreachable, TimeoutError):
                 self._receive(self._timeout)
             raise unreachable(self.path, error) from None
@@ -337,7 +341,7 @@ class ControlClient:
             while not self._replies:
                 self._receive(deadline - time.monotonic())
         except TimeoutError:
-            # A reply that comes late would be taken for the next one.
+            # A late reply would be taken for the reply to the next request.
             self.close()
             raise SchedulerUnreachable(
                 f"no response from the scheduler at {self.path} within {self._timeout:g} s"
@@ -345,12 +349,12 @@ class ControlClient:
         return checked(self._replies.popleft())
 
     def next_event(self, timeout: float) -> dict[str, Any] | None:
-        """The next event after a ``subscribe``, or None if none comes within ``timeout`` seconds.
+        """Return the next event after a ``subscribe``; None: there is none within ``timeout`` seconds.
 
         Raises
         ------
         SchedulerUnreachable
-            If the connection ends.
+            The connection ends.
         """
         deadline = time.monotonic() + timeout
         while not self._events:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Keeps a scheduler at the socket, and a connection to it, for as long as a Jupyter server runs."""
+"""Keeps a scheduler running, and a connection to it, for as long as a Jupyter server runs."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ State = Literal["stopped", "connecting", "hosting", "attached"]
 #: Seconds between attempts to get a scheduler: doubled from the first to the last.
 FIRST_PAUSE = 0.02
 LAST_PAUSE = 1.0
-#: The last where a scheduler does not know who this is, or its Hub does not answer.
+#: The last pause if the scheduler does not accept the identity of this process, or its Hub does not answer.
 STRANGER_PAUSE = 10.0
-#: The last where the scheduler says that the settings cannot be: only people can mend that.
+#: The last pause if the scheduler reports invalid settings, which only a user can correct.
 HOPELESS_PAUSE = 30.0
 #: Seconds in which a scheduler that was started must answer.
 START_TIMEOUT = 20.0
 #: Seconds that a request waits for a scheduler that is just being replaced.
 PATIENCE = 3.0
-#: Seconds after which the scheduler is asked for a sign of life again, and in which it has to answer; and how many
-#: answers in a row may be missing before a scheduler that was started here is replaced.
+#: Seconds between two liveness checks of the scheduler; seconds in which it must answer; and the number of failures in
+#: a row after which a scheduler that was started here is replaced.
 LOOK_PAUSE, ANSWER_TIMEOUT, MOST_MISSING = 3.0, 5.0, 2
-#: Seconds that a scheduler has to end once its standard input is closed.
+#: Seconds in which a scheduler must end once its standard input is closed.
 STOP_TIMEOUT = 5.0
 
 
 class SchedulerHost:
-    """Connects to the user's scheduler, and starts it where nobody else has.
+    """Connects to the user's scheduler, and starts it if none runs.
 
     Parameters
     ----------
     path
         The scheduler's socket; default: the user's.
     environ
-        Environment of a scheduler that is started here; default: this process's.
+        The environment of a scheduler that is started here; default: that of this process.
     start
-        Whether to start a scheduler where none runs, or what says so each time; else only attach.
+        Whether to start a scheduler if none runs, or a function that returns this each time. Otherwise, only attach.
     arguments
         Further arguments of the scheduler's command.
     on_connect
@@ -82,12 +82,12 @@ class SchedulerHost:
         self._hopeless = False
         #: Why there is no connection: one sentence, or empty.
         self.trouble = ""
-        #: Who this is to the scheduler (docs/reference/control.md, ``whoami``).
+        #: The identity of this process at the scheduler (docs/reference/control.md, ``whoami``).
         self.me: dict[str, Any] = {}
 
     @property
     def state(self) -> State:
-        """Whether this host runs the scheduler, is attached to another's, or neither."""
+        """Whether this host runs the scheduler, is attached to a scheduler that another process runs, or neither."""
         if self._task is None:
             return "stopped"
         if not self._connected.is_set():
@@ -101,7 +101,7 @@ class SchedulerHost:
         return self._client
 
     async def start(self) -> None:
-        """Begin; returns at once, the connection comes when it comes."""
+        """Begin to connect. This returns at once; see ``connected``."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -110,7 +110,7 @@ class SchedulerHost:
         if self._task is None:
             return
         while not self._task.done():
-            # Before Python 3.12, a wait_for whose wait ends that moment swallows a cancellation.
+            # Before Python 3.12, a wait_for that ends at this moment swallows the cancellation.
             self._task.cancel()
             await asyncio.wait([self._task], timeout=0.1)
         self._task = None
@@ -123,7 +123,7 @@ class SchedulerHost:
         Raises
         ------
         SchedulerUnreachable
-            If there is none in time.
+            There is none in time.
         """
         try:
             await asyncio.wait_for(self._connected.wait(), timeout)
@@ -134,14 +134,14 @@ class SchedulerHost:
         return self._client
 
     async def request(self, op: str, **params: Any) -> dict[str, Any]:
-        """Send a control request, waiting a little for a scheduler that is just being replaced.
+        """Send a control request; wait a little if the scheduler is being replaced.
 
         Raises
         ------
         ControlError
-            If the scheduler refuses it.
+            The scheduler refuses it.
         SchedulerUnreachable
-            If there is no scheduler in time.
+            There is no scheduler in time.
         """
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -151,7 +151,7 @@ class SchedulerHost:
             except SchedulerUnreachable:
                 if client.connected or time.monotonic() > deadline:
                     raise
-                # Lost under the request: let `_run` notice it, then try the next scheduler.
+                # The connection ended during the request. `_run` connects to the next scheduler.
                 await asyncio.sleep(FIRST_PAUSE)
 
     async def _run(self) -> None:
@@ -162,13 +162,13 @@ class SchedulerHost:
             except SchedulerUnreachable as error:
                 may_start = not too_long(self.path) and self._may_start()
                 if may_start and in_vain:
-                    # One that ends as soon as it is asked something must not be started in a tight loop.
+                    # A scheduler that ends at its first request must not be started in a tight loop.
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LAST_PAUSE)
                 if may_start and await self._start_child():
                     in_vain = True
                 else:
-                    # What stands in the scheduler's place says more than that it ended.
+                    # A file in place of the socket explains more than that the scheduler ended.
                     in_the_way = self.path.exists() and not self.path.is_socket()
                     if not self.trouble or in_the_way or not may_start:
                         self.trouble = str(error)
@@ -195,13 +195,13 @@ class SchedulerHost:
             finally:
                 watch.cancel()
             await self._disconnect()
-            # One that ends as soon as it is there must not be started in a tight loop.
+            # A scheduler that ends right after its start must not be started in a tight loop.
             lasted = time.monotonic() - begun > LAST_PAUSE
             pause = FIRST_PAUSE if lasted else min(2 * pause, LAST_PAUSE)
             await asyncio.sleep(pause)
 
     async def _watch(self, client: AsyncControlClient) -> None:
-        """End a scheduler that was started here once it hangs: then the connection ends, and another is started."""
+        """Kill a scheduler that was started here if it hangs. The connection then ends, and another one is started."""
         missing = 0
         while missing < MOST_MISSING:
             await asyncio.sleep(LOOK_PAUSE)
@@ -220,12 +220,12 @@ class SchedulerHost:
             child.kill()
 
     async def _connect(self) -> AsyncControlClient:
-        """Connect to a scheduler that knows who this is."""
+        """Connect to a scheduler that accepts the identity of this process."""
         client = await AsyncControlClient(self.path).connect()
         try:
             self.me = await client.request("whoami")
             if self.me["needs"]:
-                # Its sentence says what to do.
+                # The refusal of this request has the sentence for the user.
                 await client.request("status")
         except BaseException:
             await client.close()
@@ -241,7 +241,7 @@ class SchedulerHost:
         self._notify(self._on_disconnect)
 
     def _notify(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
-        """Call back; a fault there must not end the hosting."""
+        """Call a callback. Its exceptions must not end this host."""
         if callback is not None:
             try:
                 callback(*arguments)
@@ -249,10 +249,10 @@ class SchedulerHost:
                 log.exception("a callback of the scheduler's host failed")
 
     async def _start_child(self) -> bool:
-        """Start a scheduler, and return whether there is now one to connect to."""
+        """Start a scheduler; return whether it is ready."""
         await self._end_child()
         environ = {**self.environ, "GPUSHARE_SOCKET": str(self.path)}
-        # The scheduler uses no CUDA; preloaded shims would only stand in its way.
+        # The scheduler does not use CUDA, so preloaded shims would only disturb it.
         environ.pop("LD_PRELOAD", None)
         try:
             self._child = await asyncio.create_subprocess_exec(
@@ -261,7 +261,7 @@ class SchedulerHost:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environ,
-                # Ctrl-C in the server's terminal asks a question; it must not end the scheduler.
+                # Ctrl-C in the Jupyter server's terminal must not end the scheduler.
                 start_new_session=True,
             )
         except OSError as error:

@@ -47,7 +47,7 @@ def to_json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        # The name of a file need not be UTF-8. JSON can hold it all the same, as an escape.
+        # The name of a file need not be UTF-8. JSON can nevertheless contain it, as an escape.
         return json.dumps(
             value, separators=(",", ":"), default=lambda part: json.loads(bytes(part))
         ).encode()

@@ -182,7 +182,7 @@ class Administration:
     # --- History ------------------------------------------------------------------------------
 
     def observe(self, entry: ev.Log) -> None:
-        """Count what the core logged."""
+        """Count a line of the core's history."""
         core, now = self._server.core, time.time()
         self.counters.observe(entry, core)
         if entry.kind == "grant":
@@ -245,7 +245,7 @@ class Administration:
                     pid: now if now == before.get(pid) else [replace(c, exact=False) for c in now]
                     for pid, now in self._claims(gpu).items()
                 }
-                # These clients have yet to state what they hold.
+                # These clients have not stated their memory yet.
                 awaited = {client.pid for client in core.model.awaited.values()}
                 held = {pid: size for pid, size in held.items() if pid not in awaited}
                 # In a container, the driver may list processes by numbers that mean other processes here.
@@ -440,7 +440,7 @@ def _exists(pid: int) -> bool:
 
 
 def _owner(pid: int) -> tuple[int | None, str]:
-    """Return the uid and the name of a process's user, who may be unknown here in another namespace."""
+    """Return the uid and the name of a process's user. In another namespace, the name may be unknown here."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:

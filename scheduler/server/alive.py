@@ -20,7 +20,7 @@ _REQUEST = b'{"op": "whoami"}'
 
 
 def answers(path: bytes) -> str:
-    """Ask the scheduler for a sign of life; return what is wrong, or an empty text."""
+    """Check that the scheduler answers; return the problem, or an empty text."""
     patience = struct.pack("ll", PATIENCE, 0)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -66,7 +66,7 @@ class Host(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One peer: a client, a control program, or one that has not identified itself yet."""
+    """One peer: a client, a control program, or a peer that has not identified itself yet."""
 
     __slots__ = (
         "_clogged",

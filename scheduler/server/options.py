@@ -25,7 +25,7 @@ class Options:
     limits: Limits = PERSONAL
     #: Whether swapped data goes only to pages that this process has prepared.
     prepared_only: bool = False
-    #: Who may connect to the socket of a node's scheduler.
+    #: Which users may connect to the socket of a node's scheduler.
     access: Access | None = None
     #: A socket that another program made and owns; None: the server makes it at `path`.
     listener: socket.socket | None = None

@@ -60,7 +60,7 @@ class Host(administration.Host, Protocol):
     administration: Administration
     options: Options
     identities: Identities
-    #: Returns the user of a token; None: there is no Hub to ask.
+    #: Returns the user of a token; None: there is no Hub.
     hub: Hub | None
     throttle: Throttle
     pools: PoolManager
@@ -78,7 +78,7 @@ class Host(administration.Host, Protocol):
         ...
 
     def view_of(self, connection: Connection) -> View | None:
-        """Return what the user of a connection may see of others; None: all."""
+        """Return the view of a connection's user; None: the user sees everything."""
         ...
 
 
@@ -242,7 +242,7 @@ class Requests:
         return identities
 
     def _who(self, connection: Connection) -> Principal:
-        """Return the user who asks, for requests that need an identity."""
+        """Return the user of a connection, for requests that need an identity."""
         who = connection.principal
         assert who is not None, "permissions.check let it pass"
         return who
@@ -421,7 +421,7 @@ class Requests:
             writer = Writer(core, path, seconds=seconds, on_end=tell)
         except RecordingError as error:
             raise RequestError(str(error)) from None
-        # A user may still want to know how an ended recording went.
+        # A user may still read the result of a recording that has ended.
         self._writers = [*self._writers[-MOST_RECORDINGS:], writer]
         return {"recording": writer.status()}
 

@@ -94,7 +94,7 @@ class Server:
         self._users: dict[str, str] = {}
         self.identities = Identities(options.identity, core.groups)
         url = options.identity.hub_api_url
-        #: Returns the user of a token; None: there is no Hub to ask.
+        #: Returns the user of a token; None: there is no Hub.
         self.hub = Hub(url) if url else None
         #: Refusals that were logged: a process's number, when it was started, and the reason.
         self.refused: set[tuple[int, str | None, str]] = set()
@@ -169,7 +169,7 @@ class Server:
             task.cancel()
         for connection in list(self._connections.values()):
             connection.transport.close()
-        # One round of the loop, in which the transports send what they have and close.
+        # One round of the loop, in which the transports send their data and close.
         await asyncio.sleep(0)
         self.administration.close()
         self.devices.stop()
@@ -536,7 +536,7 @@ class Server:
             self._push(happened)
 
     def view_of(self, connection: Connection) -> View | None:
-        """Return what the user of a connection may see of others; None: all."""
+        """Return the view of a connection's user; None: the user sees everything."""
         who = connection.principal
         assert who is not None, "who has not said who it is asks for nothing"
         return self.identities.view(who, self.core.times.teams_of(who.user))

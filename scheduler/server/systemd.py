@@ -16,7 +16,7 @@ _FIRST = 3
 
 
 class ActivationError(Exception):
-    """The passed descriptors are not a socket to serve. The message says what to do."""
+    """The passed descriptors are not a socket to serve. The message explains what to do."""
 
 
 class Passed(socket.socket):
@@ -73,12 +73,12 @@ def path_of(listener: socket.socket) -> Path:
 
 
 def expects_messages() -> bool:
-    """Whether systemd started this process, and waits for messages of `notify`."""
+    """Whether systemd started this process, and expects messages of `notify`."""
     return os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@"))
 
 
 def notify(*states: str) -> None:
-    """Send systemd the state of the service if it asks for that, for instance ``READY=1``. Errors are ignored."""
+    """Send systemd the state of the service if it expects that, for example ``READY=1``. Errors are ignored."""
     if not expects_messages():
         return
     address = os.environ["NOTIFY_SOCKET"]
@@ -103,7 +103,7 @@ def watchdog_period() -> float | None:
 
 
 def keep_alive(loop: asyncio.AbstractEventLoop) -> None:
-    """Notify systemd regularly that the loop runs, if it asks for that. It replaces a process that hangs."""
+    """Notify systemd regularly that the loop runs, if it expects that. It restarts a process that hangs."""
     period = watchdog_period()
     if period is not None:
         notify("WATCHDOG=1")

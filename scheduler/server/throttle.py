@@ -78,7 +78,7 @@ class Lane:
     """What one user's connections take."""
 
     peers: set[Peer] = field(default_factory=set)
-    #: Connections whose frames wait for the next turn, and those that left something unread when last written to.
+    #: Connections whose frames wait for the next turn, and connections that left something unread at the last write.
     waiting: deque[Peer] = field(default_factory=deque)
     slow: set[Peer] = field(default_factory=set)
     #: Seconds that may be taken now, and when this was computed.
@@ -180,7 +180,7 @@ class Throttle:
         return len(self._unidentified)
 
     def may_log(self, peer: Peer) -> int | None:
-        """Return how many log lines about a user were left out before this one; None: this one is left out, too."""
+        """Return how many log lines about a user were left out before this one; None: this line is also left out."""
         lane, now = peer.lane, self.clock()
         if lane.free:
             return 0

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long those that wait will wait: a walk along the queue, and how far earlier walks were off.
+"""Estimates how long waits will last: a walk along the queue, corrected by the errors of earlier walks.
 
 The walk
-    Each holder is expected to make way after as long as it has lately used the GPU at a stretch (its *stint*), given
-    how long it has been at it, and at the end of its quantum at the latest. Those that wait get their room in the
-    queue's order, each as soon as enough of those before it made way, and then hold it for a stint of their own. Every
+    A group that uses the GPU without a break has a *stint*. Each holder is expected to make way when its stint is as
+    long as its recent ones, and at the end of its quantum at the latest. Waiting groups get their room in the queue's
+    order. Each gets it as soon as enough groups before it made way, and then holds it for a stint of its own. Every
     step has a mean and a variance, which add up along the queue.
 
 The interval
-    How far such walks were off when a wait began, in standard deviations, is kept for the first, the second and the
-    later places; the interval reaches between the quantiles of the last of these that leave a tenth out.
-    So it is as wide as it has to be, however wrong the walk is, provided that it goes on being wrong in the same way
-    (conformal prediction with normalised residuals).
+    The errors of such walks are kept in standard deviations, for the first, the second and the later places. The
+    interval reaches between the quantiles of the last errors that leave a tenth out. So it is as wide as needed,
+    however wrong the walks are, provided that they stay wrong in the same way (conformal prediction with normalised
+    residuals).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from ..core.model import Gpu, Group, Share, Wait
     from .timeline import Glimpse
 
-#: Of so many waits at each place, and so many stints of each group, is learned.
+#: The number of waits at each place, and of stints of each group, that are remembered.
 WAITS, STINTS = 200, 16
-#: How far off walks are taken to be until enough is known, in standard deviations: wide.
+#: The assumed errors of walks until enough were measured, in standard deviations: wide.
 PRIOR = (-3.0, -2.4, -1.8, -1.2, -0.7, -0.3, 0.0, 0.1, 0.3, 0.6, 1.0, 1.8, 3.0)
-#: Chance that a group goes on after a pause until it is known, and how much each pause counts for that.
+#: The probability that a group continues after a pause, until pauses were observed; and the weight of each pause.
 DOUBT = 0.1
-#: Share of the waits that fall outside on either side.
+#: The fraction of the waits that fall outside the interval on either side.
 TAIL = 0.05
-#: Seconds: no forecast is more certain than this, for want of knowing what the machine does meanwhile.
+#: Seconds: no forecast is more certain than this, because the machine also does other things.
 FINEST = 0.005
-#: Nor more certain than this part of itself, and this part of what its class has been off by, of which each wait
-#: counts for the last.
+#: Nor is it more certain than this fraction of itself, and this fraction of the typical error of its class. The last
+#: number is the weight of each wait in the typical error.
 COARSE, PART, TYPICAL = 0.1, 0.6, 0.05
-#: Forecasts are of a class each: by the place, from 0 to the later ones; and, since they wait for nothing but the
-#: machine, those that are to be served within so many seconds.
+#: The classes of forecasts: by the place in the queue, from 0 to the later ones; and a class for waits that are to be
+#: served within so many seconds, because they wait for nothing but the machine.
 LATER, AT_ONCE, SOON = 2, 3, 0.1
 
 
 class Estimate(NamedTuple):
-    """Seconds until one that waits is served, and the interval in which nine of ten such waits end."""
+    """Seconds until a wait is served, and the interval in which nine of ten such waits end."""
 
     seconds: float
     low: float
@@ -67,16 +67,16 @@ NOW = Time(0.0, 0.0)
 
 @dataclass(slots=True)
 class Stint:
-    """A stretch for which a group uses the GPU, until others could have its room."""
+    """A time for which a group uses the GPU without a break, until others could have its room."""
 
     begin: float
-    #: When others could have its room if it does not go on before; None: it is busy.
+    #: When others could have its room unless it continues before; None: it is busy.
     end: float | None = None
 
 
 @dataclass(slots=True)
 class Shown:
-    """The first forecast for one that waits."""
+    """The first forecast for a wait."""
 
     at: float
     walk: Time
@@ -92,41 +92,42 @@ class Way(NamedTuple):
     variance: float
     size: int
     group: Group
-    #: It is what it has now, and not what it will have when it is served.
+    #: Whether this is what the group has now, rather than what it will have when it is served.
     now: bool
 
 
 @dataclass(slots=True)
 class Room:
-    """The walk's idea of one GPU."""
+    """The state of one GPU during the walk."""
 
     gpu: Gpu
-    #: Bytes that are on their way out of it, and that are free then.
+    #: Bytes that are being evicted, and bytes that are free afterwards.
     leaving: int
     free: int
-    #: Who makes way when, earliest first.
+    #: The groups that make way, earliest first.
     ways: list[Way]
-    #: When the last one in the queue is served; and when its memory is in, from when room is made for another.
+    #: When the last wait so far is served; and when its memory is resident, so that room is made for another.
     served: Time = NOW
     filled: float = 0.0
-    #: How many are served before, up to the later ones.
+    #: The number of waits that are served before, up to ``LATER``.
     place: int = 0
-    #: Who is served and not where it is now; and what the others lose that wait, in bytes.
+    #: Groups that were served in the walk, so that their present memory does not count; and the bytes that other
+    #: waiting groups lose.
     moved: set[str] = field(default_factory=set)
     lost: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Residuals:
-    """How far walks were off: the last ones, with the prior among them."""
+    """The errors of the last walks, and of the prior."""
 
     ordered: list[float] = field(default_factory=lambda: list(PRIOR))
     recent: deque[float] = field(default_factory=lambda: deque(PRIOR))
-    #: By how many seconds they are off, lately.
+    #: The recent average error, seconds.
     typical: float = 0.0
 
     def add(self, off: float, deviation: float) -> None:
-        """Take in by how many seconds one more was off, and its standard deviation."""
+        """Add an error in seconds, with the standard deviation of its forecast."""
         self.typical += (abs(off) - self.typical) * TYPICAL
         value = off / deviation
         insort(self.ordered, value)
@@ -139,33 +140,33 @@ class Residuals:
         return self.quantile(TAIL), self.quantile(0.5), self.quantile(1 - TAIL)
 
     def quantile(self, part: float) -> float:
-        """Return what this part of them stays under."""
-        # One more on either side than the empirical quantile: what comes next is one of them too.
+        """Return the error below which this fraction of all errors is."""
+        # One more on either side than the empirical quantile, because the next error is one of them.
         last = len(self.ordered) - 1
         at = math.floor(part * (last + 2)) - 1 if part < 0.5 else math.ceil(part * (last + 2)) - 1
         return self.ordered[min(max(at, 0), last)]
 
 
 class Forecast:
-    """Learns how long groups use the GPU and how wrong it is about that, and says how long waits will be."""
+    """Records how long groups use the GPU, and forecasts how long waits will last."""
 
     def __init__(self) -> None:
         self._stints: dict[str, Stint] = {}
         self._lengths: dict[str, deque[float]] = {}
-        #: How often a group that pauses goes on before others could have its room.
+        #: By group: how often it continues after a pause before others could have its room.
         self._persistence: dict[str, float] = {}
         self._waits: dict[str, Shown | None] = {}
         self._residuals = tuple(Residuals() for _ in range(AT_ONCE + 1))
-        #: How long a group will use the GPU when it is served, under this quantum.
+        #: How long a group will use the GPU once it is served, and the settings for which this holds.
         self._expected: dict[str, Time] = {}
         self._quantum: object = None
-        #: Somebody waits for whom nothing was forecast yet.
+        #: Whether there is a wait without a forecast.
         self.due = False
 
-    # --- Learning ---------------------------------------------------------------------------------
+    # --- Observing --------------------------------------------------------------------------------
 
     def observe(self, seen: Glimpse) -> None:
-        """Take in how a group stands."""
+        """Apply the new state of a group."""
         group = seen.group
         self._expected.pop(group, None)
         if seen.left:
@@ -181,7 +182,7 @@ class Forecast:
                 self.due = True
             return
         shown = self._waits.pop(group, None)
-        # Whoever has no lease now was cancelled.
+        # Without a lease, the wait was cancelled.
         if shown is not None and seen.leased:
             off = seen.time - shown.at - shown.walk.mean
             self._residuals[shown.kind].add(off, math.sqrt(shown.walk.variance))
@@ -219,7 +220,7 @@ class Forecast:
     # --- Forecasting ------------------------------------------------------------------------------
 
     def estimates(self, core: Core, now: float) -> dict[str, Estimate]:
-        """Return what can be said about those that wait, by group."""
+        """Return the estimates for waiting groups, by group. Some waits cannot be estimated."""
         self.due = False
         if (core.rules.quantum, core.policy.name) != self._quantum:
             self._quantum = core.rules.quantum, core.policy.name
@@ -233,7 +234,7 @@ class Forecast:
                 continue
             if self._waits.get(group, walk) is None:
                 self._waits[group] = Shown(now, walk, kind)
-            # One that is behind others is not said to be served first, though it may be.
+            # An estimate is at least that of the waits ahead, although the group may be served first.
             least = max((before.get(uuid, 0.0) for uuid in wait.gpus), default=0.0)
             found[group] = one = _estimate(walk, intervals[kind], least)
             for uuid in wait.gpus:
@@ -241,7 +242,7 @@ class Forecast:
         return found
 
     def _walk(self, core: Core, now: float) -> list[tuple[Wait, Time, int]]:
-        """Return when those that wait are served, as far as can be said, and the class of each forecast."""
+        """Return when waits are served, as far as that can be estimated, and the class of each forecast."""
         rooms: dict[str, Room] = {}
         found: list[tuple[Wait, Time, int]] = []
         for wait in core.queue:
@@ -267,10 +268,10 @@ class Forecast:
         return found
 
     def _serve(self, core: Core, wait: Wait, rooms: list[Room], now: float) -> Time | None:
-        """Return when one that waits is served; None if it cannot be said."""
+        """Return when a wait is served; None: that cannot be estimated."""
         group = wait.group
         if wait.grow is None and group.restore_error is not None:
-            return None  # its process alone knows when it gives up
+            return None  # only its process can tell when it gives up
         alone = core.residency.one_at_a_time and wait.grow is None
         served = Time(max(0.0, wait.not_before - now), 0.0)
         needs = []
@@ -317,7 +318,7 @@ class Forecast:
         return served
 
     def _room(self, core: Core, gpu: Gpu, wait: Wait, now: float) -> Room:
-        """Return how things stand on one GPU, and who will make way when for the first that waits."""
+        """Return the state of one GPU, and which groups will make way for its first wait, and when."""
         ways = []
         for share in gpu.shares.values():
             size = share.resident + share.arriving
@@ -354,7 +355,7 @@ class Forecast:
         return size, Time(max(0.0, at - now), 0.0)
 
     def _stint(self, core: Core, group: Group) -> Time:
-        """Return how long a group will use the GPU once it is served."""
+        """Return for how long a group will use the GPU once it is served."""
         found = self._expected.get(group.id)
         if found is None:
             last = core.residency.quantum_of(group) + group.footprint_cost
@@ -362,10 +363,10 @@ class Forecast:
         return found
 
     def _left(self, group: Group, elapsed: float, last: float) -> Time:
-        """Return for how long a group will go on after so many seconds, at most until ``last``."""
+        """Return for how many more seconds a group will use the GPU, at most ``last``."""
         lengths: Sequence[float] = self._lengths.get(group.id, ())
         left = [min(one - elapsed, last) for one in lengths if one > elapsed]
-        # One that has not ended yet may go on for as long as it may: the less likely, the more is known.
+        # The stint may also last until the limit. That is less likely the more lengths were recorded.
         doubt = 1.0 / (1 + len(left))
         mean = (sum(left) + doubt * last) / (len(left) + doubt)
         variance = sum((one - mean) ** 2 for one in left) + doubt * (last - mean) ** 2
@@ -376,13 +377,13 @@ class Forecast:
 def _estimate(walk: Time, interval: tuple[float, float, float], least: float) -> Estimate:
     deviation = math.sqrt(walk.variance)
     low, seconds, high = (max(0.0, walk.mean + part * deviation) for part in interval)
-    # To hundredths of a second, outwards: nobody sees less.
+    # Rounded outwards to hundredths of a second, because no page shows more digits.
     seconds = max(round(seconds, 2), least)
     return Estimate(seconds, math.floor(low * 100) / 100, max(math.ceil(high * 100) / 100, seconds))
 
 
 def _need(core: Core, wait: Wait, room: Room) -> int:
-    """Return the room that it will need: what leaves the GPU by then has to come back."""
+    """Return the room that a wait will need, including what is evicted before and must be restored."""
     need = core.model.need(wait, room.gpu)
     if wait.grow is None:
         need += room.lost.get(wait.group.id, 0)
@@ -392,7 +393,7 @@ def _need(core: Core, wait: Wait, room: Room) -> int:
 
 
 def _either(chance: float, one: Time, other: Time) -> Time:
-    """Return what is ``one`` with this chance, and else ``other``."""
+    """Return a mixture: ``one`` with this probability, otherwise ``other``."""
     mean = chance * one.mean + (1 - chance) * other.mean
     spread = chance * (1 - chance) * (one.mean - other.mean) ** 2
     return Time(mean, chance * one.variance + (1 - chance) * other.variance + spread)

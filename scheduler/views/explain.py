@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which rule put whom before whom: codes with parameters (control.md, "Explanations"), worded in `words`.
+"""Explains the order of the queue: codes with parameters (control.md, "Explanations"), worded in `words`.
 
-Nothing in here changes anything: the policy is not asked again, its ranks are those that the queue has.
+It changes nothing and does not call the policy: the ranks are those that the queue has.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def explain(core: Core, now: float, group: str | None = None) -> dict[str, Any]:
-    """Return why those that wait do, and why those that run are held back; of one group, or of all such.
+    """Return why groups wait, and why running groups are slowed down.
 
     Parameters
     ----------
     core
-        Must not take an event in meanwhile.
+        The core. It must not handle an event meanwhile.
     now
         The time.
     group
-        The id of the only one to explain; it may wait for nothing.
+        The id of a group, which need not wait; None: all groups that wait or are slowed down.
     """
     explainer = reasons.Explainer(core.sources, now)
     groups: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def _who(core: Core, group: Group) -> dict[str, Any]:
 
 
 def _why_class(core: Core, group: Group) -> dict[str, Any]:
-    """Return why a group counts as what it does."""
+    """Return why a group has its class."""
     if group.preferences.priority != "auto":
         return _code("asked")
     after = core.rules.interactive_burst
@@ -93,14 +93,14 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
 
 
 def _before(core: Core, wait: Wait, now: float) -> Iterator[dict[str, Any]]:
-    """Say for each that has to be served before one that waits, which rule put it there."""
+    """Iterate over the groups that must be served before a wait, each with the rule that puts it there."""
     gpus = set(wait.gpus)
     seen = {wait.group.id}
     for other in core.queue:
         if other is wait:
             return
         shared = [uuid for uuid in other.gpus if uuid in gpus]
-        # Whom the core passes over holds nobody up.
+        # A wait that the core passes over delays no other wait.
         passed = other.passed_over or other.limited_until > now or other.barred is not None
         if not shared or passed or other.group.id in seen:
             continue
@@ -123,7 +123,7 @@ def _rule(core: Core, wait: Wait, other: Wait, gpu: Gpu, now: float) -> dict[str
 
 
 def _use(core: Core, prefix: str, group: Group, gpu: Gpu, now: float) -> dict[str, Any]:
-    """Return what a group's team or user has had of the window, and is entitled to."""
+    """Return the usage within the window and the entitlement of a group's team or user."""
     claim = core.times.of(group)[0]
     return {
         f"{prefix}whose": claim.whose,
@@ -133,9 +133,9 @@ def _use(core: Core, prefix: str, group: Group, gpu: Gpu, now: float) -> dict[st
 
 
 def compare(own: Parts, theirs: Parts) -> tuple[str, float, float] | None:
-    """Return the rule that puts one after another, with its number for both; None: it does not.
+    """Return the rule that puts a wait after another one, with the number of each; None: it comes first.
 
-    The first sum that differs decides, and of its parts, the one that does most for it.
+    The first sum that differs decides, and of its parts, the one that differs most.
     """
     for mine, its in zip(own, theirs, strict=False):
         if sum(mine.values()) == sum(its.values()):
@@ -148,7 +148,7 @@ def compare(own: Parts, theirs: Parts) -> tuple[str, float, float] | None:
 
 
 def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> dict[str, Any]:
-    """Return what it would take for one that waits to be next."""
+    """Return what would make a wait the next one."""
     if wait.frozen:
         return _code("administrator" if wait.group.preferences.on_hold else "unfreeze")
     if wait.barred is not None:
@@ -174,7 +174,7 @@ def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> d
 
 
 def _pace(core: Core, group: Group) -> dict[str, Any] | None:
-    """Return how a group that holds a lease is held back, and for whom."""
+    """Return how a holder is slowed down, and for which groups."""
     paces = [client.pace for client in group.granted.values()]
     slowed = [p for p in paces if p.inflight is not None or p.share < 1.0]
     if not slowed:
@@ -183,7 +183,7 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
     holders = {g.id: g for share in group.shares.values() for g in share.gpu.holders.values()}
     others = [g for g in holders.values() if g is not group and g.activity_class == "interactive"]
     if group.activity_class == "interactive":
-        # It is held back for somebody's share, not for what that one is.
+        # It is slowed down because of shares, not because of the classes of other groups.
         others = []
     others = [g for g in others if g.busy > 0] or others
     whom = {"names": [g.name for g in others], "groups": [g.id for g in others]}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users see of each other: sizes, states, places and reasons; not who somebody is, nor what they run.
+"""Limits what users see of each other: sizes, states, places and reasons, but not names or programs.
 
-What is not known to be harmless is not shown: of whatever is told about others, numbers stay, and of the texts those
-alone that are listed here.
+Only what is known to be harmless is shown. Of everything about other users, numbers stay, and only the texts that are
+listed here.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: In the place of another's name, notebook or program.
+#: Replaces another user's name, notebook or program.
 OTHER = "another user"
-#: What the ids of others' groups begin with.
+#: The prefix of the ids that replace those of other users' groups.
 HIDDEN = "hidden-"
-#: No user's name.
+#: A name that no user has.
 STRANGER = "\0"
-#: So many groups of others are told apart at once.
+#: The number of groups with such ids; above it, the id that was not used for longest is dropped.
 MOST = 20_000
 
-#: Texts about others that say nothing of who they are, by their keys: words out of lists of ours, and GPUs.
+#: Texts that do not identify a user, by their keys: words from fixed lists, and GPUs.
 _PLAIN = frozenset(
     {
         "anti_thrash",
@@ -45,16 +45,16 @@ _PLAIN = frozenset(
 _GROUPS = {"holder": "holder_name", "ahead": "ahead_name"}
 #: Parameters that list groups, and those that have their names, in the same order.
 _LISTS = {"victim_ids": "victims", "groups": "names"}
-#: Parameters that say whose a share is.
+#: Parameters that name the user, team or group of a share.
 _CLAIMS = ("whose", "their_whose")
-#: Of these notices and events about nobody, the text is for everybody.
+#: Notices and events that concern no user, with the parameters that all users see.
 _PUBLIC = {"maintenance": frozenset({"text"})}
-#: What of a status is for everybody.
+#: The parts of a status that all users see.
 _OPEN = ("settings", "maintenance", "hibernation")
 
 
 class Disguise:
-    """Gives the groups of others ids that say nothing, and always the same ones."""
+    """Replaces the ids of other users' groups by ids without a meaning that stay the same."""
 
     def __init__(self) -> None:
         self._numbers: OrderedDict[str, int] = OrderedDict()
@@ -62,7 +62,7 @@ class Disguise:
         self._last = 0
 
     def hide(self, group: str) -> str:
-        """Return the id for others of a group."""
+        """Return the id of a group for other users."""
         number = self._numbers.get(group)
         if number is None:
             self._last += 1
@@ -75,7 +75,7 @@ class Disguise:
         return f"{HIDDEN}{number}"
 
     def find(self, hidden: str) -> str | None:
-        """Return the group that has such an id, or None."""
+        """Return the group with such an id, or None."""
         number = hidden.removeprefix(HIDDEN)
         if number == hidden or not (number.isascii() and number.isdigit()):
             return None
@@ -83,18 +83,18 @@ class Disguise:
 
 
 class View:
-    """What one user sees.
+    """Reduces answers to what one user may see.
 
     Parameters
     ----------
     user
-        Whose view it is.
+        The user.
     teams
-        Teams of theirs, as ``team:NAME``.
+        The user's teams, as ``team:NAME``.
     owner
-        Returns whose a group is, or None.
+        Returns the owner of a group, or None.
     disguise
-        For the ids of others' groups.
+        Makes the ids of other users' groups.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class View:
         self._disguise = disguise
 
     def __eq__(self, other: object) -> bool:
-        """Whether both see the same."""
+        """Whether both users see the same answers."""
         return isinstance(other, View) and self.user == other.user and self._teams == other._teams
 
     def __hash__(self) -> int:
@@ -118,11 +118,11 @@ class View:
         return hash((self.user, self._teams))
 
     def group(self, group: str) -> str:
-        """Return a group's id."""
+        """Return the id of a group as the user sees it."""
         return group if not group or self._owner(group) == self.user else self.hide(group)
 
     def hide(self, group: str) -> str:
-        """Return the id of another's group."""
+        """Return the id that replaces that of another user's group."""
         return self._disguise.hide(group)
 
     def find(self, hidden: str) -> str | None:
@@ -130,7 +130,7 @@ class View:
         return self._disguise.find(hidden)
 
     def claim(self, whose: object) -> object:
-        """Return whose a share is: ``user:NAME``, ``team:NAME`` or ``group:ID``."""
+        """Return the name of a share as the user sees it: ``user:NAME``, ``team:NAME`` or ``group:ID``."""
         kind, _, name = str(whose).partition(":")
         if kind == "group":
             return f"group:{self.group(name)}"
@@ -141,7 +141,7 @@ class View:
     # --- Answers ------------------------------------------------------------------------------
 
     def status(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """Cut a status; its timeline is cut where it is made."""
+        """Reduce a status. Its timeline is reduced where it is made."""
         return {
             **_plain(status),
             **{key: status[key] for key in _OPEN if key in status},
@@ -156,7 +156,7 @@ class View:
         }
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Cut an event of the history."""
+        """Reduce an event of the history."""
         group, user = event["group"], event["user"]
         fields = {k: v for k, v in event.items() if k not in _EVENT}
         if event["kind"] == "notice":
@@ -177,9 +177,9 @@ class View:
         return {key: event[key] for key in ("sequence", "time", "kind")} | who | fields
 
     def concerned(self, event: Mapping[str, Any]) -> set[str] | None:
-        """Return the users for whom an event is not what it is for all others; None: each may see it their own way.
+        """Return the users who see more of an event than all other users; None: each user may see something else.
 
-        Those who see everything do not count.
+        Administrators, who see everything, do not count.
         """
         params = (event.get("reason") or {}).get("params", {})
         if event["kind"] == "entitle" or not params.keys().isdisjoint(_CLAIMS):
@@ -190,11 +190,11 @@ class View:
         return {event["user"], *(self._owner(group) or "" for group in groups)}
 
     def explanation(self, explanation: Mapping[str, Any]) -> dict[str, Any]:
-        """Cut an explanation."""
+        """Reduce an explanation."""
         return {**explanation, "groups": [self._explained(one) for one in explanation["groups"]]}
 
     def shares(self, shares: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Cut what users and teams are entitled to, and have had."""
+        """Reduce the entitlements and the usage of users and teams."""
         found: dict[str, Any] = {}
         for whose, share in shares.items():
             shown = self.claim(whose)
@@ -206,13 +206,13 @@ class View:
                 found[whose] = {**share, "members": members}
         return found
 
-    # --- Their parts --------------------------------------------------------------------------
+    # --- Parts of answers --------------------------------------------------------------------------
 
     def _entry(self, group: Mapping[str, Any]) -> dict[str, Any]:
         reason = None if group["reason"] is None else self._cut_code(group["reason"])
         if group["user"] == self.user:
             own = {**group, "reason": reason}
-            # Sentences name others; they are made after this (`words`).
+            # Sentences name other users. They are made again from the reduced codes (`words`).
             own.pop("words", None)
             return own
         who = {"id": self.hide(group["id"]), "name": OTHER, "user": OTHER}
@@ -231,7 +231,7 @@ class View:
         return {"group": "", "code": code, "params": _plain(params) | _public(code, params)}
 
     def _cut_code(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Cut a code with parameters."""
+        """Reduce a code with its parameters."""
         params = message["params"]
         cut = _plain(params)
         for key, name in _GROUPS.items():
@@ -262,7 +262,7 @@ class View:
         for key in ("why_class", "pace", "reason", "next"):
             cut[key] = None if one[key] is None else self._cut_code(one[key])
         if one["next"] is not None and "ahead" in one["next"]["params"]:
-            # It is the first of those before it.
+            # It is the first of the groups before this one.
             cut["next"]["params"]["ahead"] = before[0]["name"]
         return cut
 
@@ -281,16 +281,16 @@ def _public(kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class EventForMany:
-    """An event for many: encoded once for all to whom it says the same.
+    """An event for many subscribers, encoded once for all that see the same of it.
 
     Parameters
     ----------
     event
-        As administrators see it.
+        The event as administrators see it.
     stranger
-        The view of one whom nothing concerns.
+        The view of a user whom no event concerns.
     encode
-        Makes bytes of it.
+        Encodes an event.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class EventForMany:
         self._texts: dict[View | None, bytes] = {}
 
     def to(self, view: View | None) -> bytes:
-        """Return what somebody is told."""
+        """Return the encoded event for a view; None: for an administrator."""
         if view is not None and self._concerned is not None and view.user not in self._concerned:
             view = self._stranger
         text = self._texts.get(view)
@@ -320,16 +320,16 @@ _EVENT = frozenset({"sequence", "time", "kind", "group", "name", "user"})
 
 
 def _known(code: str) -> str:
-    """Return a notice's code, if it is one of ours: programs may give notices codes of their own."""
+    """Return a notice's code if the scheduler defines it, because programs may invent codes."""
     return code if code in _NOTICES else ""
 
 
-#: Codes of notices about a group that others may see.
+#: Codes of notices about a group that other users may see.
 _NOTICES = frozenset({"stuck", "hibernation_stuck", "started_without_interposer", "underreported"})
 
 
 def _plain(value: Any, key: str = "") -> Any:
-    """Return what is told about somebody without what says who it is: other texts are empty, process ids 0."""
+    """Return data about another user without what identifies them: other texts are empty, process ids are 0."""
     if isinstance(value, Mapping):
         return {name: _plain(each, name) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

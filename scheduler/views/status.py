@@ -24,7 +24,7 @@ def status(
     ledger: Ledger | None = None,
     estimates: Mapping[str, Estimate] | None = None,
 ) -> dict[str, Any]:
-    """Return the status, less what only the server knows: that is told what cells took, and how long waits will be."""
+    """Return the status without the times of cells and the estimates, which the server adds."""
     explainer = reasons.Explainer(core.sources, now)
     figures = Figures(core)
     ledger, estimates = ledger or Ledger(), estimates or {}
@@ -32,7 +32,7 @@ def status(
     first: dict[str, Wait] = {}
     ahead: set[str] = set()
     for wait in core.queue:
-        # Who is frozen, or has had its share, holds nobody up.
+        # A group that is frozen, or has reached its limit, delays no other group.
         places.setdefault(wait.group.id, (len(ahead) + 1, wait))
         if wait.counts(core.turn.now):
             ahead.add(wait.group.id)
@@ -71,7 +71,7 @@ def status(
 
 
 def settings(core: Core) -> dict[str, Any]:
-    """Return the settings that the status has, with what there is to choose from."""
+    """Return the settings that the status has, with their possible values."""
     return {**core.commands.settings(), "policies": policies.names()}
 
 
@@ -171,7 +171,7 @@ def _group(
 
 
 def _bounded(estimate: Estimate, reason: dict[str, Any] | None) -> dict[str, float]:
-    """Return an estimate that exceeds no bound that the reason states for the same wait."""
+    """Return the estimate, limited by the bounds that the reason states for this wait."""
     params = {} if reason is None else reason["params"]
     bounds = [params[key] for key in ("yields_in", "until_in") if params.get(key) is not None]
     return {name: min([value, *bounds]) for name, value in estimate._asdict().items()}
@@ -190,7 +190,7 @@ def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) 
         return None
     if not any(c.contended for c in group.clients.values()):
         return None
-    # On several GPUs, or if it waits itself, the core has to look for whom it yields to.
+    # On several GPUs, or if it waits itself, the core has to find the wait for which it yields.
     wait = first.get(next(iter(group.shares))) if len(group.shares) == 1 else None
     if wait is not None and wait.group is group:
         wait = None
@@ -205,7 +205,7 @@ def _cell(group: Group, ledger: Ledger, now: float) -> dict[str, Any] | None:
 
 
 def _totals(group: Group, wait: Wait | None) -> dict[str, int]:
-    """Return what it has had, with the wait that is not over."""
+    """Return the totals of a group, including its current wait."""
     totals = group.totals
     return {
         "bursts": totals.bursts,
@@ -225,7 +225,7 @@ def _share(share: Share, figures: Figures) -> dict[str, Any]:
 
 
 class Figures:
-    """Where memory is: each figure is found once, and all of them fit together (docs/reference/control.md, "Figures").
+    """Where memory is. Each figure is computed once, so that all of them agree (docs/reference/control.md, "Figures").
 
     Parameters
     ----------
@@ -234,9 +234,9 @@ class Figures:
     """
 
     def __init__(self, core: Core) -> None:
-        #: The bytes of each GPU by kind, which are no more than it has.
+        #: The bytes of each GPU by kind. Their sum is at most the size of the GPU.
         self.parts: dict[str, dict[str, int]] = {}
-        #: The bytes of each share by kind, by the numbers of shares.
+        #: By the number of a share: its bytes by kind.
         self.shares: dict[int, dict[str, int]] = {}
         #: Bytes of evicted data in host memory.
         self.host = 0
@@ -254,7 +254,7 @@ class Figures:
                 }
 
     def _fit(self, gpu: Gpu) -> None:
-        """Find the parts of a GPU. What clients state beyond what there is, the driver has paged out, or is not so."""
+        """Divide the memory of a GPU. Bytes that clients state beyond its size are paged out, or are a misstatement."""
         holdings = [h for share in gpu.shares.values() for h in share.holdings.values()]
         for h in holdings:
             self._held[h] = {
@@ -297,7 +297,7 @@ class Figures:
         }
 
     def _cut(self, holdings: list[Holding], kind: str, size: int) -> int:
-        """Take bytes off what clients state, of each in proportion; return how many."""
+        """Deduct bytes from what clients state, from each in proportion; return the number of bytes."""
         left = sum(self._held[holding][kind] for holding in holdings)
         size = taken = max(0, min(size, left))
         for holding in holdings:
@@ -309,12 +309,12 @@ class Figures:
         return taken
 
     def _swap(self, client: Client) -> None:
-        """Find what a client has in host memory; each of its usages states the sum for all its GPUs."""
+        """Compute a client's host memory. Each of its usages states the sum over all its GPUs."""
         stated = max((holding.host for holding in client.holdings.values()), default=0)
         swapped = 0
         for holding in client.holdings.values():
             held = self._held[holding]
-            # What was promised and never allocated is nowhere, and what was never written is not either.
+            # Memory that was promised and never allocated, or never written, takes no space.
             size = max(0, holding.promised - holding.spare - held["resident"])
             if not _is_paged(client):
                 size = min(size, stated - swapped)
@@ -324,5 +324,5 @@ class Figures:
 
 
 def _is_paged(client: Client) -> bool:
-    """Whether the driver keeps memory of a client in host memory, which the client does not state."""
+    """Whether the driver keeps memory of a client in host memory without a statement of the client."""
     return client.backend == "managed" or client.oversubscribes

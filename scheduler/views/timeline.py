@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the groups did in the last minutes, for pictures (docs/contributing/lab-protocol.md), and what their cells took.
+"""The activity of groups in the last minutes (docs/contributing/lab-protocol.md), and the times of their cells.
 
-Both are told how a group stands after each event that concerns it, and find out by themselves what that changes.
+Both get the state of a group after each event that concerns it, and derive what has changed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ..core.core import Core
     from .redaction import View
 
-#: Seconds and spans that are kept.
+#: The seconds for which spans are kept, and the largest number of spans.
 KEEP, MOST = 1800.0, 5000
-#: Pieces of one move come as moves of their own, with pauses of less than so many seconds.
+#: A move arrives in pieces, with pauses of less than so many seconds.
 GAP = 0.5
-#: A utilisation that stays the same is noted again after so many seconds.
+#: A utilisation that does not change is recorded again after so many seconds.
 SAME = 10.0
 
 SpanKind = Literal["burst", "wait", "in", "out", "hibernated"]
@@ -31,34 +31,34 @@ SpanKind = Literal["burst", "wait", "in", "out", "hibernated"]
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """How a group stood at one moment, times in seconds on CLOCK_MONOTONIC."""
+    """The state of a group at one moment. Times are seconds on CLOCK_MONOTONIC."""
 
     time: float
     group: str
     name: str
-    #: Since when it has submitted work, and since when it has waited; None: it does not. One that is frozen does not.
+    #: Since when it has submitted work, and since when it has waited; None: it does not. A frozen group does not wait.
     ran_since: float | None
     waited_since: float | None
     #: Open cells with their begin, oldest first.
     cells: dict[str, float]
-    #: It holds a lease; if it is not busy, others can have its room from then on.
+    #: Whether it holds a lease; and from when other groups can have its room unless it is busy.
     leased: bool = False
     movable_at: float = 0.0
-    #: It has no process any more.
+    #: Whether it has no process any more.
     left: bool = False
     user: str = ""
-    #: Since when nothing of it has been on the GPU.
+    #: Since when it has been hibernated.
     hibernated_since: float | None = None
 
 
 def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
-    """Return how a group stands now."""
+    """Return the present state of a group."""
     group = core.groups.get(group_id)
     if group is None:
         return Glimpse(now, group_id, group_id, None, None, {}, left=True)
     sleep = group.hibernation
     waits = [w.since for w in core.queue if w.group is group and w.logged and not w.frozen]
-    # Where people only wake it, nobody waits.
+    # If a user only wakes it, no work is waiting.
     needed = bool(group.cells) or any(client.asked for client in group.clients.values())
     if sleep is not None and group.waking and needed:
         waits.append(sleep.since)
@@ -97,9 +97,9 @@ class Timeline:
     Parameters
     ----------
     now
-        The time from which it knows, seconds on CLOCK_MONOTONIC.
+        The time at which it begins, seconds on CLOCK_MONOTONIC.
     keep, most
-        Seconds after which a span that has ended is forgotten, and how many spans are kept.
+        Seconds after which a span that has ended is dropped, and the largest number of spans.
     """
 
     def __init__(self, now: float, *, keep: float = KEEP, most: int = MOST) -> None:
@@ -116,16 +116,16 @@ class Timeline:
         self._open: dict[tuple[str, SpanKind], Span] = {}
         #: The last move of each group on each GPU.
         self._moves: dict[tuple[str, str], Span] = {}
-        #: What has ended is encoded once, and not whenever somebody asks for all of it.
+        #: Spans that have ended are encoded once, and not for each request.
         self._texts: dict[int, bytes] = {}
-        #: The same for others than the user whose it is; and whose each span is.
+        #: These spans as other users see them; and the user of each span.
         self._hidden: dict[int, bytes] = {}
         self._users: dict[int, str] = {}
         self._samples: deque[tuple[int, float, bytes]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
     def observe(self, seen: Glimpse) -> None:
-        """Take in how a group stands."""
+        """Apply the new state of a group."""
         self._update(seen, "burst", seen.ran_since)
         self._update(seen, "wait", seen.waited_since)
         self._update(seen, "hibernated", seen.hibernated_since)
@@ -133,7 +133,7 @@ class Timeline:
     def move(
         self, time: float, group: str, name: str, kind: SpanKind, fields: Any, user: str = ""
     ) -> None:
-        """Take in that memory of a user's group has moved: ``fields`` of the log's ``evict`` or ``restore``."""
+        """Add a move of a group's memory: ``fields`` are those of the log's ``evict`` or ``restore``."""
         if not fields["bytes"]:
             return
         gpu, start = fields["gpu"], time - fields["duration"]
@@ -152,8 +152,8 @@ class Timeline:
         self._add(group, name, kind, start, time, gpu, fields["bytes"], user)
 
     def utilization(self, time: float, gpu: str, percent: int | None) -> None:
-        """Take in a reading of how busy a GPU is."""
-        # They come all the time, and perhaps nobody ever asks.
+        """Add a reading of a GPU's utilisation."""
+        # Readings arrive all the time, even if no page requests the timeline.
         self._forget(time)
         at, before = self._levels.get(gpu, (-SAME, -1))
         if percent is None or (percent == before and time - at < SAME):
@@ -167,8 +167,12 @@ class Timeline:
 
         Parameters
         ----------
-        version, now, view
-            Since when, the time, and what the user sees of others.
+        version
+            The last version that the page has.
+        now
+            The time.
+        view
+            The view of the user; None: an administrator.
         """
         self._forget(now)
         spans = []
@@ -255,7 +259,7 @@ class Timeline:
             self._texts[span["id"]] = to_json(span)
 
     def _forget(self, now: float) -> None:
-        """Forget what is too old, and the oldest of what is too much."""
+        """Drop spans that are too old, and the oldest ones if there are too many."""
         oldest = now - self._keep
         while self._ended:
             span = self._spans[self._ended[0]]
@@ -276,18 +280,18 @@ class Timeline:
 
 
 class Stopwatch:
-    """Seconds for which something went on, so far and as of a moment ago."""
+    """Measures for how many seconds something was the case, up to now or up to a recent moment."""
 
     __slots__ = ("_ended", "_pieces", "since")
 
     def __init__(self) -> None:
-        #: Since when it goes on; None: it does not.
+        #: Since when it has been the case; None: it is not.
         self.since: float | None = None
         self._ended = 0.0
         self._pieces: deque[tuple[float, float]] = deque(maxlen=64)
 
     def set(self, since: float | None, now: float) -> None:
-        """Take in since when it goes on, or that it does not."""
+        """Set since when it has been the case, or None."""
         if since == self.since:
             return
         if self.since is not None:
@@ -308,28 +312,28 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class Account:
-    """What one group had, in all and in its cells."""
+    """The times of one group, in total and in its cells."""
 
     waits: Stopwatch = field(default_factory=Stopwatch)
     runs: Stopwatch = field(default_factory=Stopwatch)
-    #: Of each open cell, the seconds waited and run before it.
+    #: By open cell: the seconds that the group had waited and run before the cell.
     cells: dict[str, tuple[float, float]] = field(default_factory=dict)
     #: The last cell that ended, as docs/reference/control.md describes it.
     last: dict[str, Any] | None = None
-    #: When it was last seen not to wait.
+    #: When it was last observed not to wait.
     free: float = 0.0
 
 
 class Ledger:
-    """What each group and its cells took: seconds waited and run."""
+    """Counts for how many seconds each group and its cells waited and ran."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
 
     def observe(self, seen: Glimpse) -> Glimpse:
-        """Take in how a group stands; return it with the time from which it really has waited.
+        """Apply the new state of a group; return the state with the time since which it has really waited.
 
-        Who comes back to its old place in the queue has not waited while it was served, or frozen.
+        A group that returns to its old place in the queue did not wait while it was served, or frozen.
         """
         if seen.left:
             self._accounts.pop(seen.group, None)
@@ -353,21 +357,21 @@ class Ledger:
         return seen if since == seen.waited_since else replace(seen, waited_since=since)
 
     def cell(self, group: str, cell: str, now: float) -> dict[str, float]:
-        """Return what an open cell took so far."""
+        """Return the seconds that an open cell has waited and run so far."""
         account = self._accounts.get(group)
         if account is None or cell not in account.cells:
             return {"waited": 0.0, "ran": 0.0}
         return _taken(account, cell, now)
 
     def totals(self, group: str, now: float) -> dict[str, float]:
-        """Return what a group had so far."""
+        """Return the seconds that a group has waited and run so far."""
         account = self._accounts.get(group)
         if account is None:
             return {"waited": 0.0, "ran": 0.0}
         return {"waited": account.waits.total(now), "ran": account.runs.total(now)}
 
     def last_cell(self, group: str) -> dict[str, Any] | None:
-        """Return the last cell that ended and what it took."""
+        """Return the last cell that ended, with its times."""
         account = self._accounts.get(group)
         return None if account is None else account.last
 

@@ -264,7 +264,7 @@ def test_with_one_user_and_no_shares_all_are_the_same() -> None:
     times, a, b = GpuTime(), group("a"), group("b")
     times.add(a, GPU, 5.0, 50.0)
     assert times.rank(a, [GPU], 50.0) == times.rank(b, [GPU], 50.0) == (0.0, 0.0, 0.0)
-    assert times.turn(a, [GPU]) == times.turn(b, [GPU]) == 0.0
+    assert times.last_served(a, [GPU]) == times.last_served(b, [GPU]) == 0.0
 
 
 def test_of_several_users_who_had_least_comes_first() -> None:
@@ -279,12 +279,12 @@ def test_of_several_users_who_had_least_comes_first() -> None:
 def test_of_users_who_had_the_same_whose_turn_is_longest_ago_comes_first() -> None:
     times = GpuTime()
     a, b, c = group("a"), group("b", "ben"), group("c", "cy")
-    assert times.turn(a, [GPU]) < 0 or times.several_users is False
-    turns = [times.turn(g, [GPU]) for g in (a, b, c)]
-    assert times.turn(a, [GPU]) < turns[1] < turns[2]
+    assert times.last_served(a, [GPU]) < 0 or times.several_users is False
+    turns = [times.last_served(g, [GPU]) for g in (a, b, c)]
+    assert times.last_served(a, [GPU]) < turns[1] < turns[2]
     times.add(a, GPU, 0.01, 50.0)
     times.add(b, GPU, 0.01, 40.0)
-    assert times.turn(c, [GPU]) < times.turn(b, [GPU]) < times.turn(a, [GPU])
+    assert times.last_served(c, [GPU]) < times.last_served(b, [GPU]) < times.last_served(a, [GPU])
 
 
 def test_what_a_user_has_of_another_gpu_is_no_turn_on_this_one() -> None:
@@ -293,9 +293,9 @@ def test_what_a_user_has_of_another_gpu_is_no_turn_on_this_one() -> None:
     a, b = group("a"), group("b", "ben")
     times.add(a, "GPU-1", 5.0, 50.0)
     times.add(b, GPU, 0.01, 40.0)
-    assert times.turn(a, [GPU]) < times.turn(b, [GPU])
-    assert times.turn(b, ["GPU-1"]) < times.turn(a, ["GPU-1"])
-    assert times.turn(b, [GPU, "GPU-1"]) < times.turn(a, [GPU, "GPU-1"])
+    assert times.last_served(a, [GPU]) < times.last_served(b, [GPU])
+    assert times.last_served(b, ["GPU-1"]) < times.last_served(a, ["GPU-1"])
+    assert times.last_served(b, [GPU, "GPU-1"]) < times.last_served(a, [GPU, "GPU-1"])
 
 
 def test_who_waited_for_ten_minutes_comes_before_all_others_also_without_shares() -> None:
@@ -373,7 +373,7 @@ def test_nobody_starves_whatever_was_promised(requests: list[float], data: st.Da
     lengths = data.draw(st.lists(st.sampled_from([0.2, 1.0]), min_size=1, max_size=5))
     now, served = 50.0, dict.fromkeys((g.id for g in groups), 50.0)
     for turn in range(2000):
-        first = min(groups, key=lambda g: (times.rank(g, [GPU], now), times.turn(g, [GPU])))
+        first = min(groups, key=lambda g: (times.rank(g, [GPU], now), times.last_served(g, [GPU])))
         length = lengths[turn % len(lengths)]
         now += length
         times.add(first, GPU, length, now)

@@ -81,7 +81,7 @@ class Pace(Struct, frozen=True):
         Seconds of its own work, as measured, that may be in flight: 0 pauses the client, None sets no bound. Unless it
         is paused, one submission may always be in flight.
     stall
-        Seconds without a submission after which one is let through all the same, within the share.
+        Seconds without a submission after which one is let through despite the bound, within the share.
     share
         The fraction of the wall time for which its work may be on the GPU; 1: all.
     meter
@@ -164,7 +164,7 @@ class Hibernated(Struct, frozen=True):
 class Awake(Struct, frozen=True):
     """A parked client may call the driver, or (``status``, a CUresult) cannot be woken now.
 
-    ``serial``: that of the ``Wake``; 0: no thread of the client has asked. Unless they are empty, what was on
+    ``serial``: that of the ``Wake``; 0: no thread of the client waits for it. Unless they are empty, what was on
     ``gpu_from`` is now on ``gpu_to``.
     """
 

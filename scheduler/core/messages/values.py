@@ -20,7 +20,7 @@ WakeCause = Literal["call", "exit"]
 #: The order of GPUs for a group without one: the scheduler's, the stated one, or still none.
 Keep = Literal["none", "it", "ask"]
 AntiThrash = Literal["auto", "on", "off"]
-#: The priority that a user chose. With ``auto``, the group's class follows from what it does (``activity.py``).
+#: The priority that a user chose. With ``auto``, the class follows from the group's activity (``activity.py``).
 Priority = Literal["auto", "interactive", "background"]
 #: The class of a group.
 Class = Literal["interactive", "background"]

@@ -177,13 +177,13 @@ class Holding:
     #: Bytes beyond the statements of a process that states no context. They are not charged to it.
     beyond: int = 0
     host: int = 0
-    #: Bytes that the client was told to evict, until it answers.
+    #: Bytes that the client was ordered to evict, until it answers.
     evicting: int = 0
     #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU; and the value
     #: that was last sent to the client.
     room: int = 0
     sent_room: int = 0
-    #: Whether the client was told that this lease brings no more.
+    #: Whether the client was notified that this lease brings no more room.
     sent_last: bool = False
     #: Unevictable bytes and contexts that were admitted but may not be allocated yet.
     unsettled: int = 0
@@ -429,7 +429,7 @@ class Group:
     idle_since: float = 0.0
     #: Its class, as last computed.
     activity_class: Class = "interactive"
-    #: Whether its notebook is the one in front of its user.
+    #: Whether its user is looking at its notebook.
     focused: bool = False
     #: Whether its clients report their GPU time. Otherwise, the time of its bursts counts.
     metered: bool = False

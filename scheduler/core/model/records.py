@@ -15,9 +15,9 @@ LEFT = 4 << 20
 #: What delayed growth waits for: a reading of the GPU; clients of the previous scheduler, until they attach or exit;
 #: host memory; or holders.
 Obstacle = Literal["reading", "returning", "host_memory", "holders"]
-#: The ones that may take long.
+#: The obstacles that may last long.
 WAITED_FOR = frozenset({"returning", "host_memory"})
-#: The stages of a client: awake; told to park; parked; being checkpointed; off the GPU; waiting for the room that it
+#: The stages of a client: awake; ordered to park; parked; being checkpointed; off the GPU; waiting for the room that it
 #: needs to wake; being restored.
 Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
 #: The stages of a group that hibernates.
@@ -26,7 +26,7 @@ Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
 LeaseState = Literal["none", "held", "yielding"]
 #: A place in the queue. Its class is in ``entities.py``, which imports this module.
 WaitType = TypeVar("WaitType")
-#: The same for a client and for a group.
+#: A client and a group, whose classes are in ``entities.py``, too.
 ClientType = TypeVar("ClientType")
 GroupType = TypeVar("GroupType")
 
@@ -35,7 +35,7 @@ GroupType = TypeVar("GroupType")
 class Subscribers(Generic[ClientType, GroupType]):
     """The holders of one GPU that are notified of contention, in the order in which they came to hold it."""
 
-    #: The clients of groups for which only this GPU counts: all of them are told the same.
+    #: The clients of groups for which only this GPU counts: all of them get the same message.
     alike: dict[int, ClientType] = field(default_factory=dict)
     #: Groups that use other GPUs too, or keep their lease whether or not others wait.
     apart: dict[str, GroupType] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class DurationPredictor:
     Parameters
     ----------
     unknown
-        The estimate, seconds, while none has ended yet.
+        The estimate while there is no length yet, seconds.
     remembered
-        The number of recent ones that count.
+        The number of recent lengths that count.
     fading
-        The weight of each one, relative to the one after it.
+        The weight of each length, relative to the next one.
     """
 
     __slots__ = ("_fading", "_lengths", "_unknown")
@@ -114,14 +114,14 @@ class DurationPredictor:
         self._lengths: deque[float] = deque(maxlen=remembered)
 
     def remember(self, seconds: float) -> None:
-        """Add one that has ended."""
+        """Add the length of a burst, or an absence, that has ended."""
         self._lengths.append(seconds)
 
     def expected(self, so_far: float) -> float:
-        """Return for how many more seconds one that has lasted ``so_far`` is expected to go on.
+        """Return for how many more seconds a burst that has lasted ``so_far`` is expected to go on.
 
-        Bursts are heavy-tailed: a burst that has outlasted most others is likely to be a long one. So only those that
-        lasted longer count. With the weight of those that it has outlasted, it is expected to last as long again.
+        Bursts are heavy-tailed: a burst that has outlasted most others is likely to be long. So only longer bursts
+        count. With the weight of the shorter bursts, it is expected to last as long again.
         """
         if not self._lengths:
             return max(self._unknown, so_far)

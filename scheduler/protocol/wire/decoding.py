@@ -132,7 +132,7 @@ KEEPS: dict[int, ev.Keep] = {
 class Place(NamedTuple):
     """The body of PLACE: the GPUs that a group's client may use, in the order that it would have.
 
-    ``keep``: what a group that has no order yet is to have.
+    ``keep``: the order of a group that has none yet.
     """
 
     group: str

@@ -168,7 +168,7 @@ def awake(decision: ev.Awake) -> bytes:
 
 
 def encode(decision: ev.Decision, now: float) -> bytes | None:
-    """The frame that carries a decision to its client, or None for one that goes to no client."""
+    """Return the frame that carries a decision to its client; None: the decision is for no client."""
     match decision:
         case ev.Grant():
             return grant(decision.lease, now, filling=decision.filling)

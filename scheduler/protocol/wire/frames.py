@@ -58,18 +58,18 @@ CONTROL: int = lib.GPUSHARE_CONTROL
 REPLY: int = lib.GPUSHARE_REPLY
 EVENT: int = lib.GPUSHARE_EVENT
 NANO = 1_000_000_000
-#: A share of all, as PACE says it.
+#: The unit of shares in PACE.
 MILLION = 1_000_000
-#: As a number of nanoseconds: without bound.
+#: No bound, as a number of nanoseconds.
 UNBOUNDED = (1 << 64) - 1
 
 
 class ProtocolError(Exception):
-    """The peer sent what the protocol does not allow; its connection is to be closed."""
+    """The peer violated the protocol. Its connection must be closed."""
 
 
 class VersionMismatch(ProtocolError):
-    """The peer speaks a version of the protocol that the scheduler does not."""
+    """The peer uses a version of the protocol that the scheduler does not support."""
 
     def __init__(self, version: int) -> None:
         spoken = f"protocol {VERSION}" if OLDEST == VERSION else f"protocols {OLDEST} to {VERSION}"
@@ -243,7 +243,7 @@ class FrameReader:
                 raise ProtocolError(f"a frame of type {kind} with a length of {length}")
             if length > end - start:
                 break
-            # Kept before the yield: whoever stops iterating must not lose the rest.
+            # Updated before the yield, so that a caller that stops iterating does not lose the rest.
             body = data[start + HEADER_SIZE : start + length]
             start += length
             yield Frame(kind, body)
@@ -252,22 +252,22 @@ class FrameReader:
 
 @lru_cache(maxsize=256)
 def gpu_name(raw: bytes) -> str:
-    """The UUID of a GPU or of a MIG slice as NVML prints it."""
+    """Return the UUID of a GPU or of a MIG slice as NVML prints it."""
     return _slices.get(raw) or f"GPU-{uuid.UUID(bytes=raw)}"
 
 
 @lru_cache(maxsize=256)
 def gpu_bytes(name: str) -> bytes:
-    """The bytes of a UUID as NVML prints it."""
+    """Return the bytes of a UUID that NVML printed."""
     return uuid.UUID(name[4:] if name[:4] in ("GPU-", "MIG-") else name).bytes
 
 
-#: What NVML calls the MIG slices, by the bytes of their UUIDs: all that a frame has of them.
+#: NVML's names of MIG slices, by the bytes of their UUIDs, because frames contain only these bytes.
 _slices: dict[bytes, str] = {}
 
 
 def register_slice(name: str) -> None:
-    """Have ``gpu_name`` know a MIG slice by its UUID as NVML prints it."""
+    """Register the UUID of a MIG slice as NVML prints it, for ``gpu_name``."""
     if _slices.get(raw := gpu_bytes(name)) != name:
         _slices[raw] = name
         gpu_name.cache_clear()
@@ -282,7 +282,7 @@ def word_of(words: dict[int, Any], number: int, what: str) -> Any:
 
 
 def text_of(field: Any) -> str:
-    """The text of a field, as it can be shown: here names of users and programs come in."""
+    """Return the text of a field with harmless characters only, because users choose names."""
     return printable(bytes(ffi.string(field)).decode("utf-8", "replace"))
 
 
