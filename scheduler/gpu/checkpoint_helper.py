@@ -201,7 +201,7 @@ class Hibernator:
         return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 
     def refuses(self, pid: int) -> str | None:
-        """Return why a process must not hibernate: a code of `refusals.WHY`, or None. Only reads from the Linux kernel."""
+        """Return why a process must not hibernate: a code of `refusals.WHY`, or None. Only reads ``/proc``."""
         return ability.refuses(pid)
 
     async def hibernate(self, pid: int) -> Outcome:

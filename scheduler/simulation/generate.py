@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Traces made from a seed: a class of students, a research group, production and opportunistic jobs.
 
-``GENERATORS`` is the one table of their parameters; docs/reference/simulation.md says where the figures come from.
+``GENERATORS`` is the table of their parameters. docs/reference/simulation.md has the sources of the figures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .trace import Header, Kernel, Step, Trace, TraceError
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A figure of a generator: its value unless told otherwise, its bounds, and what it is."""
+    """A parameter of a generator: its default, its bounds, and its meaning."""
 
     value: float
     least: float
@@ -35,12 +35,12 @@ class Generator:
 
 
 def generate(name: str, seed: int, given: dict[str, float], gpus: int | None = None) -> Trace:
-    """Make a trace; the same seed and parameters make the same one.
+    """Make a trace. Equal seeds and parameters make equal traces.
 
     Raises
     ------
     TraceError
-        There is no such generator or parameter; the text is one sentence.
+        There is no such generator or parameter. The text is one sentence.
     """
     generator = GENERATORS.get(name)
     if generator is None:
@@ -74,7 +74,7 @@ def _size(random: Random, median: float, sigma: float, most: float) -> int:
 
 
 def _loop(seconds: float, burst: float, pause: float) -> list[Step]:
-    """A training loop of so many seconds of GPU time, in turns with pauses."""
+    """A training loop with so many seconds of GPU time, alternating with pauses."""
     count = max(1, round(seconds / burst))
     if count == 1:
         return [("gpu", seconds, 1.0)]
@@ -85,7 +85,7 @@ def _loop(seconds: float, burst: float, pause: float) -> list[Step]:
 
 
 def _exercise(random: Random, values: dict[str, float]) -> list[Step]:
-    """What one cell does on the GPU."""
+    """The work of one cell on the GPU."""
     kind = random.random()
     if kind < values["training_cells"]:
         seconds = _log_normal(random, values["training_s"], 0.8, 5.0, 600.0)
@@ -99,7 +99,7 @@ def _exercise(random: Random, values: dict[str, float]) -> list[Step]:
 
 @dataclass(slots=True)
 class _Student:
-    """What a student will do: cells, each with its seconds alone, its GPU time, and the pause after it."""
+    """The plan of a student: cells, each with its seconds alone, its GPU time, and the pause after it."""
 
     at: float
     random: Random
@@ -120,7 +120,7 @@ class _Student:
 
 
 def _attend(student: _Student, values: dict[str, float], think: float) -> tuple[float, int]:
-    """How much GPU time a student asks for in this class, and in how many cells."""
+    """Return the GPU time that a student needs in this class, and the number of cells."""
     now, work, count = student.at, 0.0, 0
     while now < values["hours"] * 3600:
         _, alone, asked, pause = student.cell(count, values)
@@ -131,9 +131,9 @@ def _attend(student: _Student, values: dict[str, float], think: float) -> tuple[
 
 
 def _class(random: Random, values: dict[str, float]) -> list[Kernel]:
-    """Students: each has one notebook, runs a cell, thinks, runs the next.
+    """Students: each has one notebook, runs a cell, thinks, and runs the next cell.
 
-    For how long they think between two follows from the load.
+    The time between two cells follows from the load.
     """
     students = [
         _Student(random.uniform(0.0, values["arrival_s"]), Random(random.getrandbits(64)), [])
@@ -223,7 +223,7 @@ def _job(
 
 
 def _production(random: Random, values: dict[str, float]) -> list[Kernel]:
-    """Jobs that must not suffer, and jobs that take what is left."""
+    """Production jobs, which must not become slower, and opportunistic jobs, which use the rest."""
     kernels = []
     for label in ("production", "opportunistic"):
         for number in range(int(values[label])):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Virtual machines: GPUs on which kernels walk through their steps, in virtual time.
+"""Virtual machines: GPUs on which kernels go through their steps in virtual time.
 
-A ``Machine`` is a heap of events and nothing that ticks. Compute is shared as a fluid: between two changes (a burst
-begins or ends, a pace changes) everybody's speed is constant, so only the next end is on the heap.
+A ``Machine`` is a heap of events. Compute is shared as a fluid: between two changes (a burst begins or ends, a pace
+changes), all speeds are constant, so only the next end is on the heap.
 
-- ``Shared``: no scheduler; what does not fit fails.
-- ``Exclusive``: no scheduler; one kernel after the other on a GPU of its own.
+- ``Shared``: no scheduler; allocations that do not fit fail.
+- ``Exclusive``: no scheduler; one kernel after another, each with a GPU of its own.
 
-``node.py`` has the one with the scheduler's core.
+``node.py`` has the machine with the scheduler's core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from .calibration import Calibration
 from .trace import Kernel, Step
 
-#: Seconds over which the fairness of GPU time is looked at.
+#: Seconds over which the fairness of GPU time is measured.
 WINDOW = 60.0
 #: Work that is less than this many seconds from its end has ended.
 _NOTHING = 1e-9
@@ -30,33 +30,33 @@ _NO_STEPS: Iterator[Step] = iter(())
 
 @dataclass(slots=True)
 class Cells:
-    """Cells of one class: for how long each waited, and how much GPU time it asked for; seconds."""
+    """Cells of one class: for how many seconds each waited, and how many seconds of GPU time it needed."""
 
     waits: array[float] = field(default_factory=lambda: array("d"))
     work: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, other: Cells) -> None:
-        """Add those of another machine."""
+        """Add the cells of another machine."""
         self.waits.extend(other.waits)
         self.work.extend(other.work)
 
 
 @dataclass(slots=True)
 class Jobs:
-    """Jobs of one class: seconds from their coming to their end, and what they would take alone."""
+    """Jobs of one class: seconds from their arrival to their end, and seconds that they would take alone."""
 
     completions: array[float] = field(default_factory=lambda: array("d"))
     alone: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, other: Jobs) -> None:
-        """Add those of another machine."""
+        """Add the jobs of another machine."""
         self.completions.extend(other.completions)
         self.alone.extend(other.alone)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened on one machine, or on several.
+    """The results of one machine, or of several.
 
     Attributes
     ----------
@@ -69,13 +69,13 @@ class Outcome:
     moving
         Seconds for which anything moved on a GPU, summed over the GPUs.
     starved
-        Kernels that wanted a GPU for long and got nothing of it meanwhile.
+        Kernels that wanted a GPU for a long time and got nothing of it meanwhile.
     failed
-        Kernels whose memory could not be had.
+        Kernels that could not get their memory.
     unfairness
-        Sum over the windows of Jain's index, and of the weights by which to divide it.
+        Sums over the windows: of Jain's index, and of the weights by which to divide it.
     longest_gap
-        The longest that anybody wanted a GPU and got nothing of it, seconds.
+        The longest time for which a kernel wanted a GPU and got nothing of it, seconds.
     peak
         The largest part of a GPU's memory that was ever in use.
     events
@@ -101,7 +101,7 @@ class Outcome:
     events: int = 0
 
     def add(self, other: Outcome) -> None:
-        """Add that of another machine."""
+        """Add the results of another machine."""
         for label, cells in other.cells.items():
             self.cells.setdefault(label, Cells()).add(cells)
         for label, jobs in other.jobs.items():
@@ -151,30 +151,30 @@ class Gpu:
         self.total = total
         self.used = 0
         self.peak = 0
-        #: Those with work on it; a dictionary for its order.
+        #: Kernels with work on it. A dictionary keeps their order.
         self.running: dict[Process, None] = {}
         self.last = 0.0
         self.delivered = 0.0
         self.version = 0
         self.dirty = False
-        #: Pieces under way in each direction, and for how long there were any.
+        #: Pieces in flight in each direction, and for how long there were any.
         self.leaving = 0
         self.arriving = 0
         self.moving = 0.0
         self.moving_since = 0.0
-        #: Those that wanted it in this window of fairness.
+        #: Kernels that wanted it in this window of fairness.
         self.wanting: dict[Process, None] = {}
         self.window_at = -1.0
 
     def take(self, size: int) -> None:
-        """Use so many bytes more, or less."""
+        """Add to the bytes in use; negative: free them."""
         self.used += size
         if self.used > self.peak:
             self.peak = self.used
 
 
 class Process:
-    """One kernel: its person and its program. What its interposer knows is ``node_client.Client``."""
+    """One kernel: its user and its program. ``node_client.Client`` adds the interposer."""
 
     __slots__ = (
         "allocated",
@@ -211,26 +211,26 @@ class Process:
         self.allocated = 0
         self.context = 0
         self.failed = False
-        #: The cell that is open: when it began, and what it has asked for so far.
+        #: The open cell: when it began, and its seconds alone and GPU time so far.
         self.cell_at = -1.0
         self.cell_alone = 0.0
         self.cell_work = 0.0
         self.cells = 0
-        #: The GPU step under way: seconds alone that remain, the part of the GPU that it asks for, and its speed:
-        #: what the pace leaves of the demand, and in the end seconds of work per second.
+        #: The current GPU step: remaining seconds alone, the fraction of the GPU that it demands, the part of this that
+        #: its pace leaves, and the resulting seconds of work per second.
         self.remaining = 0.0
         self.demand = 1.0
         self.speed = 1.0
         self.rate = 0.0
         self.delivered = 0.0
-        #: Seconds for which work of its own was on the GPU, and of them how many pass in one.
+        #: Seconds for which its work was on the GPU, and by how much they grow in a second.
         self.busy = 0.0
         self.busy_rate = 0.0
         #: Whether it wants the GPU, since when it has got nothing of it, and the longest such time.
         self.wants = False
         self.gap_since = 0.0
         self.gap = 0.0
-        #: In the window of fairness: seconds for which it wanted the GPU, and what it had been delivered before.
+        #: In the window of fairness: seconds for which it wanted the GPU, and its GPU time before the window.
         self.wanted = 0.0
         self.wanted_since = 0.0
         self.window_work = 0.0
@@ -240,18 +240,18 @@ Callback = Callable[[Any], None]
 
 
 class Machine:
-    """GPUs, and the kernels that use them; nobody schedules.
+    """GPUs, and the kernels that use them, without a scheduler.
 
     Parameters
     ----------
     costs
-        What things cost.
+        The costs of its operations.
     memory
         Bytes of each GPU.
     gpus
         Number of GPUs.
     starving
-        Seconds without anything after which a kernel counts as starved.
+        Seconds without GPU time after which a kernel counts as starved.
     """
 
     def __init__(self, costs: Calibration, memory: int, gpus: int, starving: float) -> None:
@@ -268,12 +268,12 @@ class Machine:
     # --- Time -------------------------------------------------------------------------------------
 
     def at(self, when: float, callback: Callback, argument: Any) -> None:
-        """Call back at a time, in the order of asking."""
+        """Schedule a callback. Callbacks of one time run in the order in which they were scheduled."""
         self._serial += 1
         heappush(self._heap, (when, self._serial, callback, argument))
 
     def run(self, arrivals: list[tuple[Kernel, int]]) -> Outcome:
-        """Let kernels come, each to the GPU of that index, until all have left."""
+        """Start kernels, each on the GPU with that index, and run until all have left."""
         self.alive = len(arrivals)
         for number, (spec, index) in enumerate(arrivals, 1):
             self.at(spec.at, self._arrive, self.process(number, spec, self.gpus[index]))
@@ -298,14 +298,14 @@ class Machine:
     # --- Steps ------------------------------------------------------------------------------------
 
     def process(self, number: int, spec: Kernel, gpu: Gpu) -> Process:
-        """Make what stands for a kernel."""
+        """Return the object for a kernel."""
         return Process(number, spec, gpu)
 
     def _arrive(self, process: Process) -> None:
         self._next(process)
 
     def _next(self, process: Process) -> None:
-        """Go through the steps, up to one that takes time."""
+        """Go through the steps, up to the next one that takes time."""
         for step in process.walk:
             name = step[0]
             if name == "gpu":
@@ -346,13 +346,13 @@ class Machine:
 
     def _count_cell(self, process: Process) -> None:
         cells = self.outcome.cells.setdefault(process.spec.label, Cells())
-        # Sums of times differ from their parts in the last digits.
+        # Sums of times differ in the last digits.
         cells.waits.append(max(0.0, self.now - process.cell_at - process.cell_alone))
         cells.work.append(process.cell_work)
         process.cell_at = -1.0
 
     def _fail(self, process: Process) -> None:
-        """Its memory could not be had: the person gives up."""
+        """End a kernel that cannot get its memory."""
         process.failed = True
         process.walk = _NO_STEPS
         if process.cell_at >= 0:
@@ -373,10 +373,10 @@ class Machine:
             jobs.alone.append(spec.alone())
         self._drop(process)
 
-    # --- What machines differ in ------------------------------------------------------------------
+    # --- Overridden by subclasses -----------------------------------------------------------------
 
     def _open_context(self, process: Process, step: Step) -> bool:
-        """Make its context; False if it has to wait before this step, or cannot have one."""
+        """Create its context; return False if it must wait before this step, or cannot have a context."""
         if process.gpu.used + self.costs.context > process.gpu.total:
             self._fail(process)
             return False
@@ -385,7 +385,7 @@ class Machine:
         return True
 
     def _allocate(self, process: Process, size: int) -> bool:
-        """Allocate; False if the next step has to wait."""
+        """Allocate; return False if the next step must wait."""
         gpu = process.gpu
         if gpu.used + size > gpu.total:
             self._fail(process)
@@ -409,18 +409,18 @@ class Machine:
         pass
 
     def _turn_away(self, process: Process) -> None:
-        """It computes without the GPU now."""
+        """Note that a kernel computes without the GPU now."""
 
     def _submit(self, process: Process) -> None:
-        """It has work for the GPU."""
+        """Note that a kernel has work for the GPU."""
         self._start(process)
 
     def _done(self, process: Process) -> None:
-        """Its work is done."""
+        """Note that a kernel's work is done."""
         self._next(process)
 
     def _speed(self, process: Process) -> float:
-        """The part of the GPU that it may ask for."""
+        """Return the fraction of the GPU that a kernel may use."""
         return process.demand
 
     # --- Compute ----------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ class Machine:
             self.at(gpu.window_at, self._end_window, gpu)
 
     def _start(self, process: Process) -> None:
-        """Its work is on the GPU from now on."""
+        """Put a kernel's work on the GPU."""
         gpu = process.gpu
         self._touch(gpu)
         gpu.running[process] = None
@@ -443,7 +443,7 @@ class Machine:
         self._close_gap(process)
 
     def _stop(self, process: Process) -> None:
-        """What it still has to do waits."""
+        """Take a kernel's work off the GPU; the rest waits."""
         gpu = process.gpu
         self._touch(gpu)
         del gpu.running[process]
@@ -475,7 +475,7 @@ class Machine:
             gpu.delivered += done
 
     def _settle(self) -> None:
-        """Set the speeds anew where anything changed, and find who is ready next."""
+        """Compute the speeds again where something changed, and find which kernel is done next."""
         dirty = self._dirty
         for gpu in dirty:
             gpu.dirty = False
@@ -488,7 +488,7 @@ class Machine:
             for process in gpu.running:
                 speed, demand = process.speed, process.demand
                 process.rate = rate = speed * scale / demand
-                # What others slow down stays on the GPU for longer; what its pace slows down does not.
+                # Work that other kernels slow down stays on the GPU for longer. Work that its pace slows down does not.
                 process.busy_rate = 1 - (1 - demand) * rate if speed >= demand else speed
                 if rate > 0:
                     left = process.remaining / rate
@@ -517,7 +517,7 @@ class Machine:
     # --- Fairness ---------------------------------------------------------------------------------
 
     def _end_window(self, gpu: Gpu) -> None:
-        """Compare what those had that wanted the GPU for most of the window."""
+        """Compare the GPU time of the kernels that wanted the GPU for most of the window."""
         self._advance(gpu)
         had: dict[str, float] = {}
         share: dict[str, tuple[float, float]] = {}
@@ -552,11 +552,11 @@ class Machine:
 
 
 class Shared(Machine):
-    """Everybody at once, as without a scheduler."""
+    """All kernels at once, as without a scheduler."""
 
 
 class Exclusive(Machine):
-    """One kernel after the other on a GPU of its own; those in the background after the others."""
+    """One kernel after another, each with a GPU of its own; background kernels come last."""
 
     def __init__(self, costs: Calibration, memory: int, gpus: int, starving: float) -> None:
         super().__init__(costs, memory, gpus, starving)
@@ -579,7 +579,7 @@ class Exclusive(Machine):
 
     def _begin_cell(self, process: Process) -> None:
         if process.cells == 1:
-            # The person has waited for the GPU before the first cell could run.
+            # The user has waited for the GPU before the first cell could run.
             process.cell_at -= process.gap
 
     def _drop(self, process: Process) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A node with the scheduler's core: its clients say what real interposers say, and do as they are told.
+"""A node with the scheduler's core. Its clients send what real interposers send, and obey its decisions.
 
-What is not simulated: sockets (events and decisions arrive at once), reading NVML (answered at once), page-locking (the
+Not simulated: sockets (events and decisions arrive at once), reading NVML (it answers at once), and page-locking (the
 pool is always ready).
 """
 
@@ -24,7 +24,7 @@ from .trace import Kernel, Step
 
 
 class Stalled(RuntimeError):
-    """The core's fault: time does not pass, or somebody waits for ever."""
+    """A defect of the core: time does not pass, or a wait never ends."""
 
 
 class Node(Machine):
@@ -33,7 +33,7 @@ class Node(Machine):
     Parameters
     ----------
     costs, memory, gpus, starving
-        As a machine's.
+        See ``Machine``.
     policy
         The policy's name.
     host_memory
@@ -60,7 +60,7 @@ class Node(Machine):
         self._by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
         self._pending: deque[tuple[ev.Event, ...]] = deque()
         self._feeding = False
-        #: When it will see whether a tick is due.
+        #: When to check whether a tick is due.
         self._armed = math.inf
         self._tick_at, self._ticks = -1.0, 0
         self._decisions: dict[type[Any], Callable[[Any], None]] = {
@@ -75,7 +75,7 @@ class Node(Machine):
         }
 
     def run(self, arrivals: list[tuple[Kernel, int]]) -> Outcome:
-        """Let kernels come, each to the GPU of that index, until all have left."""
+        """Start kernels, each on the GPU with that index, and run until all have left."""
         self._feed(ev.HostMemory(self._host_memory))
         for gpu in self.gpus:
             self._feed(self._reading(gpu))
@@ -88,7 +88,7 @@ class Node(Machine):
     # --- The core ---------------------------------------------------------------------------------
 
     def _feed(self, *events: ev.Event) -> None:
-        """Hand the core what is said in one moment, and do what it decides, then what follows from that."""
+        """Pass the core events of one moment, carry out its decisions, and pass it the events that follow."""
         pending = self._pending
         if self._feeding:
             pending.append(events)
@@ -111,10 +111,10 @@ class Node(Machine):
         self._arm()
 
     def _arm(self) -> None:
-        """See to it that the core is asked again in time."""
+        """Schedule the next tick."""
         deadline = self.core.deadline()
         if deadline is not None and deadline < self._armed:
-            # Time has to pass for what is due already.
+            # Time must pass, even if the tick is due already.
             self._armed = max(deadline, self.now + 1e-6)
             self.at(self._armed, self._tick, self._armed)
 
@@ -145,10 +145,10 @@ class Node(Machine):
     def _read(self, gpu: Gpu) -> None:
         self._feed(self._reading(gpu))
 
-    # --- Coming and going -------------------------------------------------------------------------
+    # --- Arrivals and exits-----------------------------------------------------------------------
 
     def process(self, number: int, spec: Kernel, gpu: Gpu) -> Client:
-        """Make what stands for a kernel."""
+        """Return the object for a kernel."""
         client = Client(number, spec, gpu)
         client.quiet_gap = self.costs.quiet
         self._by_number[number] = client
@@ -234,7 +234,7 @@ class Node(Machine):
         self.at(self.now, self._next, client)
 
     def _allocated(self, client: Client, size: int) -> None:
-        """It has the addresses; under a lease, the memory as well."""
+        """Allocate addresses and, under a lease, memory."""
         client.allocated += size
         delay = 0.0
         if client.gate != SHUT:
@@ -292,7 +292,7 @@ class Node(Machine):
         self._next(process)
 
     def _end_burst(self, client: Client, cause: ev.Cause) -> tuple[ev.Event, ...]:
-        """End a burst; return what is said of it."""
+        """End a burst; return the events that report it."""
         client.gate = HELD
         client.quiet_token += 1
         return (*self._read_meter(client), ev.Burst(client.number, "end", cause, self.now))
@@ -308,7 +308,7 @@ class Node(Machine):
             self._end_filling(client)
 
     def _give_up(self, client: Client) -> None:
-        """Shut the gate; what runs is drained."""
+        """Shut the gate, and wait until the work in flight is done."""
         if client.releasing or not client.lease:
             return
         client.gate = SHUT
@@ -353,7 +353,7 @@ class Node(Machine):
             self._feed(*self._end_burst(client, "quiet"))
 
     def _adapt_quiet_gap(self, client: Client) -> None:
-        """A burst that quiet ended goes on: the gap was one of the program's own (csrc/interposer/client/quiet.c)."""
+        """Adapt the quiet gap if it ended a burst that goes on (csrc/interposer/client/quiet.c)."""
         if not client.went_quiet:
             return
         client.went_quiet = False
@@ -385,7 +385,7 @@ class Node(Machine):
             client.metered = True
             self.at(self.now + self.meter, self._meter, client)
         if client.inflight == 0.0 and before != 0.0:
-            # What is in flight goes on; on the average, half of it is over.
+            # The work in flight continues. On average, half of it is done.
             drain = self.costs.unbounded if before is None else before / 2
             self.at(self.now + drain, self._repace, client)
         else:
@@ -418,7 +418,7 @@ class Node(Machine):
             self._feed(*had)
 
     def _read_meter(self, client: Client) -> tuple[ev.Meter, ...]:
-        """Return what a client says of what it had; nothing where it is not asked, or nothing is new."""
+        """Return a client's report of its GPU time; nothing if it has no meter or nothing is new."""
         if not client.meters:
             return ()
         self._advance(client.gpu)
@@ -444,7 +444,7 @@ class Node(Machine):
             self._work(client)
 
     def _work(self, client: Client) -> None:
-        """Begin the next order, unless one is under way."""
+        """Begin to carry out the next order, unless one is in progress."""
         if client.moving is not None or client.gone or not client.orders:
             return
         order = client.orders.popleft()
@@ -575,7 +575,7 @@ class Node(Machine):
             self._start(client)
 
     def _end_filling(self, client: Client) -> None:
-        """Its lease is wanted back before its room was there: what has arrived stays."""
+        """Stop filling, because the lease is revoked. What has arrived stays."""
         client.moving, client.filling = None, False
         self._feed(client.restored("partial", self.now))
         lease, client.lease = client.lease, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One Jupyter kernel with its interposer, as the node's simulation knows it."""
+"""One Jupyter kernel with its interposer, in the simulation of a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .calibration import Calibration
 from .machine import Gpu, Process
 from .trace import Kernel
 
-#: States of the gate: submissions go through; the burst is over, and the lease is still held; there is no lease.
+#: States of the gate: open; the burst is over, but the lease remains; there is no lease.
 OPEN, HELD, SHUT = range(3)
 
 
@@ -64,11 +64,11 @@ class Client(Process):
         self.revoked = 0
         self.releasing = self.requested = self.gone = False
         self.serial = 0
-        #: Bytes: promised by the scheduler; on the GPU; in host memory. What is in neither has not been touched.
+        #: Bytes: promised by the scheduler; on the GPU; in host memory. The rest has not been touched.
         self.promised = self.resident = self.host = 0
-        #: Growth that is out: bytes, negative for a context.
+        #: Growth that was requested and not answered: bytes, negative for a context.
         self.grows = 0
-        #: Orders that wait for the end of a move, and the move that is under way.
+        #: Orders that wait for the end of a move, and the move in progress.
         self.orders: deque[ev.Evict | ev.Grant] = deque()
         self.moving: ev.Evict | ev.Grant | None = None
         self.moving_since = 0.0
@@ -76,23 +76,23 @@ class Client(Process):
         self.expects = False
         self.filling = False
         self.room = self.room_lease = 0
-        #: Others that wait or are beside it; since when it has been quiet, and for how long it has to be.
+        #: Groups that wait, or hold a lease with it; since when it has been quiet, and the gap that ends a burst.
         self.contended = 0
         self.quiet_since = 0.0
         self.quiet_gap = 0.0
         self.quiet_token = 0
         self.went_quiet = False
-        #: What PACE said; what it was bounded to until what is in flight has drained.
+        #: The bounds of the last PACE; and the previous bound until the work in flight has drained.
         self.inflight: float | None = None
         self.bounded: float | None = None
         self.stall = 0.010
         self.share = 1.0
-        #: Whether it says what it had, whether it will look again, and what it said last.
+        #: Whether it reports its GPU time, whether the next report is scheduled, and its last report.
         self.meters = self.metered = False
         self.metered_busy = 0.0
 
     def usage(self) -> ev.Usage:
-        """Return what it states that it holds."""
+        """Return its statement of its memory."""
         return ev.Usage(self.gpu.uuid, self.promised, self.resident, 0, self.context, self.host)
 
     def begin_move(
@@ -104,7 +104,7 @@ class Client(Process):
         self.piece = max(costs.smallest_piece, min(costs.piece, size // costs.pieces))
 
     def moved(self, order: ev.Evict, now: float) -> ev.Moving:
-        """Return what it states in the midst of an eviction."""
+        """Return its report during an eviction."""
         return ev.Moving(
             self.number,
             order.serial,
@@ -116,7 +116,7 @@ class Client(Process):
         )
 
     def evicted(self, order: ev.Evict, now: float) -> ev.Evicted:
-        """Return what it states at the end of an eviction."""
+        """Return its report at the end of an eviction."""
         return ev.Evicted(
             self.number,
             order.serial,
@@ -128,7 +128,7 @@ class Client(Process):
         )
 
     def restored(self, status: ev.MoveStatus, now: float) -> ev.Restored:
-        """Return what it states at the end of a restore."""
+        """Return its report at the end of a restore."""
         return ev.Restored(
             self.number,
             self.lease,

@@ -13,16 +13,16 @@ FORMATS = (".png", ".svg")
 
 
 class PlotError(Exception):
-    """There is no picture; the text is one sentence for the person who asked."""
+    """The picture cannot be drawn. The text is one sentence for the user."""
 
 
 def check(path: Path) -> None:
-    """Find out, before anything is simulated, whether a picture can be drawn.
+    """Check whether a picture can be drawn, before anything is simulated.
 
     Raises
     ------
     PlotError
-        matplotlib is not installed, or the file's name says nothing that it can draw.
+        matplotlib is not installed, or does not support the file's suffix.
     """
     if path.suffix.lower() not in FORMATS:
         raise PlotError(f"{path} names no picture: it has to end in {' or '.join(FORMATS)}")
@@ -40,7 +40,7 @@ def check(path: Path) -> None:
 def draw(
     path: Path, title: str, outcomes: Mapping[str, Outcome], figures: Mapping[str, Any]
 ) -> None:
-    """Draw what came of each policy.
+    """Draw the results of each policy.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The same bytes for the same figures.
+    # Without metadata that changes, so that equal figures give equal files.
     matplotlib.rcParams["svg.hashsalt"] = "gpushare"
     picture = Figure(figsize=(13, 4.2), layout="constrained")
     waits, jobs, use = picture.subplots(1, 3)

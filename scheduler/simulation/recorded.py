@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Turns a recording of a scheduler into a trace: what people and programs did, without how long they waited.
+"""Turns a recording of a scheduler into a trace: the work of users and programs, without their waits.
 
-What a recording does not know is left as it is: GPU time is that of the bursts or, where the scheduler had it measured,
-of the meters, so it contains what others cost; a group of several processes or GPUs becomes one kernel on one GPU.
+GPU time is that of the bursts or, where the scheduler had it measured, of the meters. So it includes the time that
+other groups took. A group of several processes or GPUs becomes one kernel on one GPU.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SHORTEST = 1e-5
 
 @dataclass(slots=True)
 class _Group:
-    """What one group has done so far."""
+    """The steps of one group so far."""
 
     name: str
     user: str
     at: float
-    #: Up to where its steps reach.
+    #: The time up to which its steps reach.
     mark: float
     priority: ev.Priority = "auto"
     steps: list[Step] = field(default_factory=list)
@@ -36,20 +36,20 @@ class _Group:
     busy: set[int] = field(default_factory=set)
     waiting: bool = False
     clients: int = 0
-    #: GPU time by the meters, and how much of it was there when the burst began; negative: nothing measured.
+    #: GPU time by the meters, and this time when the burst began; negative: nothing was measured.
     metered: dict[int, float] = field(default_factory=dict)
     metered_before: float = -1.0
     allocated: int = 0
 
     def pass_time(self, now: float) -> None:
-        """What lies between the last step and now was without the GPU, unless it waited."""
+        """Add the time since the last step as work without the GPU, unless the group waited."""
         gap, self.mark = now - self.mark, now
         if self.busy or gap < _SHORTEST or self.waiting:
             return
         self.steps.append(("think" if self.had_cells and not self.cell else "cpu", gap))
 
     def begin(self, client: int, now: float) -> None:
-        """A burst begins."""
+        """Begin a burst."""
         if not self.busy:
             self.pass_time(now)
             self.metered_before = sum(self.metered.values()) if self.metered else -1.0
@@ -57,7 +57,7 @@ class _Group:
         self.busy.add(client)
 
     def end(self, client: int, now: float) -> None:
-        """A burst ends."""
+        """End a burst."""
         if client not in self.busy:
             return
         self.busy.discard(client)
@@ -71,7 +71,7 @@ class _Group:
             self.steps.append(("gpu", seconds, 1.0))
 
     def hold(self, promised: int, now: float) -> None:
-        """It holds so many bytes now."""
+        """Set the bytes that the group holds now."""
         more = promised - self.allocated
         if not more:
             return
@@ -198,7 +198,7 @@ def convert(path: Path) -> Trace:
     RecordingError
         It cannot be read.
     TraceError
-        Nobody did anything in it.
+        It contains no work.
     OSError
         There is no such file.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a simulation says: figures for a program, and a table for people, policies side by side."""
+"""Reports a simulation: figures for programs, and a table that compares policies for users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return a percentile of values that are in order, interpolated; 0 if there are none."""
+    """Return an interpolated percentile of sorted values; 0 if there are none."""
     if not ordered:
         return 0.0
     place = (len(ordered) - 1) * percent / 100
@@ -40,7 +40,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
     span = outcome.end * outcome.gpus
     cells: dict[str, Any] = {}
     for label, found in sorted(outcome.cells.items()):
-        # What never touches the GPU waits for nobody.
+        # Cells that never use the GPU do not wait.
         pairs = [(w, g) for w, g in zip(found.waits, found.work, strict=True) if g > 0]
         short = [wait for wait, work in pairs if work <= SHORT]
         cells[label] = {
@@ -91,7 +91,7 @@ def _rounded(value: Any) -> Any:
 
 
 def rows(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the lines of the table: what it is, then each policy's figure."""
+    """Return the lines of the table: the name of a figure, then its value for each policy."""
     lines: list[tuple[str, ...]] = []
 
     def line(text: str, values: Sequence[str]) -> None:

@@ -14,18 +14,18 @@ from .trace import Kernel, Trace
 
 #: GPUs under one core, as on real nodes.
 NODE = 8
-#: What is not a policy of the scheduler's: its absence.
+#: Modes without the scheduler, for comparison.
 BASELINES = ("exclusive", "shared")
-#: With fewer steps, to start processes takes longer than to go through them.
+#: With fewer steps, starting processes takes longer than the simulation.
 _FEW_STEPS = 20_000
 
 Arrivals = list[tuple[Kernel, int]]
-#: A policy, the trace's number of GPUs and sizes, what is measured how often, and the kernels of one node.
+#: A policy; the number of GPUs and the memory sizes; the times of meters and starvation; and the kernels of one node.
 _Task = tuple[str, int, int, int, float, float, Arrivals]
 
 
 def place(trace: Trace, gpus: int) -> Arrivals:
-    """Choose a GPU for each kernel, once: the same for all policies.
+    """Choose a GPU for each kernel, once for all policies.
 
     The GPU with the fewest kernels of the same class, then the one with the fewest bytes promised, then the first. A
     kernel counts for as long as it would be there if it were alone.
@@ -58,20 +58,20 @@ def simulate(
     processes: int = 1,
     on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield each policy with what happened under it.
+    """Yield each policy with its results.
 
     Parameters
     ----------
     gpus
-        Number of GPUs; there are up to 8 in a node.
+        The number of GPUs; a node has up to 8.
     meter
         Seconds between two readings of a meter.
     starving
         Seconds without any GPU time after which a kernel counts as starved.
     processes
-        Processes to use at most.
+        The largest number of processes to use.
     on_step
-        Called with the number of simulations that are done, and of all: one for each policy and node.
+        Called with the numbers of finished and of all simulations: one for each policy and node.
     """
     arrivals = place(trace, gpus)
     header = trace.header
@@ -85,7 +85,7 @@ def simulate(
                 (policy, count, header.gpu_memory, header.host_memory, meter, starving, own)
             )
     outcomes = {policy: Outcome() for policy in policies}
-    # What comes first is written first: the same, however many processes there are.
+    # Results keep their order, however many processes there are.
     on_step(0, len(tasks))
     for number, outcome in enumerate(_outcomes(tasks, processes)):
         outcomes[tasks[number][0]].add(outcome)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Traces: who comes when, and does what (docs/reference/simulation.md, "Traces"). Reading, checking, writing.
+"""Reads, checks and writes traces: which kernels arrive when, and their steps (docs/reference/simulation.md, "Traces").
 
-A trace is a header and its kernels, one JSON object a line. A header may name a generator instead of kernels.
+A trace is a header and its kernels, one JSON object in each line. A header may name a generator instead of kernels.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .calibration import H200
 FORMAT = "gpushare-trace"
 VERSION = 1
 PRIORITIES = ("auto", "interactive", "background")
-#: More would be a fault of the trace.
+#: A larger number counts as a mistake in the trace.
 MOST_GPUS, MOST_KERNELS, MOST_STEPS = 1000, 100_000, 50_000_000
 
-#: A step: its name, and what it takes. ``repeat`` takes a count and steps.
+#: A step: its name and its parameters. ``repeat`` has a count and steps.
 Step = tuple[Any, ...]
 
 
 class TraceError(ValueError):
-    """The trace is not valid; the text is one sentence that names line and field."""
+    """The trace is not valid. The text is one sentence that names the line and the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel or job: when it comes, and the steps that it takes until it leaves.
+    """One kernel or job: when it arrives, and its steps until it exits.
 
     Attributes
     ----------
     label
-        The class under which reports count it.
+        The class in reports.
     at
         When it comes, seconds.
     priority, weight, request, limit
@@ -54,15 +54,15 @@ class Kernel:
     limit: float = 0.0
 
     def walk(self) -> Iterator[Step]:
-        """Yield the steps, repetitions written out."""
+        """Yield the steps, with repetitions expanded."""
         return _walk(self.steps)
 
     def alone(self) -> float:
-        """Return the seconds that it takes with a GPU of its own, people's pauses included."""
+        """Return the seconds that it takes with a GPU of its own, including its user's pauses."""
         return _sum(self.steps, ("cpu", "gpu", "think"))
 
     def work(self) -> float:
-        """Return the GPU time that it asks for, seconds of a whole GPU."""
+        """Return the GPU time that it needs, seconds of a whole GPU."""
         return _work(self.steps)
 
     def footprint(self) -> int:
@@ -70,22 +70,22 @@ class Kernel:
         return _extent(self.steps)[2]
 
     def is_job(self) -> bool:
-        """Whether it works and nobody sits before it: it has no pauses."""
+        """Whether it runs without a user: it has work and no pauses."""
         return not _sum(self.steps, ("think",)) and self.alone() > 0
 
     def count(self) -> int:
-        """Return how many steps it takes, repetitions written out."""
+        """Return the number of its steps, with repetitions expanded."""
         return _count(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What holds for the whole trace.
+    """The properties of the whole trace.
 
     Attributes
     ----------
     gpus
-        GPUs that it is meant for.
+        The number of GPUs for which it is meant.
     gpu_memory, host_memory
         Bytes of one GPU, and bytes of a node's memory that swapped data may take.
     generate, seed, parameters
@@ -103,7 +103,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A header and its kernels, in the order of their coming."""
+    """A header and its kernels, in the order of their arrival."""
 
     header: Header
     kernels: tuple[Kernel, ...]
@@ -143,7 +143,7 @@ def _count(steps: Iterable[Step]) -> int:
 
 
 def _extent(steps: Iterable[Step], held: int = 0) -> tuple[int, int, int]:
-    """How much is held after the steps, and the least and the most; what repeats grows by the same each time."""
+    """Return the bytes held after the steps, and the least and the most. Each repetition adds equally many bytes."""
     least = most = held
     for step in steps:
         if step[0] == "allocate":
@@ -220,7 +220,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-#: Of each step, the kind of what follows its name; those after the bar may be left out.
+#: By step: the kinds of its parameters. Parameters after the bar are optional.
 _STEPS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "cell": ((), ()),
     "end": ((), ()),
@@ -240,7 +240,7 @@ _KERNEL = frozenset(
 
 
 class _Row:
-    """One line, and what is wrong with it."""
+    """One line, and errors about it."""
 
     def __init__(self, number: int, row: dict[str, Any]) -> None:
         self.number = number
@@ -422,7 +422,7 @@ def _cells_open(steps: Iterable[Step], inside: bool, refuse: Any) -> bool:
 
 
 def write(trace: Trace, file: TextIO) -> None:
-    """Write a trace, its kernels named one by one."""
+    """Write a trace with all its kernels."""
     header = trace.header
     row: dict[str, Any] = {
         "format": FORMAT,
