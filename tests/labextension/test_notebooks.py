@@ -31,7 +31,7 @@ device = Device()
 device.set_current()
 stream = device.create_stream()
 compiled = Program(SOURCE, "c++").compile("cubin", name_expressions=["step"])
-step, grid = compiled.get_kernel("step"), LaunchConfig(grid=400_000, block=1)
+step, grid = compiled.get_kernel("step"), LaunchConfig(grid=400, block=1)
 _, free, total = driver.cuMemGetInfo()
 data = device.allocate(total * 3 // 4, stream=stream)
 """
@@ -82,8 +82,12 @@ SHUT_DOWN = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown
 
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
-    """Return a GPU whose memory a test may fill."""
-    return {"GPUSHARE_SIM_MEMORY": "128MiB", "GPUSHARE_SIM_CONTEXT": "2MiB"}
+    """Return a GPU whose memory a test may fill, and whose CUDA kernels take a while, but no time of a processor."""
+    return {
+        "GPUSHARE_SIM_MEMORY": "128MiB",
+        "GPUSHARE_SIM_CONTEXT": "2MiB",
+        "GPUSHARE_SIM_KERNEL_NS": "5000000",
+    }
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,7 @@ class Worker:
         host = (ctypes.c_uint32 * (bytes // 4))()
         result = cuda.cuMemcpyDtoH_v2(host, pointer, bytes)
         expected = value.to_bytes(4, "little") * (bytes // 4)
-        return {"result": result, "equal": result == 0 and memoryview(host).cast("B") == expected}
+        return {"result": result, "equal": result == 0 and bytes(host) == expected}
 
     def busy(self, seconds: float) -> dict[str, Any]:
         """Queue work that takes the stream so long; returns at once."""
@@ -325,7 +325,7 @@ class Worker:
         host, back = os.urandom(bytes), (ctypes.c_char * bytes)()
         result = cuda.cuMemcpyHtoD_v2(pointer, host, bytes)
         result = result or cuda.cuMemcpyDtoH_v2(back, pointer, bytes)
-        return {"result": result, "equal": memoryview(back).cast("B") == host}
+        return {"result": result, "equal": back.raw == host}
 
     def info(self) -> dict[str, Any]:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()

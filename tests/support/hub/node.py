@@ -35,10 +35,14 @@ def private_folder() -> Iterator[Path]:
 
 
 def small_machine(folder: Path) -> dict[str, str]:
-    """Return the environment in which there is one simulated GPU, whose memory a test may fill."""
+    """Return the environment in which there is one simulated GPU, whose memory a test may fill.
+
+    Its CUDA kernels take a while, but no time of a processor.
+    """
     return {
         "GPUSHARE_SIM": "1",
         "GPUSHARE_SIM_CONTEXT": "2MiB",
+        "GPUSHARE_SIM_KERNEL_NS": "5000000",
         "GPUSHARE_SIM_MEMORY": "128MiB",
         "GPUSHARE_SIM_NAME": folder.name,
     }

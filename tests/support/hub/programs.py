@@ -11,7 +11,7 @@ from cuda.bindings import driver
 from cuda.core import Device, LaunchConfig, Program, launch
 
 SOURCE = '__global__ void step(float *x) { x[blockIdx.x] += 1; }'
-BLOCKS = 200_000
+BLOCKS = 2_000
 device = Device()
 device.set_current()
 stream = device.create_stream()
