@@ -38,13 +38,14 @@ help: ## list the targets
 .PHONY: packages packages-test packages-acceptance
 packages:
 	@tools/setup-debian build
-packages-test:
+packages-test: | packages
 	@tools/setup-debian test
-packages-acceptance:
+packages-acceptance: | packages
 	@tools/setup-debian acceptance
 
-$(STAMPS)/venv: requirements/test.txt tools/setup-venv | packages
-	@tools/setup-venv
+$(STAMPS)/venv: requirements/test.txt tools/setup-venv tools/setup-node | packages
+	@tools/setup-venv .venv $<
+	@tools/setup-node
 	@mkdir -p $(@D) && touch $@
 
 $(STAMPS)/node: labextension/package.json labextension/yarn.lock $(STAMPS)/venv
@@ -60,7 +61,7 @@ $(LABEXTENSION) $(HUB_PAGE) &: $(LABEXTENSION_SOURCES) $(STAMPS)/node
 	@tools/step "Building the JupyterLab extension" env -C labextension jlpm build:prod
 	@touch $(LABEXTENSION) $(HUB_PAGE)
 
-$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv
+$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv | compiled
 	@SKIP_JUPYTER_BUILDER=1 tools/step "Installing jupyter-gpushare into .venv" \
 	    python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -69,17 +70,21 @@ $(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h c
 # software of the acceptance tests. The main environment builds the wheel for them, because they lack the build requirements.
 LOWER_BOUNDS := build/lower-bounds
 ACCEPTANCE := build/acceptance
-$(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(STAMPS)/installed
-	rm -rf $(@D)
-	python -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --requirement $<
-	SKIP_JUPYTER_BUILDER=1 python -c '__import__("hatchling.build").build.build_editable("$(@D)")' >/dev/null
-	$(@D)/bin/python -m pip install --quiet --no-deps $(@D)/*.whl
+$(LOWER_BOUNDS)/venv $(ACCEPTANCE)/venv: build/%/venv: requirements/%.txt tools/setup-venv | packages
+	@rm -rf $(@D)
+	@tools/setup-venv $(@D) $<
 	@touch $@
 
-.PHONY: libraries labextension setup
-libraries: $(STAMPS)/installed
+$(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: build/%/venv $(STAMPS)/installed
+	@rm -f $(@D)/*.whl
+	SKIP_JUPYTER_BUILDER=1 python -c '__import__("hatchling.build").build.build_editable("$(@D)")' >/dev/null
+	$(@D)/bin/python -m pip install --quiet --no-deps --force-reinstall $(@D)/*.whl
+	@touch $@
+
+.PHONY: compiled libraries labextension setup
+compiled: $(STAMPS)/venv
 	@tools/step "Compiling the C libraries" $(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
+libraries: $(STAMPS)/installed
 labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub page
 setup: libraries ## install everything into .venv
 
@@ -102,20 +107,24 @@ PYTEST = env -u MAKEFLAGS $(BOUND) python -m pytest -q --durations=15
 WORKERS := 4
 PYTEST_PARALLEL = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: test test-labextension test-python test-lower-bounds acceptance test-slow screenshots lint format
-test: packages-test setup $(STAMPS)/proxy ## run all checks, and all tests except the slow ones
-	@$(MAKE) --jobs=2 --output-sync=target test-python test-lower-bounds lint test-labextension
+.PHONY: test test-labextension test-python test-lower-bounds acceptance test-slow screenshots lint lint-labextension format
+# The set-up is part of the parallel run: one core installs and builds what pytest needs, and the other one does meanwhile
+# what needs less of it. Each step prints its line when it has ended.
+test: ## run all checks, and all tests except the slow ones
+	@$(MAKE) --jobs=2 --output-sync=target PACKAGES=packages-test test-python test-lower-bounds lint test-labextension
+# Debian packages that the tests use, but can do without.
+PACKAGES :=
 
-test-labextension: setup ## run the tests of the JupyterLab extension
+test-labextension: $(STAMPS)/node ## run the tests of the JupyterLab extension
 	cd labextension && jlpm test
 
-test-python: setup $(STAMPS)/proxy ## run pytest, without the slow tests
+test-python: setup $(STAMPS)/proxy $(PACKAGES) ## run pytest, without the slow tests
 	$(PYTEST_PARALLEL) -m "not slow" --ignore=tests/lower_bounds --ignore=$(OLDEST_JUPYTERLAB)
 
 # Its server runs in the environment below, and its browser is driven from .venv.
 OLDEST_JUPYTERLAB := tests/labextension/test_oldest_jupyterlab.py
 
-test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## run some tests with the lowest declared version of every dependency
+test-lower-bounds: setup $(LOWER_BOUNDS)/stamp $(PACKAGES) ## run some tests with the lowest declared version of every dependency
 	env -u MAKEFLAGS PATH="$(CURDIR)/$(LOWER_BOUNDS)/bin:$(PATH)" $(BOUND) python -m pytest -q -m "not slow" \
 	    tests/lower_bounds tests/scheduler/test_protocol.py tests/scheduler/test_control.py
 	$(PYTEST) $(OLDEST_JUPYTERLAB)
@@ -144,7 +153,7 @@ screenshots: setup ## update the pictures and the animation in docs/images
 	mkdir -p docs/images
 	GPUSHARE_SCREENSHOTS=$(CURDIR)/docs/images python -m pytest -q tests/labextension tests/hub/test_service_page.py
 
-lint: setup ## check style and types
+lint: setup lint-labextension ## check style and types
 	ruff check .
 	ruff format --check .
 	mypy
@@ -154,6 +163,8 @@ lint: setup ## check style and types
 	for part in interposer sim hibernator fuzz; do python tools/c_circles.py csrc/$$part build/csrc/$$part || exit 1; done
 	codespell $$(git ls-files)
 	clang-format --dry-run --Werror $(C_SOURCES)
+
+lint-labextension: $(STAMPS)/node
 	cd labextension && jlpm lint:check
 
 format: $(STAMPS)/node ## format all sources
