@@ -82,8 +82,9 @@ $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: build/%/venv $(STAMPS)
 	@touch $@
 
 .PHONY: compiled libraries labextension setup
+# No recursion for make, which would mix the output with that of other targets.
 compiled: $(STAMPS)/venv
-	@tools/step "Compiling the C libraries" $(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
+	@tools/step "Compiling the C libraries" env -u MAKEFLAGS make --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
 libraries: $(STAMPS)/installed
 labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub page
 setup: libraries ## install everything into .venv

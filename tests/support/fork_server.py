@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import functools
 import gc
@@ -27,6 +28,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
@@ -402,6 +404,24 @@ def become(
         runpy.run_path(first, run_name="__main__")
 
 
+def end(code: object) -> None:
+    """End the process as ``exit`` of C does, unless there is something to say.
+
+    To take the interpreter apart changes most pages of memory that this process shares with the server, and to copy them
+    is half of the processor time of a short program.
+    """
+    status = 0 if code is None else code
+    if isinstance(status, int):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # With the GIL: no other thread goes on.
+            ctypes.PyDLL(None).exit(status)
+    raise SystemExit(code)
+
+
 def main() -> None:
     # The folder of this file has modules that a program could take for others.
     del sys.path[0]
@@ -413,7 +433,12 @@ def main() -> None:
     gc.freeze()
     request = serve(socket.socket(fileno=int(descriptor)))
     if request is not None:
-        become(**request["become"])
+        code: object = None
+        try:
+            become(**request["become"])
+        except SystemExit as ended:
+            code = ended.code
+        end(code)
 
 
 if __name__ == "__main__":
