@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Hub service: all nodes on one page, for administrators and for people who wait (``hub-page.md``)."""
+"""The Hub service: a page with all nodes' GPUs and notebooks (docs/how-to/admin/hub-page.md)."""

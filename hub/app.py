@@ -25,28 +25,28 @@ from .nodes import Feed, LocalNode, Nodes
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which the Hub's word on who somebody is, is believed; actions ask anew.
-BELIEVED = 30
+#: Seconds for which the Hub's answer about a user is cached. Actions ignore the cache.
+CACHE_SECONDS = 30
 
 
 def authenticator(settings: GpuShareHub, config: Config) -> HubOAuth:
-    """Make what asks the Hub who somebody is.
+    """Create the client that identifies users through the Hub.
 
     Raises
     ------
     ConfigurationError
-        If nobody said how the Hub is to be asked.
+        If there is no token for the Hub.
     """
     if not (os.environ.get("JUPYTERHUB_API_TOKEN") or config.HubOAuth.get("api_token")):
         raise ConfigurationError(
-            "the Hub cannot be asked who somebody is: set JUPYTERHUB_API_TOKEN to the token of this service "
-            "(c.JupyterHub.services, docs/how-to/admin/hub-page.md)"
+            "the service has no token for JupyterHub; set JUPYTERHUB_API_TOKEN to this service's token from "
+            "c.JupyterHub.services (see docs/how-to/admin/hub-page.md)"
         )
     name = settings.service_name
     config = Config(config)
     given = config.HubOAuth
     given.setdefault("base_url", settings.prefix)
-    given.setdefault("cache_max_age", BELIEVED)
+    given.setdefault("cache_max_age", CACHE_SECONDS)
     if not os.environ.get("JUPYTERHUB_CLIENT_ID"):
         given.setdefault("oauth_client_id", f"service-{name}")
     if not os.environ.get("JUPYTERHUB_OAUTH_ACCESS_SCOPES"):
@@ -55,19 +55,19 @@ def authenticator(settings: GpuShareHub, config: Config) -> HubOAuth:
 
 
 async def serve(settings: GpuShareHub, config: Config) -> None:
-    """Serve until a signal ends it.
+    """Serve until SIGINT or SIGTERM.
 
     Parameters
     ----------
     settings
-        What is set.
+        Settings of the service.
     config
-        Of jupyterhub's `HubOAuth`.
+        Configuration of JupyterHub's `HubOAuth`.
 
     Raises
     ------
     ConfigurationError
-        If it cannot start as it was told.
+        If the service cannot start with these settings.
     """
     auth = authenticator(settings, config)
     token = settings.token() or str(auth.api_token)
@@ -82,7 +82,7 @@ async def serve(settings: GpuShareHub, config: Config) -> None:
     server = HTTPServer(
         application(service, _cookie_secret(str(auth.api_token))),
         ssl_options=_tls(settings),
-        # Behind the Hub's proxy.
+        # The Hub's proxy is in front of the service.
         xheaders=True,
         max_body_size=1 << 16,
     )
@@ -98,7 +98,7 @@ async def serve(settings: GpuShareHub, config: Config) -> None:
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
-    # Port 0 is any that is free.
+    # With port 0, the operating system chooses a free port.
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     url = parts._replace(netloc=f"{host}:{sockets[0].getsockname()[1]}").geturl()
     log.info("gpushare: the page is at %s", url)
@@ -115,7 +115,7 @@ async def serve(settings: GpuShareHub, config: Config) -> None:
 
 
 def _cookie_secret(token: str) -> bytes:
-    """Return what cookies are signed with: the same after a restart, so that nobody has to log in again."""
+    """Return the key for signing cookies. It is the same after a restart, so users stay logged in."""
     return hashlib.sha256(b"gpushare hub cookies " + token.encode()).digest()
 
 
@@ -124,13 +124,14 @@ def _tls(settings: GpuShareHub) -> ssl.SSLContext | None:
         return None
     if not settings.certfile:
         raise ConfigurationError(
-            "https takes a certificate: set GpuShareHub.certfile and GpuShareHub.keyfile"
+            "https needs a certificate; set GpuShareHub.certfile and GpuShareHub.keyfile"
         )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.certfile, settings.keyfile or None)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
-            f"the certificate {settings.certfile} cannot be used: {error}"
+            f"cannot use the certificate {settings.certfile}: {error}; correct GpuShareHub.certfile and "
+            "GpuShareHub.keyfile"
         ) from None
     return context

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare hub``: JupyterHub's page of all GPUs."""
+"""``gpushare hub``: serve the Hub page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "hub",
-        description="Serve the page of all nodes' GPUs to the users and administrators of JupyterHub, until stopped. "
-        "JupyterHub runs this as a service and sets the address and the token (JUPYTERHUB_API_TOKEN and so on).",
+        description="Serve a page with all nodes' GPUs to the users and administrators of JupyterHub, until stopped. "
+        "JupyterHub runs the command as a service and sets its address and token (JUPYTERHUB_API_TOKEN and others).",
     )
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="file with settings of c.GpuShareHub, .py or .json (default: none)",
+        help="configuration file with settings of c.GpuShareHub, .py or .json (default: none)",
     )
     parser.add_argument(
         "--url",
@@ -37,13 +37,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="NAME=URL",
         action="append",
         type=_node,
-        help="service of another node; can be repeated",
+        help="add the service of another node; can be repeated",
     )
     parser.add_argument(
         "--discover",
         metavar="HOST:PORT",
         action="append",
-        help="host name whose addresses are services of nodes; can be repeated",
+        help="add all addresses of a host name as services of nodes; can be repeated",
     )
     parser.add_argument(
         "--no-local",
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until ended."""
+    """Serve until stopped."""
     from traitlets import TraitError
 
     from ..scheduler.protocol.text import log_to_stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What can be set for the Hub service (``gpushare hub``)."""
+"""Settings of the Hub service (``gpushare hub``)."""
 
 from __future__ import annotations
 
@@ -22,57 +22,60 @@ from traitlets.config.loader import (
 
 from ..scheduler.protocol.address import socket_path, too_long
 
-#: Where the service listens if nobody says otherwise.
+#: Default port of the service.
 PORT = 8990
-#: What a node may be called: it is part of addresses.
+#: Valid names of nodes, which are part of addresses.
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class ConfigurationError(Exception):
-    """The service cannot start as it was told; the message says what to do."""
+    """The service cannot start with these settings; the message says what to do."""
 
 
 class GpuShareHub(LoggingConfigurable):
-    """The Hub service, for instance ``c.GpuShareHub.nodes = {"gpu2": "http://gpu2:8990/"}``."""
+    """Settings of the Hub service, for example ``c.GpuShareHub.nodes = {"gpu2": "http://gpu2:8990/"}``."""
 
     service_name = Unicode(
-        help="Name of this service in JupyterHub's configuration (default: $JUPYTERHUB_SERVICE_NAME, else gpushare).",
+        help="Name of this service in JupyterHub's configuration (default: $JUPYTERHUB_SERVICE_NAME, otherwise "
+        "gpushare).",
     ).tag(config=True)
 
     url = Unicode(
-        help="Address to listen on. Its path is the page's path behind the Hub's proxy. Other machines can "
-        "connect only if it is not 127.0.0.1 (default: $JUPYTERHUB_SERVICE_URL and $JUPYTERHUB_SERVICE_PREFIX, else "
+        help="URL to listen on, with the path of the page behind the Hub's proxy. Other machines can connect only if "
+        "the address is not 127.0.0.1 (default: $JUPYTERHUB_SERVICE_URL and $JUPYTERHUB_SERVICE_PREFIX, otherwise "
         f"http://127.0.0.1:{PORT}/services/NAME/).",
     ).tag(config=True)
 
     certfile = Unicode(help="File with the certificate for https (default: none).").tag(config=True)
 
-    keyfile = Unicode(help="File with the certificate's key (default: none).").tag(config=True)
+    keyfile = Unicode(help="File with the private key of the certificate (default: none).").tag(
+        config=True
+    )
 
     local = Bool(
         True,
-        help="Whether to show the node scheduler of this machine. No: show other nodes only (default: yes).",
+        help="Show the GPUs of this machine's node scheduler; False shows other nodes only (default: True).",
     ).tag(config=True)
 
     socket = Unicode(
-        help="Path of the node scheduler's socket (default: $GPUSHARE_SOCKET, else gpushare/scheduler.sock in the "
-        "runtime folder of the user that runs the service).",
+        help="Path of the node scheduler's socket (default: $GPUSHARE_SOCKET, otherwise gpushare/scheduler.sock in "
+        "the runtime folder of the user that runs the service).",
     ).tag(config=True)
 
     node_name = Unicode(
-        help="Name of this node on the page and in addresses (default: $GPUSHARE_NODE_NAME, else the host's name).",
+        help="Name of this node on the page and in addresses (default: $GPUSHARE_NODE_NAME, otherwise the host name).",
     ).tag(config=True)
 
     nodes = Dict(
-        help="Addresses of the services of other nodes, by name. An address without a path gets this service's path "
+        help="URLs of the services of other nodes, by node name. A URL without a path gets this service's path "
         "(default: none).",
     ).tag(config=True)
 
     discover = List(
         Unicode(),
-        help="List of HOST:PORT. Every address of the host is a node's service, as with a headless Kubernetes "
-        "Service. Looked up again every 30 s. Every program that responds there receives the token (default: "
-        "none).",
+        help="Host names with ports (HOST:PORT) whose addresses are services of nodes, such as a headless Kubernetes "
+        "Service. The addresses are looked up every 30 s, and every program that responds there receives the token "
+        "(default: none).",
     ).tag(config=True)
 
     token_file = Unicode(
@@ -82,18 +85,18 @@ class GpuShareHub(LoggingConfigurable):
 
     interval = Float(
         2.0,
-        help="Seconds between two requests to the nodes while the page is open (default: 2).",
+        help="Interval between requests to the nodes while the page is open, in seconds (default: 2).",
     ).tag(config=True)
 
     history = Int(
         100,
-        help="Number of the latest events that are shown for each node (default: 100).",
+        help="Number of latest events to show for each node (default: 100).",
     ).tag(config=True)
 
     open_metrics = Bool(
         False,
-        help="Whether /metrics, which contains user names, needs no token. No: it needs a token with the scope "
-        "read:metrics or custom:gpushare:read (default: no).",
+        help="Serve /metrics, which contains user names, without a token. If False, a token with the scope "
+        "read:metrics or custom:gpushare:read is required (default: False).",
     ).tag(config=True)
 
     @default("service_name")
@@ -141,19 +144,21 @@ class GpuShareHub(LoggingConfigurable):
     def _valid_interval(self, proposal: dict[str, Any]) -> float:
         if not 0.1 <= proposal["value"] <= 60:
             raise TraitError(
-                f"GpuShareHub.interval must be 0.1 to 60 seconds, not {proposal['value']:g}"
+                f"GpuShareHub.interval must be between 0.1 and 60 seconds, not {proposal['value']:g}"
             )
         return float(proposal["value"])
 
     @validate("history")
     def _valid_history(self, proposal: dict[str, Any]) -> int:
         if not 0 <= proposal["value"] <= 1000:
-            raise TraitError(f"GpuShareHub.history must be 0 to 1000, not {proposal['value']}")
+            raise TraitError(
+                f"GpuShareHub.history must be between 0 and 1000, not {proposal['value']}"
+            )
         return int(proposal["value"])
 
     @property
     def prefix(self) -> str:
-        """The path of all addresses, with a slash at both ends."""
+        """The common path of all addresses, with a slash at both ends."""
         return urlsplit(self.url).path
 
     def path(self) -> Path:
@@ -166,7 +171,7 @@ class GpuShareHub(LoggingConfigurable):
         Raises
         ------
         ConfigurationError
-            If it cannot be read.
+            If the token cannot be read.
         """
         if not self.token_file:
             return os.environ.get("JUPYTERHUB_API_TOKEN", "")
@@ -174,24 +179,25 @@ class GpuShareHub(LoggingConfigurable):
             token = Path(self.token_file).expanduser().read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
-                f"the token in {self.token_file} cannot be read: {error}"
+                f"cannot read the token file {self.token_file}: {getattr(error, 'strerror', None) or error}; correct "
+                "GpuShareHub.token_file"
             ) from None
         if not token:
             raise ConfigurationError(
-                f"there is no token in {self.token_file}; write one of the Hub's into it"
+                f"the token file {self.token_file} is empty; write a Hub token into it"
             )
         return token
 
 
 def load(file: str | None, given: Mapping[str, Any]) -> Config:
-    """Return what a file says, and over it what the command line does.
+    """Return the configuration of a file, overridden by the command line.
 
     Parameters
     ----------
     file
-        A traitlets configuration, ``.py`` or ``.json``; None: none.
+        Path of a traitlets configuration, ``.py`` or ``.json``; None if there is no file.
     given
-        Settings of `GpuShareHub`.
+        Settings of `GpuShareHub` from the command line.
 
     Raises
     ------
@@ -206,11 +212,11 @@ def load(file: str | None, given: Mapping[str, Any]) -> Config:
             config = loader(path.name, path=str(path.parent)).load_config()
         except ConfigFileNotFound:
             raise ConfigurationError(
-                f"there is no configuration file {path}; name one that is there with --config"
+                f"configuration file {path} not found; correct the path after --config"
             ) from None
         except Exception as error:
             raise ConfigurationError(
-                f"the configuration {path} cannot be read: {type(error).__name__}: {error}"
+                f"cannot read the configuration file {path}: {type(error).__name__}: {error}"
             ) from None
     for name, value in given.items():
         config.GpuShareHub[name] = value
@@ -218,17 +224,17 @@ def load(file: str | None, given: Mapping[str, Any]) -> Config:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Take ``HOST:PORT`` apart.
+    """Split ``HOST:PORT`` into its parts.
 
     Raises
     ------
     TraitError
-        If it is none.
+        If the text does not have this form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise TraitError(
-            f"{address!r} is no HOST:PORT; write for instance gpushare-hub.jhub.svc:{PORT}"
+            f"invalid address {address!r}; use HOST:PORT, for example gpushare-hub.jhub.svc:{PORT}"
         )
     return host.strip("[]"), int(port)
 
@@ -236,7 +242,8 @@ def host_and_port(address: str) -> tuple[str, int]:
 def _valid_node(what: str, name: Any) -> str:
     if not (isinstance(name, str) and NODE.fullmatch(name)):
         raise TraitError(
-            f"GpuShareHub.{what}: a node is named by letters, digits, '.', '_' and '-', at most 63, not {name!r}"
+            f"invalid node name {name!r} in GpuShareHub.{what}; use at most 63 letters, digits, '.', '_' and '-', "
+            "beginning with a letter or a digit"
         )
     return name
 
@@ -249,6 +256,6 @@ def _valid_url(what: str, url: Any) -> str:
         good = False
     if not good or parts.query or parts.fragment:
         raise TraitError(
-            f"GpuShareHub.{what} must be an address such as http://gpu2:{PORT}/services/gpushare/, not {url!r}"
+            f"invalid URL {url!r} in GpuShareHub.{what}; use for example http://gpu2:{PORT}/services/gpushare/"
         )
     return str(url).rstrip("/") + "/"

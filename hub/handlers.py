@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The service's addresses: the page, its data, the actions, and figures for Prometheus (hub-page.md)."""
+"""The service's HTTP handlers: the page, its data, the actions and the metrics (docs/reference/rest.md)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ..scheduler.observability import metrics
 from ..scheduler.protocol.client import ControlError, SchedulerUnreachable
 from . import view
 from .config import NODE, GpuShareHub
-from .nodes import ActionRefused, Feed, LocalNode, Node, NodeAway, Nodes
+from .nodes import ActionRefused, Feed, LocalNode, Node, Nodes, NodeUnreachable
 from .viewer import Viewer, may_read_metrics, viewer
 
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 
-#: Seconds of silence after which a stream says that it is still there, and looks whether its viewer may still see it.
+#: Seconds between two signs of life of a stream without news, and between two checks of its viewer's permissions.
 BEAT = 15.0
-#: Most streams of one viewer: browsers share no connection between windows.
+#: Maximum number of streams of one viewer. Browsers open one for each window.
 MAX_STREAMS = 20
-#: Longest message to all, in characters.
+#: Maximum length of a maintenance message, in characters.
 MAX_TEXT = 500
 
-#: What no page of ours needs is not allowed: scripts of others, frames around it, addresses elsewhere.
+#: Forbids what the page does not need: scripts of other origins, frames around the page, other addresses.
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -44,7 +44,7 @@ CSP = (
 
 
 class Refusal(web.HTTPError):
-    """A request is not answered; the sentence is for the one who asked."""
+    """A request that is refused; the sentence is shown to the viewer."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(status)
@@ -53,7 +53,7 @@ class Refusal(web.HTTPError):
 
 @dataclass
 class Service:
-    """What all handlers share."""
+    """The objects that all handlers use."""
 
     settings: GpuShareHub
     nodes: Nodes
@@ -63,7 +63,7 @@ class Service:
     streams: Counter[str]
 
 
-#: The actions: the scheduler's operation, and the type of each parameter.
+#: The actions, by the scheduler's operation, with the type of each parameter.
 ACTIONS: dict[str, dict[str, type]] = {
     "release": {"group": str},
     "evict": {"group": str},
@@ -74,33 +74,33 @@ ACTIONS: dict[str, dict[str, type]] = {
 
 
 class Handler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]
-    """What all of them are: somebody is known to the Hub, or is sent away."""
+    """Base class: answers only requests of users and services that the Hub has identified."""
 
-    #: Whether a browser without a token is sent to the Hub to log in.
+    #: Whether a browser without a token is redirected to the Hub's login.
     log_in = False
 
     def initialize(self, service: Service) -> None:
-        """Take what all handlers share."""
+        """Store the objects that all handlers use."""
         self.service = service
         self.hub_auth = service.auth
 
     def set_default_headers(self) -> None:
-        """Keep others from framing, sniffing and storing it."""
+        """Forbid browsers to frame the answer, to guess its type and to store it."""
         self.set_header("Content-Security-Policy", CSP)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "same-origin")
         self.set_header("Cache-Control", "no-store")
 
     async def prepare(self) -> None:
-        """Find out who asks."""
+        """Identify the viewer."""
         model = await self.hub_auth.get_user(self, sync=False)
         if model is None:
-            self._send_away()
+            self._refuse_unknown()
             return
         self.current_user = self.admit(model)
 
-    async def ask_anew(self, use_cache: bool = True) -> dict[str, Any] | None:
-        """Return the Hub's model of who asks, as it is now, or None."""
+    async def current_model(self, use_cache: bool = True) -> dict[str, Any] | None:
+        """Return the Hub's current model of the viewer, or None if the token is no longer valid."""
         return cast(
             "dict[str, Any] | None",
             await self.hub_auth.user_for_token(
@@ -112,57 +112,71 @@ class Handler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]
         )
 
     def admit(self, model: dict[str, Any]) -> Viewer:
-        """Return who asks.
+        """Return the viewer.
 
         Raises
         ------
         Refusal
-            403 for one who may see nothing.
+            403 if the viewer has no access to the service.
         """
         access = self.hub_auth.check_scopes(self.hub_auth.access_scopes, model)
         found = viewer(model, bool(access))
         if found is None:
             raise Refusal(
                 403,
-                "you may not see the GPUs; ask the Hub's administrator for access to this service",
+                "you do not have access to this service; ask your JupyterHub administrator",
             )
         return found
 
     def get_current_user(self) -> None:
-        """Know nobody but by `prepare`, which does not block."""
+        """Return None: `prepare` identifies the viewer without blocking."""
 
     @property
     def viewer(self) -> Viewer:
-        """Who asks."""
+        """The user or service that sent the request."""
         return cast(Viewer, self.current_user)
 
     def check_reader(self) -> None:
-        """Refuse who may not see everything."""
+        """Refuse viewers without permission to see all users' data."""
         if not self.viewer.sees_all:
-            raise Refusal(403, "this takes a token with the scope custom:gpushare:read")
+            raise Refusal(
+                403, "missing permission; use a token with the scope custom:gpushare:read"
+            )
 
     def local(self) -> LocalNode:
-        """Return the node of this machine, or refuse where there is none."""
+        """Return the node of this machine.
+
+        Raises
+        ------
+        Refusal
+            404 if the service shows other nodes only.
+        """
         if self.service.nodes.local is None:
-            raise Refusal(404, "this service has no node of its own (local = False)")
+            raise Refusal(
+                404,
+                "this service shows other nodes only (GpuShareHub.local = False); send the request to a node's service",
+            )
         return self.service.nodes.local
 
-    def _send_away(self) -> None:
+    def _refuse_unknown(self) -> None:
+        """Redirect the browser to the login, or refuse the request."""
         mode = self.request.headers.get("Sec-Fetch-Mode", "navigate")
         if self.log_in and self.request.method == "GET" and mode == "navigate":
             self.redirect(self.get_login_url())
             return
-        # A browser that is logged in, but whose request could be another page's, ends here, too.
-        raise Refusal(403, "say who you are: send a token of the Hub's, or load the page again")
+        # Requests of a logged-in browser that another page may have caused are refused here, too.
+        raise Refusal(
+            403, "you are not logged in; reload the page, or send a Hub token with the request"
+        )
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with one sentence."""
+        """Send the error as one sentence."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         message = self._reason
         if isinstance(error, Refusal):
             message = error.sentence
         elif isinstance(error, web.HTTPError) and error.log_message:
-            # jupyterhub's own, about the Hub.
+            # JupyterHub's message about a failed request to the Hub.
             message = error.log_message
         self.set_default_headers()
         if not self.log_in:
@@ -177,7 +191,7 @@ class Handler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]
 
     @property
     def home(self) -> str:
-        """The Hub's own page."""
+        """Address of the Hub's home page."""
         return str(self.hub_auth.hub_host + self.hub_auth.hub_prefix)
 
 
@@ -187,7 +201,7 @@ class PageHandler(Handler):
     log_in = True
 
     async def get(self) -> None:
-        """Answer with it, less all data."""
+        """Send the page without data."""
         self.render(
             "page.html",
             viewer=self.viewer,
@@ -198,10 +212,10 @@ class PageHandler(Handler):
 
 
 class StateHandler(Handler):
-    """All nodes as the viewer may see them."""
+    """All nodes as this viewer may see them."""
 
     async def get(self) -> None:
-        """Answer with them."""
+        """Send the current state of all nodes."""
         await self.service.feed.refresh()
         nodes = self.service.nodes.all()
         self.finish(
@@ -214,116 +228,122 @@ class StateHandler(Handler):
 
 
 class NodeHandler(Handler):
-    """The node of this machine, as the services of others show it."""
+    """The report of this machine's node, for the services of other nodes."""
 
     async def get(self) -> None:
-        """Answer with what it says, nothing hidden."""
+        """Send the complete report."""
         self.check_reader()
         node = self.local()
-        await node.look()
+        await node.update()
         if node.error or node.report is None:
             raise Refusal(503, node.error)
         self.finish(node.report)
 
 
 class StreamHandler(Handler):
-    """All nodes, and what changes, for as long as somebody looks: server-sent events."""
+    """All nodes and their changes, as server-sent events."""
 
     async def get(self) -> None:
-        """Tell, until the other end has gone."""
+        """Send events until the viewer disconnects."""
         service, name = self.service, self.viewer.name
         if service.streams[name] >= MAX_STREAMS:
-            raise Refusal(429, f"{MAX_STREAMS} pages of yours are open already; close some")
+            raise Refusal(
+                429, f"you have {MAX_STREAMS} open pages, which is the limit; close some of them"
+            )
         self.set_header("Content-Type", "text/event-stream")
-        # nginx, where it is before the Hub's proxy, would keep it all back.
+        # An nginx in front of the Hub's proxy would buffer the events.
         self.set_header("X-Accel-Buffering", "no")
-        stirred = asyncio.Event()
-        self._stirred = stirred
-        self._gone = False
+        updated = asyncio.Event()
+        self._updated = updated
+        self._is_closed = False
         service.streams[name] += 1
-        service.feed.watch(stirred.set)
+        service.feed.watch(updated.set)
         try:
             await service.feed.refresh()
-            await self._tell(stirred)
+            await self._send_changes(updated)
         except StreamClosedError:
             pass
         finally:
-            service.feed.forget(stirred.set)
+            service.feed.unwatch(updated.set)
             service.streams[name] -= 1
             if not service.streams[name]:
                 del service.streams[name]
 
     def on_connection_close(self) -> None:
-        """Note that nobody listens."""
-        self._gone = True
-        self._stirred.set()
+        """Note that the viewer has disconnected."""
+        self._is_closed = True
+        self._updated.set()
 
-    async def _tell(self, stirred: asyncio.Event) -> None:
-        told: dict[str, tuple[Node, int]] = {}
+    async def _send_changes(self, updated: asyncio.Event) -> None:
+        sent: dict[str, tuple[Node, int]] = {}
         checked = time.monotonic()
-        await self._say("viewer", self.viewer.shown())
-        while not self._gone:
-            stirred.clear()
+        await self._send("viewer", self.viewer.shown())
+        while not self._is_closed:
+            updated.clear()
             nodes = self.service.nodes.all()
             changed = [
-                name for name, node in nodes.items() if told.get(name) != (node, node.version)
+                name for name, node in nodes.items() if sent.get(name) != (node, node.version)
             ]
             for name in changed:
-                told[name] = nodes[name], nodes[name].version
-                await self._say("node", view.node(name, nodes[name], self.viewer))
-            if told.keys() - nodes.keys() or len(told) == len(changed):
-                told = {name: seen for name, seen in told.items() if name in nodes}
-                await self._say("names", list(nodes))
+                sent[name] = nodes[name], nodes[name].version
+                await self._send("node", view.node(name, nodes[name], self.viewer))
+            if sent.keys() - nodes.keys() or len(sent) == len(changed):
+                sent = {name: seen for name, seen in sent.items() if name in nodes}
+                await self._send("names", list(nodes))
             try:
-                await asyncio.wait_for(stirred.wait(), BEAT)
+                await asyncio.wait_for(updated.wait(), BEAT)
             except asyncio.TimeoutError:
                 self.write(":\n\n")
                 await self.flush()
             if time.monotonic() - checked > BEAT:
                 checked = time.monotonic()
-                if not await self._may_still():
-                    await self._say("over", {})
+                if not await self._has_same_permissions():
+                    await self._send("over", {})
                     return
 
-    async def _say(self, kind: str, data: Any) -> None:
+    async def _send(self, kind: str, data: Any) -> None:
         text = json.dumps(data, separators=(",", ":"))
         self.write(f"event: {kind}\ndata: {text}\n\n")
         await self.flush()
 
-    async def _may_still(self) -> bool:
-        """Whether the Hub still says of the viewer what it said at the beginning."""
+    async def _has_same_permissions(self) -> bool:
+        """Whether the Hub still gives the viewer the permissions that the stream began with."""
         try:
-            model = await self.ask_anew()
+            model = await self.current_model()
             return model is not None and self.admit(model) == self.viewer
         except web.HTTPError as error:
-            # A Hub that is away for a moment takes nobody's rights away.
+            # Viewers keep their permissions while the Hub is unavailable.
             return error.status_code >= 500
 
 
 class ActionHandler(Handler):
-    """What administrators do."""
+    """The actions of administrators."""
 
     async def prepare(self) -> None:
-        """Find out who asks, and whether the one's own page did."""
+        """Identify the viewer, and check that the request comes from the viewer's own page."""
         await super().prepare()
         if self._finished:
             return
         self.check_xsrf_cookie()
         if self.viewer.admin:
-            # Asked anew: a right that was taken away must not last as long as the Hub is believed.
-            model = await self.ask_anew(use_cache=False)
+            # Without the cache, because a revoked permission must not stay valid until the cached answer expires.
+            model = await self.current_model(use_cache=False)
             if model is None:
-                self._send_away()
+                self._refuse_unknown()
             else:
                 self.current_user = self.admit(model)
 
     async def post(self, name: str, op: str) -> None:
-        """Have it done by the node, and answer as its scheduler does."""
+        """Let the node carry out the action, and send its scheduler's answer."""
         if not self.viewer.admin:
-            raise Refusal(403, "this takes the scope custom:gpushare:admin")
+            raise Refusal(
+                403,
+                "you are not a GPU administrator; ask your JupyterHub administrator for the scope "
+                "custom:gpushare:admin",
+            )
         node = self.service.nodes.all().get(name)
         if node is None:
-            raise Refusal(404, f"there is no node {name!r}; GET api/state names them")
+            raise Refusal(404, f"unknown node {name!r}; GET api/state lists the nodes")
         given = self._body(ACTIONS[op])
         by = given.pop("on_behalf", None) or (
             f"service {self.viewer.name}" if self.viewer.service else self.viewer.name
@@ -332,23 +352,23 @@ class ActionHandler(Handler):
             answer = await node.act(op, given, by)
         except ActionRefused as error:
             raise Refusal(error.status, str(error)) from None
-        except NodeAway as error:
+        except NodeUnreachable as error:
             raise Refusal(503, str(error)) from None
-        self.service.feed.stir()
+        self.service.feed.update_soon()
         self.finish({key: value for key, value in answer.items() if key != "ok"})
 
     def _body(self, wanted: dict[str, type]) -> dict[str, Any]:
-        """Return the parameters, each of its type."""
+        """Return the parameters of the request after checking their types."""
         try:
             body = json.loads(self.request.body or b"{}")
         except ValueError:
             body = None
         names = ", ".join(f"{name} ({kind.__name__})" for name, kind in wanted.items())
         if not isinstance(body, dict):
-            raise Refusal(400, f"the body must be a JSON object with {names}")
+            raise Refusal(400, f"invalid request body; send a JSON object with {names}")
         allowed = dict(wanted)
         if self.viewer.service:
-            # Another node's page, which has asked the Hub who its viewer is.
+            # Another node's service, which has identified its viewer through the Hub.
             allowed["on_behalf"] = str
         wrong = [
             name
@@ -356,52 +376,54 @@ class ActionHandler(Handler):
             if not isinstance(body.get(name, None if name in wanted else ""), kind)
         ]
         if wrong or body.keys() - allowed.keys():
-            raise Refusal(400, f"the body must be a JSON object with {names}")
+            raise Refusal(400, f"invalid request body; send a JSON object with {names}")
         if len(body.get("text", "")) > MAX_TEXT:
-            raise Refusal(400, f"the message may have {MAX_TEXT} characters")
+            raise Refusal(400, f"the message is too long; use at most {MAX_TEXT} characters")
         return body
 
 
 class MetricsHandler(Handler):
-    """Figures of the node of this machine, as Prometheus reads them."""
+    """Metrics of the node of this machine, in the text format of Prometheus."""
 
     async def prepare(self) -> None:
-        """Let whoever asks have them, if that is the setting."""
+        """Identify the viewer, unless the metrics are open to all."""
         if not self.service.settings.open_metrics:
             await super().prepare()
 
     def admit(self, model: dict[str, Any]) -> Viewer:
-        """Let in who may read figures: all of them, with names."""
+        """Admit viewers who may read metrics, which contain all users' names."""
         if not may_read_metrics(model):
             raise Refusal(
                 403,
-                "this takes a token with the scope read:metrics or custom:gpushare:read",
+                "missing permission; use a token with the scope read:metrics or custom:gpushare:read",
             )
         return Viewer(str(model["name"]), reader=True)
 
     async def get(self) -> None:
-        """Answer with them: that it does not answer is a figure, too."""
+        """Send the metrics; without a scheduler, only that it is down."""
         node = self.local()
         try:
             samples = (await node.request("metrics"))["metrics"]
         except ControlError as error:
-            log.warning("gpushare: no figures: %s", error)
+            log.warning("gpushare: no metrics from the scheduler: %s", error)
             samples = None
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
         self.finish(metrics.text(samples, {"node": node.name}))
 
 
 class ReportHandler(Handler):
-    """What the GPUs of this machine did over some time."""
+    """The usage report of this machine's GPUs."""
 
     async def get(self) -> None:
-        """Answer with it."""
+        """Send the report of the requested period."""
         self.check_reader()
         given = {name: self.get_query_argument(name, None) for name in ("since", "until")}
         try:
             asked = {name: float(text) for name, text in given.items() if text is not None}
         except ValueError:
-            raise Refusal(400, "since and until are seconds since 1970") from None
+            raise Refusal(
+                400, "invalid period; give since and until in seconds since 1970"
+            ) from None
         try:
             self.finish(await self.local().request("report", **asked))
         except SchedulerUnreachable as error:
@@ -411,23 +433,23 @@ class ReportHandler(Handler):
 
 
 class HealthHandler(web.RequestHandler):
-    """Whether the service runs, for probes; open to all, for it says nothing else."""
+    """Health check for probes. It needs no token, because it contains nothing but the version."""
 
     async def get(self) -> None:
-        """Answer."""
+        """Send the health."""
         self.finish({"status": "ok", "version": __version__})
 
 
 class CallbackHandler(HubOAuthCallbackHandler):  # type: ignore[misc]
-    """Where the Hub sends a browser that has logged in."""
+    """The address to which the Hub redirects a browser after the login."""
 
     def initialize(self, service: Service) -> None:
-        """Take what all handlers share."""
+        """Store the objects that all handlers use."""
         self.hub_auth = service.auth
 
 
 def application(service: Service, cookie_secret: bytes) -> web.Application:
-    """Make the application."""
+    """Create the web application."""
     prefix = service.settings.prefix
     shared = {"service": service}
     actions = "|".join(ACTIONS)
@@ -453,7 +475,7 @@ def application(service: Service, cookie_secret: bytes) -> web.Application:
 
 
 def _log_request(handler: web.RequestHandler) -> None:
-    """Log what failed, and what was done; not each look."""
+    """Log failed requests and actions. Other requests are logged at the debug level."""
     status, request = handler.get_status(), handler.request
     if status >= 500:
         access_log.error("%d %s %s", status, request.method, request.path)

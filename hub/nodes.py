@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the page has its nodes from: the scheduler of this machine, and the services of others."""
+"""The sources of the page's data: the scheduler of this machine, and the Hub services of other nodes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import logging
 import secrets
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+from tornado.simple_httpclient import HTTPTimeoutError
 
 from ..scheduler.protocol.async_client import AsyncControlClient
 from ..scheduler.protocol.client import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
@@ -26,88 +28,111 @@ from .words import QUIET
 
 log = logging.getLogger(__name__)
 
-#: A node's report: `GET api/node` of docs/how-to/admin/hub-page.md.
+#: A node's report: the answer to `GET api/node` (docs/reference/rest.md).
 Report = dict[str, Any]
 
-#: Names this process, so that one that finds itself among others knows.
+#: Identifies this process, so that a service that discovers its own address recognises itself.
 INSTANCE = secrets.token_hex(8)
-#: Seconds for which a node's answer serves all that ask.
+#: Seconds for which a node's report is reused for further requests.
 FRESH = 0.5
-#: Seconds that another node has for its answer.
+#: Seconds to wait for an answer of another node.
 TIMEOUT = 10.0
-#: Seconds between two looks at the addresses of a name.
+#: Seconds between two lookups of the addresses of a host name.
 LOOK_UP = 30.0
-#: Seconds after which a discovered node that is away is forgotten.
+#: Seconds after which a discovered node that is unreachable is removed.
 FORGET = 3600.0
-#: Scheduler's operations that an older or a personal one may lack: the page goes without.
+#: Operations that an older scheduler or a personal one may lack. The page works without them.
 _OPTIONAL = ("users", "audit")
 
 
-class NodeAway(Exception):
-    """A node does not answer; the message is a sentence for an administrator."""
+class NodeUnreachable(Exception):
+    """A node does not respond; the message is a sentence for an administrator.
+
+    Parameters
+    ----------
+    text
+        What happened and what to do.
+    detail
+        The technical cause, in words; empty if ``text`` contains it.
+    """
+
+    def __init__(self, text: str, detail: str = "") -> None:
+        super().__init__(text)
+        self.detail = detail
 
 
 class ActionRefused(Exception):
-    """A node does not do what it was asked; the message is its sentence."""
+    """A node refused an action; the message is the node's own sentence."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
-        #: With which the page is answered: 404 for a notebook that is not there.
+        #: The HTTP status for the page: 404 if the notebook does not exist.
         self.status = status
 
 
 class Node:
-    """One node, as it was seen last.
+    """One node and its latest report.
 
     Parameters
     ----------
     name
-        What it is called.
+        Name of the node on the page.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: What it said last; None: it has never answered.
+        #: The latest report; None if the node has never responded.
         self.report: Report | None = None
-        #: Why it is away, and since when (Unix time); "": it answers.
-        self.error = "it has not been asked yet"
+        #: Why the node is unreachable, the technical cause, and since when (Unix time); "": it responds.
+        self.error = "it has not been contacted yet"
+        self.detail = ""
         self.since = time.time()
-        #: Counts what was seen.
+        #: Incremented with each report and each failure.
         self.version = 0
-        self._looked = -FRESH
+        self._updated_at = -FRESH
         self._lock = asyncio.Lock()
 
-    async def look(self) -> None:
-        """Bring `report` and `error` up to date; at most once in `FRESH` seconds."""
+    async def update(self) -> None:
+        """Update `report` and `error`, at most once in `FRESH` seconds."""
         async with self._lock:
-            if time.monotonic() - self._looked < FRESH:
+            if time.monotonic() - self._updated_at < FRESH:
                 return
+            error = detail = ""
             try:
                 self.report = await self._ask()
-                error = ""
-            except NodeAway as away:
-                error = str(away)
+            except NodeUnreachable as failure:
+                error, detail = str(failure), failure.detail
             if bool(error) != bool(self.error):
                 self.since = time.time()
-            self.error = error
+            if (error, detail) != (self.error, self.detail):
+                self._log_change(error, detail)
+            self.error, self.detail = error, detail
             self.version += 1
-            self._looked = time.monotonic()
+            self._updated_at = time.monotonic()
 
     async def act(self, op: str, params: Mapping[str, Any], by: str) -> dict[str, Any]:
-        """Do something there for an administrator of that name.
+        """Carry out an action on the node for the administrator with the name ``by``.
 
         Raises
         ------
-        ActionRefused, NodeAway
-            If it is not done.
+        ActionRefused, NodeUnreachable
+            If the action was not carried out.
         """
         answer = await self._act(op, params, by)
-        # What was seen before is old.
-        self._looked = -FRESH
+        # The latest report is out of date now.
+        self._updated_at = -FRESH
         return answer
 
     async def close(self) -> None:
-        """End what is open."""
+        """Close the node's connections."""
+
+    def _log_change(self, error: str, detail: str) -> None:
+        """Log that the node has become unreachable, or responds again."""
+        if error:
+            cause = f" ({detail})" if detail else ""
+            log.warning("gpushare: node %s is unreachable: %s%s", self.name, error, cause)
+        else:
+            log.info("gpushare: node %s responds", self.name)
 
     async def _ask(self) -> Report:
         raise NotImplementedError
@@ -122,13 +147,13 @@ class LocalNode(Node):
     Parameters
     ----------
     name
-        What it is called.
+        Name of the node on the page.
     path
-        Its socket.
+        The scheduler's socket.
     history
-        So many of its last events are kept.
+        Number of latest events to keep.
     token
-        What it is shown where it does not know this process as an administrator's.
+        Token to log in with if the scheduler does not accept this process as an administrator's.
     """
 
     def __init__(self, name: str, path: Path, history: int, token: str = "") -> None:
@@ -141,14 +166,14 @@ class LocalNode(Node):
         self._connecting = asyncio.Lock()
 
     async def request(self, op: str, **params: Any) -> dict[str, Any]:
-        """Ask the scheduler, over one connection for all.
+        """Send a request to the scheduler, over one connection that all requests share.
 
         Raises
         ------
         SchedulerUnreachable
-            If none answers.
+            If no scheduler responds.
         ControlError
-            If it refuses.
+            If the scheduler refuses the request.
         """
         async with self._connecting:
             if self._client is not None and (not self._client.connected or self._client.late):
@@ -165,15 +190,15 @@ class LocalNode(Node):
         client = AsyncControlClient(self._path)
         await client.connect()
         try:
-            who = await client.request("whoami")
-            if not who["admin"] and self._token:
-                # Run by a user whom the scheduler knows by uid: what the Hub says of this service counts for more.
-                who = await client.request("login", token=self._token)
-            if not who["admin"]:
+            identity = await client.request("whoami")
+            if not identity["admin"] and self._token:
+                # The scheduler identified this process by its uid. The Hub's token may grant more.
+                identity = await client.request("login", token=self._token)
+            if not identity["admin"]:
                 raise ControlError(
-                    f"the scheduler at {self._path} takes this service for {who['user']}, who is no administrator: "
-                    "run it as root or as the scheduler's user, or give it the scope custom:gpushare:admin and the "
-                    "scheduler hub_api_url"
+                    f"the scheduler at {self._path} identified this service as {identity['user']}, which is not an "
+                    "administrator; run the service as root or as the scheduler's user, or give it the scope "
+                    "custom:gpushare:admin and set hub_api_url in the scheduler's configuration"
                 )
         except BaseException:
             await client.close()
@@ -181,7 +206,7 @@ class LocalNode(Node):
         return client
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             await self._client.close()
 
@@ -190,11 +215,11 @@ class LocalNode(Node):
             status = (await self.request("status"))["status"]
             history = await self.request("history", since=self._sequence)
             shares = (await self.request("shares"))["shares"]
-            more = {op: await self._perhaps(op) for op in _OPTIONAL}
+            more = {op: await self._request_optional(op) for op in _OPTIONAL}
         except ControlError as error:
-            raise NodeAway(str(error)) from None
+            raise NodeUnreachable(str(error)) from None
         self._sequence = history["sequence"]
-        # What comes with every cell would drive all else out.
+        # Events of every cell would displace all others.
         self._events.extend(event for event in history["events"] if event["kind"] not in QUIET)
         return {
             "instance": INSTANCE,
@@ -206,52 +231,52 @@ class LocalNode(Node):
             **more,
         }
 
-    async def _perhaps(self, op: str) -> Any:
+    async def _request_optional(self, op: str) -> Any:
         try:
             return (await self.request(op)).get(op)
         except SchedulerUnreachable:
             raise
         except ControlError as error:
-            log.debug("gpushare: the scheduler does not answer %r: %s", op, error)
+            log.debug("gpushare: the scheduler refused %r: %s", op, error)
             return None
 
     async def _act(self, op: str, params: Mapping[str, Any], by: str) -> dict[str, Any]:
         try:
             return await self.request(op, **params, on_behalf=by)
         except SchedulerUnreachable as error:
-            raise NodeAway(str(error)) from None
+            raise NodeUnreachable(str(error)) from None
         except ControlError as error:
             status = 404 if error.code == UNKNOWN_GROUP else 400
             raise ActionRefused(str(error), status) from None
 
 
 class RemoteNode(Node):
-    """The service of another node.
+    """Another node, which is reached through its Hub service.
 
     Parameters
     ----------
     name
-        What it is called, until it says so itself.
+        Name of the node until its service has reported one.
     url
         The service's address, with its path.
     token
-        What it is asked with.
+        Token for requests to the service.
     """
 
     def __init__(self, name: str, url: str, token: str) -> None:
         super().__init__(name)
         self.url = url
         self._token = token
-        # Of its own: nodes that hang hold up no others.
+        # Each node has a separate client, so that a node that hangs does not delay the others.
         self._http = AsyncHTTPClient(force_instance=True, max_clients=4)
-        #: What it calls itself: its part of the addresses there.
+        #: The name that the service reports, which is part of its addresses.
         self.its_name = name
-        #: When its address was last among those of the name that it was found by, on CLOCK_MONOTONIC.
+        #: When the latest lookup of its host name returned its address, on CLOCK_MONOTONIC.
         self.found_at = 0.0
 
     @property
     def is_this_process(self) -> bool:
-        """Whether it is this very service that answers there."""
+        """Whether the address leads to this process itself."""
         return self.report is not None and self.report.get("instance") == INSTANCE
 
     async def _ask(self) -> Report:
@@ -261,7 +286,9 @@ class RemoteNode(Node):
             and NODE.fullmatch(report["name"])
             and isinstance(report.get("status"), dict)
         ):
-            raise NodeAway(f"what answers at {self.url} is no gpushare hub; check its address")
+            raise NodeUnreachable(
+                f"the program at {self.url} is not a gpushare Hub service; correct the node's address"
+            )
         self.its_name = report["name"]
         return report
 
@@ -271,7 +298,7 @@ class RemoteNode(Node):
         )
 
     async def close(self) -> None:
-        """End what is open."""
+        """Close the HTTP client."""
         self._http.close()
 
     async def _fetch(self, address: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -285,32 +312,53 @@ class RemoteNode(Node):
             body=None if body is None else json.dumps(body),
             connect_timeout=TIMEOUT,
             request_timeout=TIMEOUT,
-            # The token is for this address alone.
+            # The token must not be sent to any other address.
             follow_redirects=False,
         )
         try:
             answer = await self._http.fetch(request, raise_error=False)
+        except HTTPTimeoutError as error:
+            raise NodeUnreachable(
+                f"its Hub service did not respond within {TIMEOUT:g} s; check that the machine is not overloaded",
+                f"{self.url}: {_cause(error)}",
+            ) from None
         except (OSError, HTTPClientError, ValueError) as error:
-            raise NodeAway(f"{self.url} does not answer: {error}") from None
-        if answer.error is not None and answer.code == 599:
-            raise NodeAway(f"{self.url} does not answer: {answer.error}")
+            raise NodeUnreachable(
+                "cannot connect to its Hub service; check that the machine is on and that `gpushare hub` is running "
+                "there",
+                f"{self.url}: {_cause(error)}",
+            ) from None
         try:
             found = parse_json(answer.body)
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            found = {"message": f"it answers with status {answer.code} and no JSON"}
+            found = {"message": f"the answer has status {answer.code} and is not JSON"}
         if answer.code == 200:
             return found
         message = str(found.get("message"))
         if answer.code in (401, 403):
-            raise NodeAway(
-                f"{self.url} does not accept our token: give it the scopes custom:gpushare:read and "
-                f"custom:gpushare:admin ({message})"
+            raise NodeUnreachable(
+                "its Hub service rejected this service's token; give the token the scopes custom:gpushare:read and "
+                "custom:gpushare:admin",
+                f"{self.url}: {message}",
             )
         if body is not None and answer.code in (400, 404):
             raise ActionRefused(message, answer.code)
-        raise NodeAway(f"{self.url}: {message}")
+        raise NodeUnreachable(message, self.url)
+
+
+def _cause(error: Exception) -> str:
+    """Return why a request failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = error.verify_message
+    elif isinstance(error, OSError):
+        text = error.strerror or str(error)
+    elif isinstance(error, HTTPClientError):
+        text = error.message
+    else:
+        text = str(error)
+    return text[:1].lower() + text[1:]
 
 
 class Nodes:
@@ -319,15 +367,15 @@ class Nodes:
     Parameters
     ----------
     local
-        The scheduler of this machine, if it is part of it.
+        The scheduler of this machine; None if the page shows other nodes only.
     others
-        The services of other nodes, by name.
+        Addresses of other nodes' services, by name.
     discover
-        ``HOST:PORT`` of which every address is a node's service.
+        List of ``HOST:PORT``; every address of the host is a node's service.
     prefix
-        The path of this service, and of others that were told none.
+        The path of this service, and of other services whose address has no path.
     token
-        What others are asked with.
+        Token for requests to other services.
     """
 
     def __init__(
@@ -341,26 +389,28 @@ class Nodes:
         self.local = local
         self._prefix = prefix
         self._token = token
-        self._told = [
+        self._configured = [
             RemoteNode(name, self._with_prefix(url), token) for name, url in others.items()
         ]
         self._discover = list(discover)
-        self._found: dict[str, RemoteNode] = {}
+        self._discovered: dict[str, RemoteNode] = {}
         self._looked_up = -LOOK_UP
         self._looking_up = asyncio.Lock()
 
     def members(self) -> list[Node]:
-        """Return the nodes to look at."""
-        found = [node for node in self._found.values() if not node.is_this_process]
-        return [*([self.local] if self.local is not None else []), *self._told, *found]
+        """Return the nodes to contact."""
+        found = [node for node in self._discovered.values() if not node.is_this_process]
+        return [*([self.local] if self.local is not None else []), *self._configured, *found]
 
     def all(self) -> dict[str, Node]:
-        """Return the nodes to show by their names, this machine's first."""
+        """Return the nodes to show, by name; the node of this machine comes first."""
         nodes: dict[str, Node] = {}
-        for node in [*([self.local] if self.local is not None else []), *self._told]:
+        for node in [*([self.local] if self.local is not None else []), *self._configured]:
             nodes.setdefault(node.name, node)
-        # Of two with one name, one that answers: the other is where the node was before.
-        found = sorted(self._found.values(), key=lambda node: (bool(node.error), node.its_name))
+        # If two nodes report one name, the one that responds wins: the other is an old address of the node.
+        found = sorted(
+            self._discovered.values(), key=lambda node: (bool(node.error), node.its_name)
+        )
         for node in found:
             if node.is_this_process or not node.version:
                 continue
@@ -368,23 +418,23 @@ class Nodes:
             if name in nodes:
                 if node.error:
                     continue
-                # Two that call themselves the same are told apart by their addresses.
+                # If two nodes that respond report one name, the second is shown by its address.
                 name = urlsplit(node.url).hostname or name
             node.name = name
             nodes.setdefault(name, node)
         return nodes
 
     async def look_up(self) -> None:
-        """Ask for the addresses of the nodes that are to be discovered, where that was long ago."""
+        """Look up the addresses of the nodes to discover, at most once in `LOOK_UP` seconds."""
         async with self._looking_up:
             if not self._discover or time.monotonic() - self._looked_up < LOOK_UP:
                 return
             for address in self._discover:
                 await self._look_up(address)
             now = self._looked_up = time.monotonic()
-            for url, node in list(self._found.items()):
+            for url, node in list(self._discovered.items()):
                 if node.error and now - node.found_at > FORGET:
-                    await self._found.pop(url).close()
+                    await self._discovered.pop(url).close()
 
     async def _look_up(self, address: str) -> None:
         host, port = host_and_port(address)
@@ -393,20 +443,20 @@ class Nodes:
                 host, port, type=socket.SOCK_STREAM
             )
         except OSError as error:
-            log.warning("gpushare: the nodes of %s cannot be found: %s", address, error)
+            log.warning("gpushare: cannot look up the nodes of %s: %s", address, _cause(error))
             return
         for family, *_, place in found:
             number = f"[{place[0]}]" if family == socket.AF_INET6 else place[0]
             url = f"http://{number}:{port}{self._prefix}"
-            node = self._found.get(url)
+            node = self._discovered.get(url)
             if node is None:
                 name = str(place[0]).replace(":", "-").strip("-")
-                node = self._found[url] = RemoteNode(name, url, self._token)
+                node = self._discovered[url] = RemoteNode(name, url, self._token)
             node.found_at = time.monotonic()
 
     async def close(self) -> None:
-        """End what is open."""
-        for node in [self.local, *self._told, *self._found.values()]:
+        """Close all connections."""
+        for node in [self.local, *self._configured, *self._discovered.values()]:
             if node is not None:
                 await node.close()
 
@@ -415,14 +465,14 @@ class Nodes:
 
 
 class Feed:
-    """Looks at the nodes while somebody looks at the page: once for all.
+    """Updates the nodes while at least one viewer has the page open, once for all viewers.
 
     Parameters
     ----------
     nodes
         The nodes.
     interval
-        Seconds between two looks.
+        Seconds between two updates.
     """
 
     def __init__(self, nodes: Nodes, interval: float) -> None:
@@ -430,32 +480,32 @@ class Feed:
         self._interval = interval
         self._viewers: set[Callable[[], None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._looking: dict[Node, asyncio.Task[None]] = {}
+        self._updating: dict[Node, asyncio.Task[None]] = {}
 
     async def refresh(self) -> None:
-        """Look at all nodes now."""
+        """Update all nodes now."""
         await self._nodes.look_up()
-        await asyncio.gather(*(node.look() for node in self._nodes.members()))
+        await asyncio.gather(*(node.update() for node in self._nodes.members()))
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` whenever a node was looked at, until `forget`."""
-        self._viewers.add(tell)
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Call ``notify`` after each update of a node, until `unwatch`."""
+        self._viewers.add(notify)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    def forget(self, tell: Callable[[], None]) -> None:
-        """Call it no more."""
-        self._viewers.discard(tell)
+    def unwatch(self, notify: Callable[[], None]) -> None:
+        """Stop calling ``notify``."""
+        self._viewers.discard(notify)
 
-    def stir(self) -> None:
-        """Look at the nodes at once: somebody has changed something."""
+    def update_soon(self) -> None:
+        """Start an update of all nodes without waiting for it."""
         for node in self._nodes.members():
             self._begin(node)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop all updates."""
         self._viewers.clear()
-        tasks = [*self._looking.values(), *([self._task] if self._task is not None else [])]
+        tasks = [*self._updating.values(), *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
         for task in tasks:
@@ -467,25 +517,25 @@ class Feed:
             while self._viewers:
                 try:
                     await self._nodes.look_up()
-                    self.stir()
+                    self.update_soon()
                 except Exception:
-                    # The next look may do better.
-                    log.exception("gpushare: the nodes were not looked at")
+                    # The next update may succeed.
+                    log.exception("gpushare: the nodes could not be updated")
                 await asyncio.sleep(self._interval)
         finally:
             self._task = None
 
     def _begin(self, node: Node) -> None:
-        """Look at one node, beside the others: a slow one holds up nobody."""
-        if node not in self._looking:
-            self._looking[node] = asyncio.create_task(self._look(node))
+        """Start an update of one node, independently of the others: a slow node does not delay them."""
+        if node not in self._updating:
+            self._updating[node] = asyncio.create_task(self._update(node))
 
-    async def _look(self, node: Node) -> None:
+    async def _update(self, node: Node) -> None:
         try:
-            await node.look()
+            await node.update()
         except Exception:
-            log.exception("gpushare: the node %s was not looked at", node.name)
+            log.exception("gpushare: the node %s could not be updated", node.name)
         finally:
-            self._looking.pop(node, None)
-        for tell in list(self._viewers):
-            tell()
+            self._updating.pop(node, None)
+        for notify in list(self._viewers):
+            notify()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Classes of GPU use that users choose from when they start their server (``docs/how-to/admin/hub-page.md``).
+"""Classes of GPU use, one of which users choose when they start their server (docs/how-to/admin/hub-page.md).
 
 In ``jupyterhub_config.py``::
 
@@ -25,42 +25,42 @@ from typing import Any
 
 from ..scheduler.node.entitlements import parse_size
 
-#: The key among the user's options, and the field of the form.
+#: Name of the user option and of the form field.
 OPTION = "gpushare_class"
 
 
 class NoSuchClass(ValueError):
-    """Somebody asked for a class that is not offered to them; the message says which are."""
+    """A user chose a class that is not available to them; the message lists the available ones."""
 
     @property
     def jupyterhub_message(self) -> str:
-        """What the Hub shows to its user."""
+        """The message that the Hub shows to the user."""
         return str(self)
 
 
 @dataclass(frozen=True)
 class GpuClass:
-    """One choice.
+    """A class of GPU use.
 
     Parameters
     ----------
     name
-        What it is called in the API (``{"gpushare_class": NAME}``).
+        Name of the class in the API (``{"gpushare_class": NAME}``).
     title
-        What people choose.
+        Title in the form.
     text
-        What it means, in a sentence.
+        Description in the form, in one sentence.
     groups
-        Groups of the Hub of which a user has to be in one; none: it is for all.
+        Groups of the Hub whose members may use the class; if empty, all users may.
     memory
-        Most device memory of one kernel, such as ``8GiB``; None: all that there is.
+        Maximum device memory of one kernel, such as ``8GiB``; None: no limit.
     environment
-        Further variables of the server's environment, such as ``{"CUDA_VISIBLE_DEVICES": ""}`` for none of the GPUs.
+        Further environment variables of the server, such as ``{"CUDA_VISIBLE_DEVICES": ""}`` to hide all GPUs.
 
     Raises
     ------
     ValueError
-        If the memory is no size.
+        If the memory is not a valid size.
     """
 
     name: str
@@ -75,41 +75,43 @@ class GpuClass:
             parse_size(self.memory)
 
     def is_for(self, groups: set[str]) -> bool:
-        """Whether it is offered to somebody in these groups of the Hub."""
+        """Whether the class is available to a user in these groups of the Hub."""
         return not self.groups or bool(groups.intersection(self.groups))
 
     def variables(self) -> dict[str, str]:
-        """Return what it adds to the environment of the user's server."""
+        """Return the environment variables of the user's server that the class sets."""
         cap = {} if self.memory is None else {"GPUSHARE_MEMORY": str(parse_size(self.memory))}
         return {**cap, **self.environment}
 
 
 class Offer:
-    """The classes that there are; the first that is for a user is theirs unless they choose.
+    """All classes. A user's default is the first one that is available to them.
 
     Parameters
     ----------
     classes
-        The classes, in the form's order.
+        The classes, in the order of the form.
 
     Raises
     ------
     ValueError
-        If there is none, or two have one name.
+        If there is no class, or two have the same name.
     """
 
     def __init__(self, *classes: GpuClass) -> None:
         if not classes or len({found.name for found in classes}) < len(classes):
-            raise ValueError("name one class at least, and no two the same")
+            raise ValueError(
+                "invalid classes of GPU use; define at least one, each with a unique name"
+            )
         self.classes = classes
 
     def of(self, spawner: Any) -> list[GpuClass]:
-        """Return the classes that are for a spawner's user."""
+        """Return the classes that are available to the user of a spawner."""
         groups = {group.name for group in spawner.user.groups}
         return [found for found in self.classes if found.is_for(groups)]
 
     def form(self, spawner: Any) -> str:
-        """Return the form, as ``Spawner.options_form`` wants it: none where there is no choice."""
+        """Return the form for ``Spawner.options_form``; empty if there is no choice."""
         offered = self.of(spawner)
         if len(offered) < 2:
             return ""
@@ -121,19 +123,19 @@ class Offer:
         return f"<fieldset><legend>GPU</legend>{''.join(rows)}</fieldset>"
 
     def read(self, form: Mapping[str, list[str]]) -> dict[str, str]:
-        """Return the options that a form states, as ``Spawner.options_from_form`` wants them."""
+        """Return the options in a submitted form, for ``Spawner.options_from_form``."""
         chosen = form.get(OPTION, [""])[0]
         return {OPTION: chosen} if chosen else {}
 
     def apply(self, spawner: Any) -> None:
-        """Set up a spawner for the class that its user chose: a ``Spawner.pre_spawn_hook``.
+        """Set up a spawner for the class that its user chose, as a ``Spawner.pre_spawn_hook``.
 
-        Options may come by the API as well as by the form, so it is here that they are checked.
+        The options are checked here, because they may come from the API instead of the form.
 
         Raises
         ------
         NoSuchClass
-            If it is none that is for the user; the server does not start.
+            If the class is not available to the user. The server does not start then.
         """
         offered = self.of(spawner)
         name = (spawner.user_options or {}).get(OPTION)
@@ -141,9 +143,9 @@ class Offer:
         if not chosen:
             names = ", ".join(found.name for found in offered) or "none"
             raise NoSuchClass(
-                f"there is no class of GPU use {name!r} for you; choose one of: {names}"
+                f"the class of GPU use {name!r} is not available to you; choose one of: {names}"
             )
-        # A spawner lives on between starts: what the last choice brought has to go.
+        # The spawner is the same object for each start, so variables of an earlier choice have to be removed.
         ours = {name for found in self.classes for name in found.variables()}
         kept = {name: value for name, value in spawner.environment.items() if name not in ours}
         spawner.environment = {**kept, **chosen[0].variables()}
@@ -155,7 +157,7 @@ def offer(config: Any, *classes: GpuClass) -> Offer:
     Parameters
     ----------
     config
-        The ``c`` of ``jupyterhub_config.py``. A ``pre_spawn_hook`` that is there already is called first.
+        The ``c`` of ``jupyterhub_config.py``. If it has a ``pre_spawn_hook`` already, that is called first.
     classes
         The classes.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one viewer is shown of a node: what may be seen, in words and as few numbers as the page needs."""
+"""The JSON that the page receives for each node: only what the viewer may see, mostly as sentences."""
 
 from __future__ import annotations
 
@@ -18,53 +18,54 @@ from .viewer import Viewer
 
 log = logging.getLogger(__name__)
 
-#: Kinds of memory, as the page stacks them.
+#: Kinds of memory, in the order of the page's bars.
 KINDS = ("resident", "unevictable", "contexts", "foreign", "pending_reclaim", "free")
-#: Others' notebooks keep their ids that say nothing, on all pages of this process.
+#: Replaces the identifiers of other users' notebooks, in the same way on all pages of this process.
 _DISGUISE = Disguise()
 
 
 def node(name: str, found: Node, viewer: Viewer) -> dict[str, Any]:
-    """Return a node as a viewer may see it.
+    """Return the JSON of a node for a viewer.
 
     Parameters
     ----------
     name
-        What the page calls it.
+        Name of the node on the page.
     found
-        As it was seen last.
+        The node.
     viewer
-        Who looks.
+        The viewer.
     """
     head = {
         "name": name,
         "away": bool(found.error),
         "since": found.since,
         "now": time.time(),
-        # An address, or a path, is nobody's business but an administrator's.
+        # Only administrators may see addresses and paths.
         "error": found.error if viewer.sees_all else "",
+        "detail": found.detail if viewer.sees_all else "",
     }
     if found.report is None:
         return {**head, "known": False}
     try:
         return {**head, "known": True, **shown(found.report, viewer)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        log.warning("gpushare: what node %s says is not understood: %r", name, error)
+        log.warning("gpushare: cannot read the report of node %s: %r", name, error)
         other = (found.report.get("status") or {}).get("version")
         return {
             **head,
             "known": False,
             "away": True,
-            "error": f"its gpushare ({other}) says what this one ({__version__}) does not understand; "
-            "install one release on all nodes",
+            "error": f"it runs jupyter-gpushare {other}, and this service runs {__version__}, which cannot read its "
+            "report; install the same release on all nodes",
         }
 
 
 def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
-    """Return what a node said, as a viewer may see it."""
-    report = cut(report, viewer)
+    """Return a report as JSON for a viewer."""
+    report = redacted(report, viewer)
     status = report["status"]
-    # The page knows no clock of other machines but this.
+    # Times on the page are in Unix time; the report has the monotonic clock of its machine.
     offset = report["wall"] - status["time"]
     indices = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     driver = status.get("driver") or {}
@@ -85,7 +86,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
         "users": _users(report, viewer),
         "events": [
             {
-                # A new scheduler counts from the beginning.
+                # Sequence numbers begin again with each scheduler.
                 "key": f"{event['time']} {event['sequence']}",
                 "time": event["time"] + offset,
                 "name": event.get("name") or "",
@@ -98,8 +99,8 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def cut(report: Report, viewer: Viewer) -> Report:
-    """Return what a viewer may see of what a node said."""
+def redacted(report: Report, viewer: Viewer) -> Report:
+    """Return a report without the data of other users that a viewer may not see."""
     if viewer.sees_all:
         return report
     owners = {group["id"]: group["user"] for group in report["status"]["groups"]}
@@ -113,7 +114,7 @@ def cut(report: Report, viewer: Viewer) -> Report:
             for whose, share in sight.shares(report["shares"]).items()
             if whose in (own, usual)
         },
-        # What others do tells a user nothing: it is said where it concerns them.
+        # Users see only their own events and those without a notebook.
         "events": [
             sight.event(event)
             for event in report["events"]
@@ -155,7 +156,7 @@ def _notebook(
         "since": None if group["since"] is None else group["since"] + offset,
         "position": group["position"],
         "why": remark(group),
-        # An administrator's is said apart.
+        # The page shows a hold by an administrator separately.
         "preferences": preferences_text({**preferences, "on_hold": False}),
         "on_hold": bool(preferences.get("on_hold")),
         "gpus": [indices.get(share["uuid"]) for share in group["gpus"]],
@@ -172,10 +173,10 @@ def _sum(shares: Iterable[dict[str, Any]], kinds: Iterable[str]) -> dict[str, in
 
 
 def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
-    """Return each user's figures, of those that have notebooks or are entitled to something."""
+    """Return the figures of each user with notebooks or quotas."""
     shares = report["shares"]
     usual = shares.get("user:*") or {}
-    told = {user["name"]: user for user in report.get("users") or ()}
+    reported = {user["name"]: user for user in report.get("users") or ()}
     groups: dict[str, list[dict[str, Any]]] = {
         whose.partition(":")[2]: []
         for whose in shares
@@ -186,7 +187,7 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
     users = []
     for name, own in groups.items():
         share = shares.get(f"user:{name}") or {}
-        used = (told.get(name) or share).get("used") or {}
+        used = (reported.get(name) or share).get("used") or {}
         totals = [group["totals"] for group in own]
         shown = viewer.sees_all or name == viewer.user
         users.append(
@@ -202,7 +203,7 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
                 "waits": sum(total["waits"] for total in totals),
                 "waited": sum(total["waited"] for total in totals),
                 "ran": sum(total["ran"] for total in totals),
-                # Of the GPU of which it has most.
+                # On the GPU on which the user has the largest share of time.
                 "share": max(used.values(), default=None),
                 "limit": (share or usual).get("limit") or None,
                 "quota": quota_text(share or usual) if shown else "",
@@ -212,20 +213,20 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
 
 
 def _actions(report: Report) -> list[dict[str, Any]]:
-    """Word the audit log: less what servers do by themselves."""
+    """Return the entries of the audit log as sentences, without automatic requests."""
     names = {group["id"]: group["name"] for group in report["status"]["groups"]}
     names |= {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in report["status"]["gpus"]}
     return [
         {
             "time": entry["time"],
-            "who": entry.get("on_behalf") or entry.get("user") or f"uid {entry.get('uid')}",
-            "text": words.action(entry, names.get(entry["target"], entry["target"])),
+            "user": entry.get("on_behalf") or entry.get("user") or f"uid {entry.get('uid')}",
+            "text": words.action_text(entry, names.get(entry["target"], entry["target"])),
         }
         for entry in report.get("audit") or ()
-        if entry["op"] not in words.BY_THEMSELVES
+        if entry["op"] not in words.AUTOMATIC
     ]
 
 
 def _processes(status: dict[str, Any], indices: dict[str, int]) -> list[str]:
-    """Word who holds what nobody states: what a node tells administrators alone."""
+    """Return sentences for processes with unaccounted memory, which only administrators may see."""
     return [process_text(one, indices.get(one["gpu"])) for one in status.get("processes") or ()]

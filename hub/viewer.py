@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who looks, and what that one may."""
+"""The viewers of the page and their permissions."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import Any
 
 from ..scheduler.node.hub_login import ADMIN, READ
 
-#: The Hub's own scope for figures of services.
+#: JupyterHub's own scope for the metrics of services.
 METRICS = "read:metrics"
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody whom the Hub knows."""
+    """A user or service that the Hub has identified."""
 
     name: str
-    #: Another program: no user of that name has notebooks.
+    #: Whether this is a service. Services have no notebooks.
     service: bool = False
-    #: May act on what is everybody's.
+    #: Whether the viewer may act on all users' notebooks and on GPUs.
     admin: bool = False
-    #: May see whose everything is.
+    #: Whether the viewer may see all users' names and notebooks.
     reader: bool = False
 
     @property
     def sees_all(self) -> bool:
-        """Whether nothing of others is hidden."""
+        """Whether the viewer sees all users' data."""
         return self.admin or self.reader
 
     @property
     def user(self) -> str | None:
-        """Whose notebooks are this one's own; None: nobody's."""
+        """The user whose notebooks are the viewer's own; None for a service."""
         return None if self.service else self.name
 
     def shown(self) -> dict[str, Any]:
-        """Return what the page is told of whom it is for."""
+        """Return the viewer as JSON for the page."""
         return {"name": self.name, "sees_all": self.sees_all, "may_act": self.admin}
 
 
 def viewer(model: dict[str, Any], has_access: bool) -> Viewer | None:
-    """Return who somebody is by the Hub's model, or None if that one may not see anything here.
+    """Return the viewer for the Hub's model of a token; None if the viewer may not see the page.
 
     Parameters
     ----------
     model
-        What the Hub answers about a token.
+        The Hub's answer about the token.
     has_access
-        Whether it has one of the scopes that the service needs.
+        Whether the token has one of the scopes that give access to the service.
     """
     scopes = set(model.get("scopes") or ())
     found = Viewer(
@@ -58,10 +58,10 @@ def viewer(model: dict[str, Any], has_access: bool) -> Viewer | None:
     )
     if found.sees_all:
         return found
-    # A program has no notebooks of its own to see.
+    # A service has no notebooks of its own, so access alone gives it nothing to see.
     return found if has_access and not found.service else None
 
 
 def may_read_metrics(model: dict[str, Any]) -> bool:
-    """Whether the Hub's model is of somebody who may read all figures."""
+    """Whether the Hub's model of a token permits reading all metrics."""
     return bool({METRICS, READ, ADMIN}.intersection(model.get("scopes") or ()))

@@ -1,51 +1,53 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users and administrators did, in words; the page's own labels are in ``page/text.ts``."""
+"""Sentences for the entries of the audit log. The page's own labels are in ``page/text.ts``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-#: Events that come with every cell: the page leaves them out.
+#: Kinds of events that occur with every cell. The page does not show them.
 QUIET = frozenset({"burst", "cell", "grow", "restore", "release", "revoke"})
 
-#: What servers ask for with every kernel: nobody did it.
-BY_THEMSELVES = frozenset({"login", "ticket", "tickets", "revoke"})
+#: Operations that servers send for every kernel without a user's action.
+AUTOMATIC = frozenset({"login", "ticket", "tickets", "revoke"})
 
-#: What somebody did, by the scheduler's operation.
+#: What a user did, by the scheduler's operation; the sentence begins with the user's name.
 ACTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "release": lambda given: "released the GPU for {}",
+    "release": lambda given: "released the GPU held by {}",
     "evict": lambda given: "evicted the memory of {}",
     "hibernate": lambda given: "hibernated {}",
     "wake": lambda given: "woke {}",
-    "hold": lambda given: "put {} on hold" if given.get("on", True) else "took {} off hold",
-    "drain": lambda given: "drained {}" if given.get("on", True) else "put {} back into use",
-    "maintenance": lambda given: "told all" if given.get("text") else "ended the message to all",
-    "adjust": lambda given: "adjusted {}",
+    "hold": lambda given: "put {} on hold" if given.get("on", True) else "resumed {}",
+    "drain": lambda given: "drained {}" if given.get("on", True) else "stopped draining {}",
+    "maintenance": lambda given: (
+        "set the maintenance message" if given.get("text") else "cleared the maintenance message"
+    ),
+    "adjust": lambda given: "changed the settings of {}",
     "cancel": lambda given: "interrupted {}",
-    "set": lambda given: "changed the settings",
-    "entitle": lambda given: "changed what {} is entitled to",
-    "record": lambda given: "recorded to {}",
+    "set": lambda given: "changed the scheduler's settings",
+    "entitle": lambda given: "changed the quotas of {}",
+    "record": lambda given: "started recording to {}",
 }
-#: Parameters that the words above say.
-_SAID = frozenset({"group", "gpu", "whose", "file", "on", "later"})
+#: Parameters that are part of the sentences above.
+_WORDED = frozenset({"group", "gpu", "whose", "file", "on", "later"})
 
 
-def action(entry: dict[str, Any], target: str) -> str:
-    """Word a line of the audit log; an operation that is not known is named."""
+def action_text(entry: dict[str, Any], target: str) -> str:
+    """Return the sentence for an entry of the audit log; for an unknown operation, its name."""
     op, given = str(entry["op"]), entry.get("given") or {}
     try:
-        said = ACTIONS[op](given).format(target or "it")
+        text = ACTIONS[op](given).format(target or "a notebook")
     except (KeyError, TypeError, ValueError, IndexError):
-        said = f"{op.replace('_', ' ')} {target}".strip()
-    more = ", ".join(
+        text = f"{op.replace('_', ' ')} {target}".strip()
+    parameters = ", ".join(
         str(value) if name == "text" else f"{name} {value}"
         for name, value in given.items()
-        if name not in _SAID and value not in ("", None)
+        if name not in _WORDED and value not in ("", None)
     )
     outcome = entry.get("outcome", "ok")
     return (
-        said
-        + (f": {more}" if more else "")
-        + ("" if outcome == "ok" else f" (not done: {outcome})")
+        text
+        + (f": {parameters}" if parameters else "")
+        + ("" if outcome == "ok" else f" (failed: {outcome})")
     )

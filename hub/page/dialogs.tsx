@@ -9,7 +9,7 @@ import { nameOf, TEXT } from './text';
 
 type Node = IHead & IReport;
 
-/** Something that an administrator is asked about before it is done. */
+/** An action that the administrator has to choose or confirm in a dialog. */
 export type Question =
   | { kind: 'act'; notebook: INotebook; node: Node }
   | { kind: 'drain'; gpu: IGpu; node: Node }
@@ -42,7 +42,7 @@ interface IModalProps {
   children: React.ReactNode;
 }
 
-/** A modal dialog: it closes with Escape, and the focus goes back to where it was. */
+/** A modal dialog. It closes with Escape, and the focus returns to the previous element. */
 function Modal({ title, onClose, children }: IModalProps): JSX.Element {
   const dialog = React.useRef<HTMLDialogElement>(null);
   React.useLayoutEffect(() => {
@@ -63,7 +63,7 @@ interface IButtonProps {
   children: React.ReactNode;
 }
 
-/** A button that closes its dialog, and then acts. */
+/** A button that closes its dialog and then acts. */
 function Button({ className, act, children }: IButtonProps): JSX.Element {
   return (
     <button
@@ -156,7 +156,7 @@ function DrainDialog(props: IAskProps & { gpu: IGpu }): JSX.Element {
 function MessageDialog({ node, service, onClose }: IAskProps): JSX.Element {
   const input = React.useRef<HTMLTextAreaElement>(null);
   React.useEffect(() => input.current?.focus(), []);
-  const tell = (text: string): void =>
+  const send = (text: string): void =>
     void service.act(
       node.name,
       'maintenance',
@@ -176,11 +176,11 @@ function MessageDialog({ node, service, onClose }: IAskProps): JSX.Element {
       </label>
       <Buttons>
         {node.maintenance && (
-          <Button act={() => tell('')}>{TEXT.maintenanceEnd}</Button>
+          <Button act={() => send('')}>{TEXT.maintenanceEnd}</Button>
         )}
         <Button
           className="do"
-          act={() => tell(input.current?.value.trim() ?? '')}
+          act={() => send(input.current?.value.trim() ?? '')}
         >
           {TEXT.maintenanceDo}
         </Button>

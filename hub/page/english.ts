@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { ITranslation } from '../../labextension/src/core/translation';
 
-/** The page is in English, as its service is: texts are only filled in. */
+/** Fills in texts without translating them: the page and its service are in English. */
 export const english: ITranslation = {
   __: (text, ...args) => fill(text, args),
   _n: (singular, plural, n, ...args) =>

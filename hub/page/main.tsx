@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-/** The page of all nodes (docs/how-to/admin/hub-page.md): draws what the service sends, and asks it to act. */
+/** The Hub page (docs/how-to/admin/hub-page.md). It shows the data of the service, and sends actions to it. */
 import React from 'react';
 import { createPortal } from 'react-dom';
 import { createRoot } from 'react-dom/client';
@@ -36,7 +36,7 @@ function chosenView(): View {
   return name in TEXT.views ? (name as View) : 'gpus';
 }
 
-/** The view that the address names. */
+/** The view in the fragment of the URL. */
 function useView(): View {
   return React.useSyncExternalStore(listener => {
     window.addEventListener('hashchange', listener);
@@ -93,7 +93,7 @@ function Views({ view }: { view: View }): JSX.Element {
   );
 }
 
-/** Show how the page hears from the service; style sheets read it, too. */
+/** Show the state of the connection to the service; the style sheets use it, too. */
 function useLink(state: Link): void {
   React.useLayoutEffect(() => {
     const shown = state === 'over' ? 'bad' : state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { ISettings, State } from '../../labextension/src/core/status';
 
-/** What the service sends (`view.py`). Sizes are bytes, times and durations seconds. */
+/** The messages of the service (`view.py`). Sizes are in bytes, times and durations in seconds. */
 export interface IViewer {
   may_act: boolean;
   sees_all: boolean;
@@ -28,7 +28,7 @@ export interface IGpu {
   memory: Partial<Record<Kind, number>>;
 }
 
-/** What a user has, on GPUs and in host memory. */
+/** A user's memory, on GPUs and in host memory. */
 export interface IMemory {
   resident: number;
   unevictable: number;
@@ -38,16 +38,16 @@ export interface IMemory {
 export interface INotebook {
   id: string;
   name: string;
-  /** '' for another user, whose name the viewer may not know. */
+  /** '' for another user whose name the viewer may not see. */
   user: string;
   mine: boolean;
   state: State;
   position: number | null;
-  /** The service's clock when it began. */
+  /** When the state began, by the service's clock. */
   since: number | null;
   why: string;
   preferences: string;
-  /** An administrator put it on hold. */
+  /** Whether an administrator has put it on hold. */
   on_hold: boolean;
   gpus: (number | null)[];
   memory: IMemory;
@@ -65,7 +65,7 @@ export interface IUser {
   waited: number;
   ran: number;
   memory: IMemory;
-  /** Fractions of one GPU's time. */
+  /** Fractions of one GPU's time: current use, and the limit. */
   share: number | null;
   limit: number | null;
   quota: string;
@@ -76,9 +76,10 @@ export interface IEntry {
   time: number;
   text: string;
   key?: string;
-  /** The notebook of an event, and the person of an action. */
+  /** The notebook of an event. */
   name?: string;
-  who?: string;
+  /** The user who carried out an action. */
+  user?: string;
 }
 
 export interface IHost {
@@ -86,7 +87,7 @@ export interface IHost {
   swapped: number;
 }
 
-/** What is known of a node that has answered at least once. */
+/** The report of a node that has responded at least once. */
 export interface IReport {
   known: true;
   uptime: number | null;
@@ -95,7 +96,7 @@ export interface IReport {
   settings: ISettings | null;
   host: IHost | null;
   gpus: IGpu[];
-  /** What holds GPU memory and does not share. */
+  /** Sentences about programs that use the GPUs without gpushare. */
   processes: string[];
   notebooks: INotebook[];
   users: IUser[];
@@ -106,15 +107,17 @@ export interface IReport {
 export interface IHead {
   name: string;
   away: boolean;
-  /** When it answered last. */
+  /** When it became unreachable, or responded again. */
   since: number;
   now: number;
+  /** Why it is unreachable and what to do, and the technical cause; '' for viewers who may not see them. */
   error: string;
+  detail: string;
 }
 
 export type INode = IHead & (IReport | { known: false });
 
-/** The reports of the nodes that have answered. */
+/** The nodes that have responded at least once. */
 export function reportsOf(nodes: Iterable<INode>): (IHead & IReport)[] {
   return [...nodes].filter((node): node is IHead & IReport => node.known);
 }

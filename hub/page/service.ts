@@ -6,22 +6,22 @@ import type { Link, Store } from './store';
 import { TEXT } from './text';
 
 const SECOND = 1000;
-/** A stream that says nothing for so long is dead; the service says something every 15 s. */
+/** A stream without data for this long is considered dead; the service sends something every 15 s. */
 const SILENCE = 40 * SECOND;
-/** After so long in a tab that nobody sees, the page hears no more. */
+/** After this long in a hidden tab, the page closes its stream. */
 const HIDDEN = 30 * SECOND;
-/** The page is not loaded again by itself so soon after it was. */
+/** The shortest time between two automatic reloads of the page. */
 const AGAIN = 60 * SECOND;
-/** The shortest and the longest pause between two attempts to hear the service. */
+/** The shortest and the longest pause between two attempts to open a stream. */
 const PAUSES = { interval: SECOND, backoff: 2, max: 15 * SECOND };
 
 const LOGIN = 'gpushare-login';
 
-/** The service that sends what there is, and acts. */
+/** The connection to the Hub service: a stream of data, and actions. */
 export class Service {
   constructor(store: Store) {
     this._store = store;
-    // The constructor of Poll takes no longest pause below 30 s.
+    // The constructor of Poll does not accept a maximum below 30 s.
     this._streams.frequency = PAUSES;
     document.addEventListener('visibilitychange', () => {
       if (document.hidden) {
@@ -33,7 +33,7 @@ export class Service {
     });
   }
 
-  /** Ask for an action on a node, and show the outcome. */
+  /** Send an action for a node, and show the outcome. */
   async act(
     node: string,
     op: string,
@@ -60,19 +60,19 @@ export class Service {
     }
   }
 
-  /** Listen to the service while the page is visible. */
+  /** Receive data from the service while the page is visible. */
   listen(): void {
     void this._streams.start();
   }
 
-  /** Hear one stream to its end; fail if it brought nothing, so that the next is tried later. */
+  /** Read one stream to its end. Fails if it brought no data, so that the next attempt is made later. */
   private async _listen(): Promise<void> {
     const listening = (this._listening = new AbortController());
     const silence = new Debouncer(() => listening.abort(), SILENCE);
     let isAlive = false;
     try {
       void silence.invoke();
-      const mayListen = await this._hear(listening.signal, () => {
+      const mayListen = await this._read(listening.signal, () => {
         isAlive = true;
         void silence.invoke();
       });
@@ -82,7 +82,7 @@ export class Service {
         return;
       }
     } catch {
-      // The service, or the way to it, is gone for a while.
+      // The service cannot be reached for now.
     } finally {
       silence.dispose();
     }
@@ -90,7 +90,7 @@ export class Service {
       this._setLink('bad');
     }
     if (!isAlive) {
-      throw new Error('The service does not answer.');
+      throw new Error('The service did not respond.');
     }
   }
 
@@ -99,8 +99,8 @@ export class Service {
     this._listening?.abort();
   }
 
-  /** Hear one stream to its end; whether the viewer may hear another. */
-  private async _hear(
+  /** Read one stream to its end; returns whether the viewer may open another one. */
+  private async _read(
     signal: AbortSignal,
     alive: () => void
   ): Promise<boolean> {
@@ -158,7 +158,7 @@ export class Service {
     }
   }
 
-  /** The session is over: the Hub says on the way back whether there can be another. Once only, if it does not help. */
+  /** Reload the page after the session has ended, which leads to the login. If the last reload did not help, report it. */
   private _logInAgain(): void {
     const last = Number(sessionStorage.getItem(LOGIN));
     if (Date.now() - last > AGAIN) {
@@ -180,7 +180,7 @@ export class Service {
   private _leaving = new Debouncer(() => this._leave(), HIDDEN);
   private _listening: AbortController | null = null;
   private _store: Store;
-  /** One stream after the other. */
+  /** Opens one stream after the other. */
   private _streams = new Poll({
     auto: false,
     factory: () => this._listen(),
@@ -188,7 +188,7 @@ export class Service {
   });
 }
 
-/** What says that it is this page that asks; another tab that logged in again has another one for both. */
+/** The XSRF token. The cookie has priority, because another tab may have logged in again since this page was loaded. */
 function xsrf(): string {
   const [, found] = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie) ?? [];
   return found ?? document.body.dataset['xsrf'] ?? '';

@@ -4,31 +4,31 @@ import React from 'react';
 import { Timer } from '../../labextension/src/core/timer';
 import type { INode, IViewer } from './messages';
 
-/** How the page hears from the service; `over`: the viewer may no longer. */
+/** The state of the connection to the service; `over`: the viewer has lost access. */
 export type Link = 'starting' | 'good' | 'bad' | 'over';
 
 export interface IState {
   viewer: IViewer;
-  /** By their names, in the page's order. */
+  /** By name, in the order on the page. */
   nodes: ReadonlyMap<string, INode>;
-  /** The last utilisations of each GPU. */
+  /** The latest utilisation samples of each GPU. */
   samples: ReadonlyMap<string, readonly number[]>;
   link: Link;
   /** Whether every node has reported once. */
   isReady: boolean;
-  /** What is said aloud: what was done, or what failed. */
+  /** The outcome of the last action, which screen readers announce. */
   said: { text: string; isFailure: boolean };
 }
 
-/** So many samples of a GPU's utilisation are drawn. */
+/** The number of samples in the picture of a GPU's utilisation. */
 export const SAMPLES = 60;
 
-/** How long the outcome of an action is shown, in milliseconds; a failure, three times as long. */
+/** How long the outcome of an action is shown, in milliseconds. A failure is shown three times as long. */
 const SAID_FOR = 6000;
 
 const SILENT: IState['said'] = { text: '', isFailure: false };
 
-/** What the page knows. */
+/** The state of the page. */
 export class Store {
   get state(): IState {
     return this._state;
@@ -39,7 +39,7 @@ export class Store {
     this._listeners.forEach(listener => listener());
   }
 
-  /** Take what a node says, and the utilisation of its GPUs. */
+  /** Store the data of a node, and add the utilisation of its GPUs to the samples. */
   setNode(node: INode): void {
     const { nodes, samples } = this._state;
     const after = new Map(samples);
@@ -55,7 +55,7 @@ export class Store {
     });
   }
 
-  /** Take the names of all nodes, in their order. */
+  /** Store the names of all nodes, in their order, and remove other nodes. */
   setNames(names: readonly string[]): void {
     const { nodes } = this._state;
     const known = names.flatMap(name => nodes.get(name) ?? []);
@@ -65,7 +65,7 @@ export class Store {
     });
   }
 
-  /** Say what was done, or why it was not: aloud as well. */
+  /** Show the outcome of an action, and let screen readers announce it. */
   say(text: string, isFailure = false): void {
     this.change({ said: { text, isFailure } });
     this._silence.set(isFailure ? 3 * SAID_FOR : SAID_FOR);
@@ -90,7 +90,7 @@ export class Store {
   };
 }
 
-/** What the page knows, as React draws it. */
+/** The state of the page, for React components. */
 export function useStore(store: Store): IState {
   return React.useSyncExternalStore(store.subscribe, () => store.state);
 }

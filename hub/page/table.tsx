@@ -5,12 +5,12 @@ interface ITableProps {
   caption: string;
   className?: string;
   columns: Record<string, string>;
-  /** The columns that have numbers. */
+  /** The columns with numbers. */
   numbers: ReadonlySet<string>;
   children: React.ReactNode;
 }
 
-/** A table. On narrow screens its rows become cards, for which browsers drop the table roles, so they are set here. */
+/** A table. On narrow screens its rows become cards, for which browsers drop the table roles, so the roles are explicit. */
 export function Table(props: ITableProps): JSX.Element {
   const { caption, className, columns, numbers, children } = props;
   return (
@@ -42,7 +42,7 @@ interface INotedProps {
   remark?: string;
 }
 
-/** A cell of a text, and a remark under it. */
+/** A cell with a text and a remark below it. */
 export function Noted(props: INotedProps): JSX.Element {
   const { className, label, text, remark = '' } = props;
   return (

@@ -7,42 +7,44 @@ import {
 import { isolate, shortName } from '../../labextension/src/words/mentions';
 import { placeText, stateName } from '../../labextension/src/words/short';
 import { english } from './english';
-import type { IGpu, IHost, INotebook, IReport, Kind } from './messages';
+import type { IGpu, INotebook, IReport, Kind } from './messages';
 
-/** All that this page says beyond the words that it shares with JupyterLab's panel; reasons and events come in words. */
+/** The texts of this page, other than those that it shares with JupyterLab's panel and those that the service sends. */
 export const TEXT = {
   views: { gpus: 'GPUs', users: 'Users', history: 'History' },
   link: {
     starting: 'connecting',
     good: 'live',
-    bad: 'connection lost; what you see may be old',
-    over: 'you may no longer see this: load the page again'
+    bad: 'connection lost; the data may be out of date',
+    over: 'you no longer have access; reload the page to log in again'
   },
   summary: (
     nodes: number,
-    away: number,
+    unreachable: number,
     gpus: number,
     notebooks: number,
     waiting: number
   ): string =>
     [
-      count(nodes, 'node') + (away ? ` (${away} away)` : ''),
+      count(nodes, 'node') +
+        (unreachable ? ` (${unreachable} unreachable)` : ''),
       count(gpus, 'GPU'),
       count(notebooks, 'notebook'),
-      waiting ? TEXT.waiting(waiting) : 'nobody waits'
+      waiting ? TEXT.waiting(waiting) : 'none waiting'
     ].join(' · '),
   filter: 'Filter by notebook, user or node',
   noNodes:
-    'No node is known. Tell the service of some: c.GpuShareHub.nodes, or discover.',
-  noNotebooks: 'No notebook uses these GPUs.',
-  noMatch: 'Nothing here has that in its name.',
-  noGpus: 'The scheduler sees no GPU; run there: gpushare doctor',
-  noUsers: 'No user has a notebook on these GPUs.',
-  away: (since: string, why: string): string =>
-    `Away since ${since}${why ? `: ${why}` : ''}`,
-  awayNever: (why: string): string =>
-    `Has not answered so far${why ? `: ${why}` : ''}`,
-  message: (text: string): string => `To all: ${text}`,
+    'This service has no nodes. Set c.GpuShareHub.nodes or c.GpuShareHub.discover.',
+  noNotebooks: 'No notebooks are using these GPUs.',
+  noMatch: 'No notebooks on this node match the filter.',
+  noGpus:
+    'The scheduler of this node found no GPUs. Run there: gpushare doctor',
+  noUsers: 'No users have notebooks on these GPUs.',
+  unreachable: (since: string, why: string): string =>
+    `Unreachable since ${since}${why ? `: ${why}` : ''}.`,
+  neverReached: (why: string): string =>
+    `Not reached so far${why ? `: ${why}` : ''}.`,
+  message: (text: string): string => `Maintenance: ${text}`,
   facts: ({ simulated, uptime, settings }: IReport): string =>
     [
       simulated ? 'simulated' : '',
@@ -51,20 +53,17 @@ export const TEXT = {
     ]
       .filter(Boolean)
       .join(' · '),
-  gpu: ({ index, name }: IGpu): string => `${index} · ${name}`,
+  gpu: ({ index, name }: IGpu): string => `GPU ${index} · ${name}`,
   used: (used: number, total: number): string =>
     `${formatPart(used, total, 'binary').join(' of ')} in use`,
-  busy: (percent: number | null): string =>
-    percent === null ? '' : `${percent} % busy`,
+  busyTitle: 'Time in which a CUDA kernel was running, now and recently',
   draining: 'draining',
   drain: 'Drain…',
-  undrain: 'Use again',
+  undrain: 'Stop draining',
   hostTitle: 'Host memory',
-  host: ({ swapped, budget }: IHost): string =>
-    `${swapped ? size(swapped) : 'nothing'} in host memory, of ${size(budget)} at most`,
   kinds: {
     resident: 'notebooks',
-    unevictable: 'cannot move',
+    unevictable: 'unevictable',
     contexts: 'CUDA contexts',
     foreign: 'other programs',
     pending_reclaim: 'being freed',
@@ -75,7 +74,7 @@ export const TEXT = {
   columns: {
     name: 'Notebook',
     state: 'State',
-    why: 'Why',
+    why: 'Details',
     gpus: 'GPU',
     memory: 'Memory',
     ran: 'GPU time',
@@ -97,69 +96,81 @@ export const TEXT = {
   userColumns: {
     name: 'User',
     notebooks: 'Notebooks',
-    share: 'Share now',
+    share: 'Current share',
     ran: 'GPU time',
-    memory: 'On GPUs',
-    swapped: 'In host memory',
+    memory: 'GPU memory',
+    swapped: 'Host memory',
     waited: 'Waited',
-    quota: 'Entitled to'
+    quota: 'Entitlement'
   },
   users: 'Users of all nodes',
-  waiting: (number: number): string =>
-    number === 1 ? '1 waits' : `${number} wait`,
-  actions: 'Who did what',
-  events: 'What happened',
-  nothing: 'Nothing so far.',
+  waiting: (number: number): string => `${number} waiting`,
+  actions: 'Audit log',
+  events: 'Events',
+  nothing: 'No entries yet.',
   cancel: 'Cancel',
   act: {
-    open: (name: string): string => `Act on ${name}`,
-    title: (name: string, user: string): string => `${name}, of ${user}`,
+    open: (name: string): string => `Actions for ${name}`,
+    title: (name: string, user: string): string => `${name} (${user})`,
     release: {
-      label: 'End its turn',
-      hint: 'Others go first. Its cell goes on when its next turn comes; its memory moves only if others need the room.',
-      done: (name: string): string => `The turn of ${name} ends.`
+      label: 'Release the GPU',
+      hint: 'The notebook keeps its memory on the GPU until others need the space. It queues again when it has more work.',
+      done: (name: string): string => `Released the GPU held by ${name}.`
     },
     evict: {
-      label: 'Move it out',
-      hint: 'Ends its turn, and moves all its memory to the host. Its cell goes on, and its memory comes back, with its next turn.',
-      done: (name: string): string => `${name} is being moved out.`
+      label: 'Evict its memory',
+      hint: 'Release the GPU, and free the memory there. The data is kept in host memory, and is restored when it is needed.',
+      done: (name: string): string =>
+        `The memory of ${name} is being evicted to the host.`
     },
     hold: {
-      label: 'Put it on hold',
-      hint: 'Ends its turn. It gets no other until an administrator takes it off hold; its user cannot.',
+      label: 'Put on hold',
+      hint: 'Take the GPU from the notebook until an administrator resumes it; its user cannot. Its cell pauses, and no data is lost.',
       done: (name: string): string => `${name} is on hold.`
     },
     unhold: {
-      label: 'Take it off hold',
-      hint: 'It waits for its turn again, as others do.',
-      done: (name: string): string => `${name} is no longer on hold.`
+      label: 'Resume',
+      hint: 'Let the notebook use the GPU again. It returns to the queue.',
+      done: (name: string): string => `${name} can use the GPU again.`
     }
   },
   drainTitle: ({ index }: IGpu, node: string): string =>
     `Drain GPU ${index} of ${node}?`,
   drainHint: (notebooks: number, waiting: number): string =>
-    'No notebook gets a turn there any more. Those that run lose theirs when their quantum is over, ' +
-    'and their memory moves to the host; their cells wait until the GPU is used again. ' +
+    'The GPU grants no new leases. Running notebooks release it when their time slice ends, and their memory is ' +
+    'evicted to the host. Their cells wait until you stop draining. ' +
     (notebooks
-      ? `${count(notebooks, 'notebook')} ${notebooks === 1 ? 'has' : 'have'} memory there now` +
+      ? `${count(notebooks, 'notebook')} ${notebooks === 1 ? 'has' : 'have'} memory on it now` +
         (waiting ? `; ${TEXT.waiting(waiting)}.` : '.')
-      : 'No notebook has memory there now.'),
+      : 'No notebooks have memory on it now.'),
   drainDo: 'Drain',
   drained: ({ index }: IGpu, node: string): string =>
     `GPU ${index} of ${node} is draining.`,
   undrained: ({ index }: IGpu, node: string): string =>
-    `GPU ${index} of ${node} is in use again.`,
-  maintenance: 'Message to all…',
-  maintenanceTitle: (node: string): string =>
-    `A message to all who use ${node}`,
-  maintenanceLabel: 'It is shown in their notebooks until you end it.',
-  maintenanceDo: 'Show it',
-  maintenanceEnd: 'End it',
-  maintained: 'The message is shown.',
-  unmaintained: 'The message has ended.',
-  failed: (why: string): string => `Not done: ${why}`,
-  noAnswer: 'the service does not answer'
+    `GPU ${index} of ${node} accepts new leases again.`,
+  maintenance: 'Message to all users…',
+  maintenanceTitle: (node: string): string => `Message to all users of ${node}`,
+  maintenanceLabel:
+    'All users see the message in JupyterLab until you clear it.',
+  maintenanceDo: 'Show message',
+  maintenanceEnd: 'Clear message',
+  maintained: 'All users now see the message.',
+  unmaintained: 'Maintenance message cleared.',
+  failed: (why: string): string => `Failed: ${why}`,
+  noAnswer: 'the service did not respond; check your connection, and try again'
 };
+
+/**
+ * How busy a GPU is; '' if that is unknown.
+ *
+ * The driver's figure is an average over the last second or so: it is still 0 when a notebook
+ * has just started to run.
+ */
+export function busyText(percent: number | null, isInUse: boolean): string {
+  return percent === null || (isInUse && Math.round(percent) === 0)
+    ? ''
+    : `${Math.round(percent)}% busy`;
+}
 
 function count(number: number, noun: string): string {
   return `${number} ${noun}${number === 1 ? '' : 's'}`;
@@ -169,17 +180,17 @@ export function size(bytes: number): string {
   return formatBytes(bytes, 'binary');
 }
 
-/** A duration, or nothing where there was next to none. */
+/** A duration; empty if it is close to zero. */
 export function someTime(seconds: number): string {
   return seconds >= 0.05 ? formatDuration(seconds) : '';
 }
 
-/** What a notebook is called, as one run of its own direction. */
+/** The name of a notebook, isolated from text in another writing direction. */
 export function nameOf(name: string): string {
   return isolate(shortName(name));
 }
 
-/** A time of day, with the date where it is another day's. */
+/** A time of day, with the date if that is not today. */
 export function timeOf(seconds: number): string {
   const date = new Date(1000 * seconds);
   const clock = {

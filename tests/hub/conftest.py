@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Hub service over a real node scheduler, and who looks at it; one of each for a file of tests."""
+"""The Hub service with a real node scheduler, and the tokens of its viewers, for each test module."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["containers", "seats"]
 
 @pytest.fixture(autouse=True)
 def jp_asyncio_loop() -> None:
-    """Make no loop: there is no server in this process."""
+    """Create no event loop, because there is no server in this process."""
 
 
 @pytest.fixture(autouse=True)
 def jp_server_cleanup() -> None:
-    """Clean nothing up."""
+    """Clean up nothing, because there is no server in this process."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def runtime() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def hub_api() -> Iterator[HubApi]:
-    """Return what stands for the Hub."""
+    """Return the stand-in for the Hub."""
     with HubApi() as hub:
         yield hub
 
@@ -55,7 +55,7 @@ def node(folder: Path, hub_api: HubApi) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def token(hub_api: HubApi) -> str:
-    """The token of the service itself, whose role lets it act on other nodes."""
+    """Return the service's own token, with a role that allows actions on other nodes."""
     return hub_api.token("gpushare", ADMIN, READ, kind="service")
 
 

@@ -27,16 +27,16 @@ PREFIX = "/services/gpushare/"
 
 
 class Answer:
-    """What the service answered.
+    """An answer of the service.
 
     Parameters
     ----------
     status
         The HTTP status.
     headers
-        Its headers.
+        The headers.
     body
-        What came.
+        The body.
     """
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -50,18 +50,18 @@ class Answer:
 
 
 class HubService:
-    """A service's process; it ends with the ``with`` block.
+    """The process of a service, which ends with the ``with`` block.
 
     Parameters
     ----------
     environ
-        Its environment, beside this process's own.
+        Environment variables in addition to those of this process.
     log
-        File for what it logs.
+        File for the log.
     port
-        Where it listens; 0: anywhere.
+        Port to listen on; 0: any free port.
     arguments
-        Of ``gpushare hub``.
+        Further arguments of ``gpushare hub``.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class HubService:
                 stderr=stderr,
             )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        if not said:
+        line = self.process.stdout.readline()
+        if not line:
             self.__exit__(None, None, None)
             pytest.fail(f"the service did not start: {self.log}")
-        self.url = json.loads(said)["url"]
+        self.url = json.loads(line)["url"]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,11 +104,11 @@ class HubService:
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """The log so far."""
         return self._log.read_text()
 
     def ask(self, path: str, token: str = "", body: Any = None, **headers: str) -> Answer:
-        """Ask it something, and return its answer, also where it refuses."""
+        """Send a request, and return the answer, including refusals."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
         if token:
@@ -123,7 +123,7 @@ class HubService:
 
 
 def simulated(folder: Path, name: str) -> dict[str, str]:
-    """Return the environment of a machine of this name."""
+    """Return the environment of a simulated machine with this name."""
     return {
         "GPUSHARE_SIM": "1",
         "GPUSHARE_SIM_NAME": f"{folder.name}-{name}",
@@ -134,12 +134,12 @@ def simulated(folder: Path, name: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def machine(folder: Path, name: str, hub: HubApi) -> Iterator[Node]:
-    """A node scheduler with simulated GPUs of 8 GiB, which asks the Hub who somebody is."""
+    """Run a node scheduler with two simulated GPUs of 8 GiB, which identifies users through the Hub."""
     (folder / name).mkdir()
     settings = {
         "hub_api_url": f"{hub.host}/hub/api",
         "host_memory": "16GiB",
-        # Nobody is to lose the GPU while a test looks; on pictures, waits are as long as people know them.
+        # No notebook loses the GPU during a test. Pictures show waits of a usual length.
         "quantum": 3600 if SCREENSHOTS is None else 120,
     }
     with Node(folder / name, simulated(folder, name), **settings) as node:
@@ -148,7 +148,7 @@ def machine(folder: Path, name: str, hub: HubApi) -> Iterator[Node]:
 
 @contextlib.contextmanager
 def notebook(node: Node, token: str, group: str, name: str, size: int) -> Iterator[FakeClient]:
-    """A kernel of the user's whose token it is, with memory on the node's first GPU."""
+    """Run the stand-in for a Jupyter kernel of the token's owner, with memory on the node's first GPU."""
     with ControlClient(node.socket, timeout=PATIENCE) as control:
         gpu = control.request("status")["status"]["gpus"][0]["uuid"]
         control.request("login", token=token)
@@ -162,4 +162,4 @@ def notebook(node: Node, token: str, group: str, name: str, size: int) -> Iterat
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none."""
+        """Follow no redirects."""

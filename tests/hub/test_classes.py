@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Classes of GPU use that users choose from, on a real spawner of JupyterHub's."""
+"""Classes of GPU use, with a real spawner of JupyterHub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES = (
 
 
 def spawner(*groups: str, config: Config | None = None) -> Any:
-    """A spawner of a user in these groups, as JupyterHub makes it of its configuration."""
+    """Return the spawner of a user in these groups, as JupyterHub creates it from its configuration."""
     if config is None:
         config = Config()
         offer(config, *CLASSES)
@@ -32,13 +32,13 @@ def spawner(*groups: str, config: Config | None = None) -> Any:
 
 
 def start(spawner: Any, **options: str) -> dict[str, str]:
-    """Let the spawner do what it does before it starts a server, and return what it adds to the environment."""
+    """Run the spawner's hook, as before the start of a server, and return the server's environment."""
     spawner.user_options = options
     asyncio.run(spawner.run_pre_spawn_hook())
     return dict(spawner.environment)
 
 
-def test_the_form_has_what_is_for_the_user() -> None:
+def test_the_form_offers_the_classes_of_the_user() -> None:
     form = asyncio.run(spawner().get_options_form())
     assert re.findall(r'value="(\w+)"( checked)?', form) == [
         ("shared", " checked"),
@@ -56,7 +56,7 @@ def test_without_a_choice_there_is_no_form() -> None:
     assert start(spawner(config=config)) == {"KEPT": "1"}
 
 
-def test_what_was_chosen_reaches_the_server_and_nothing_of_the_last_choice() -> None:
+def test_only_the_variables_of_the_chosen_class_reach_the_server() -> None:
     one = spawner()
     options = one.options_from_form({"gpushare_class": ["small"], "other": ["x"]})
     assert options == {"gpushare_class": "small"}
@@ -65,7 +65,7 @@ def test_what_was_chosen_reaches_the_server_and_nothing_of_the_last_choice() -> 
     assert start(one, **one.options_from_form({})) == {"KEPT": "1"}
 
 
-def test_what_is_for_others_cannot_be_had_by_the_api() -> None:
+def test_the_api_refuses_classes_of_other_groups() -> None:
     for name in ("course", "no-such-class"):
         with pytest.raises(NoSuchClass, match="choose one of: shared, small, none") as error:
             start(spawner("staff"), gpushare_class=name)
@@ -73,7 +73,7 @@ def test_what_is_for_others_cannot_be_had_by_the_api() -> None:
     assert start(spawner("course"), gpushare_class="course")["GPUSHARE_MEMORY"] == str(4 << 30)
 
 
-def test_a_hook_that_is_there_already_is_called() -> None:
+def test_an_existing_hook_is_called() -> None:
     called = []
     config = Config()
 
@@ -87,9 +87,9 @@ def test_a_hook_that_is_there_already_is_called() -> None:
     assert called == [one]
 
 
-def test_classes_that_make_no_sense_are_refused() -> None:
+def test_invalid_classes_are_refused() -> None:
     with pytest.raises(ValueError, match="invalid size"):
         GpuClass("bad", "Bad", memory="much")
     for classes in ((), (CLASSES[0], CLASSES[0])):
-        with pytest.raises(ValueError, match="name one class at least"):
+        with pytest.raises(ValueError, match="define at least one"):
             Offer(*classes)

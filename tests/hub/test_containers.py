@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Users in containers share the GPU by what `deploy/docker` has mounted into them: real Hub, real kernels, no docker.
+"""Users in containers share the GPU with the mounts of `deploy/docker`: real Hub, real Jupyter kernels, no Docker.
 
-Root, mounts, processes and users of the containers are their own; what is not theirs is the GPU, as on a real machine.
+The containers have separate root folders, mounts, processes and users. Only the GPU is shared, as on a real machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
 from tests.support.hub.recipe import UID, recipe
 
 
-def test_the_recipe_says_what_dockerspawner_knows() -> None:
+def test_the_recipe_uses_options_of_dockerspawner() -> None:
     stated = recipe()
     assert {*stated} == {
         *("environment", "extra_host_config", "image", "mem_limit", "read_only_volumes")
@@ -42,12 +42,12 @@ def test_users_in_containers_take_turns(seats: tuple[Node, dict[str, Seat]]) -> 
         plotting = second.begin(ALLOCATE + PLOT + CHECK)
         until(lambda: states(node).get("compiler.ipynb") == "waiting")
 
-        # Each is told that there is another, and not who it is.
+        # Each user sees that there is another notebook, but not its name.
         for seat, other in ((ada, "compiler"), (grace, "engine")):
             told = seat.status()
             assert len(told["groups"]) == 2
             assert other not in str(told)
-        # Processes are known by what they are to the machine, and none is taken for a program outside.
+        # The scheduler has the processes' pids on the host, and takes none of them for a program outside gpushare.
         (gpu,) = node.status()["gpus"]
         assert gpu["foreign"] == 0
         for group in node.status()["groups"]:
@@ -59,14 +59,14 @@ def test_users_in_containers_take_turns(seats: tuple[Node, dict[str, Seat]]) -> 
         (ada.notebooks / "stop").touch()
         first.end(training)
         assert first.run(CHECK) == "as if alone\n"
-        # What was moved out lies in memory that the scheduler lent, whatever the container is.
+        # Evicted data is in memory that the scheduler lent, in every kind of container.
         (plotted,) = (g for g in node.status()["groups"] if g["name"] == "compiler.ipynb")
         assert plotted["gpus"][0]["swapped"] > 0
         host = node.status()["host"]
         assert host["pool"]["in_use"] >= host["swapped"]
 
 
-def test_what_a_killed_kernel_had_is_given_to_others(seats: tuple[Node, dict[str, Seat]]) -> None:
+def test_the_memory_of_a_killed_kernel_is_freed(seats: tuple[Node, dict[str, Seat]]) -> None:
     node, ada = seats[0], seats[1]["ada"]
     with Kernel(ada, "killed.ipynb") as kernel:
         kernel.run(ALLOCATE)
@@ -76,8 +76,10 @@ def test_what_a_killed_kernel_had_is_given_to_others(seats: tuple[Node, dict[str
         until(lambda: node.status()["gpus"][0]["used"] == 0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="other uids are for root to give away")
-def test_who_has_a_number_of_their_own_is_known_by_it(seats: tuple[Node, dict[str, Seat]]) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes with another uid")
+def test_a_container_with_a_separate_uid_is_identified_by_it(
+    seats: tuple[Node, dict[str, Seat]],
+) -> None:
     node, ada, hedy = seats[0], seats[1]["ada"], seats[1]["hedy"]
     with Kernel(ada, "engine.ipynb") as first, Kernel(hedy, "hopping.ipynb") as second:
         for kernel in (first, second):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Grafana dashboard asks for what there is."""
+"""The Grafana dashboard uses existing metrics and labels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from jupyter_gpushare.scheduler.observability.metrics import METRICS
 
-#: Names of the text format that stand for a part of one metric.
+#: Suffixes of the parts of a histogram in the text format.
 PARTS = ("_bucket", "_count", "_sum")
-#: Labels that Prometheus has of every node, or histograms of every bucket.
+#: Labels that Prometheus adds for every node, and histograms for every bucket.
 EVERYWHERE = {"node", "le"}
 
 
@@ -42,7 +42,7 @@ def metric(name: str) -> str:
     return name
 
 
-def test_every_metric_and_label_is_one_of_ours(dashboard: Any) -> None:
+def test_every_metric_and_label_exists(dashboard: Any) -> None:
     asked = list(queries(dashboard))
     assert len(asked) > 10
     for query in asked:
@@ -56,7 +56,7 @@ def test_every_metric_and_label_is_one_of_ours(dashboard: Any) -> None:
         assert used <= labels, query
 
 
-def test_legends_have_labels_that_are_left(dashboard: Any) -> None:
+def test_legends_use_labels_that_the_query_keeps(dashboard: Any) -> None:
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             wanted = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -65,7 +65,7 @@ def test_legends_have_labels_that_are_left(dashboard: Any) -> None:
                 assert wanted <= {label.strip() for label in kept[1].split(",")}, target["expr"]
 
 
-def test_panels_lie_side_by_side(dashboard: Any) -> None:
+def test_panels_do_not_overlap(dashboard: Any) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
         place = panel["gridPos"]

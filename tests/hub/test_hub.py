@@ -19,7 +19,7 @@ from tests.support.lab_page import launch, notebook
 
 pytestmark = pytest.mark.browser
 
-#: What each calls a notebook, and what nobody else is to hear of.
+#: The name of each user's notebook, which other users must not see.
 NOTEBOOKS = {"ada": "analytical-engine.ipynb", "grace": "compiler.ipynb"}
 
 STATUS = "%gpushare"
@@ -27,13 +27,13 @@ HISTORY = "%gpushare history --json"
 
 
 def stem(user: str) -> str:
-    """What is in every form of the name of a user's notebook."""
+    """Return the part of a notebook's name that all its forms contain."""
     return NOTEBOOKS[user].removesuffix(".ipynb")
 
 
 @pytest.fixture(scope="module")
 def hub(runtime: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Hub:
-    """Return the Hub, which does not run yet."""
+    """Return the Hub before its start."""
     environ = {
         **small_machine(runtime),
         "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock"),
@@ -43,14 +43,14 @@ def hub(runtime: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def node(runtime: Path, hub: Hub) -> Iterator[Node]:
-    """Return the scheduler of the machine, and let the Hub run."""
+    """Run the scheduler of the machine and the Hub."""
     with node_beside(hub, runtime) as node:
         yield node
 
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """Return the browser, which talks to nobody else."""
+    """Return the browser, which connects only to loopback."""
     with sync_playwright() as playwright:
         browser = launch(playwright, chromium)
         yield browser
@@ -59,7 +59,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(node: Node, hub: Hub, browser: Browser) -> Iterator[dict[str, SeatPage]]:
-    """Return JupyterLab of each user, with a notebook in front whose first cell has run, and the panel open."""
+    """Return the JupyterLab page of each user, with a notebook in front and the panel open."""
     work = {"ada": TRAIN, "grace": PLOT}
     with ExitStack() as stack:
         pages = {}
@@ -81,11 +81,11 @@ def pages(node: Node, hub: Hub, browser: Browser) -> Iterator[dict[str, SeatPage
 
 @pytest.fixture(scope="module")
 def contention(pages: dict[str, SeatPage]) -> dict[str, SeatPage]:
-    """Ada runs, and grace waits for the GPU."""
+    """Ada's notebook is running, and grace's notebook is waiting for the GPU."""
     ada, grace = pages["ada"], pages["grace"]
     ada.run(2)
     expect(ada.row("Running", NOTEBOOKS["ada"])).to_be_visible()
-    # Else it would be in the background, and give way to the other, after some seconds.
+    # Otherwise it would become background after some seconds and be preempted.
     group = ada.kernel_of(NOTEBOOKS["ada"])
     ada.seat.post("gpushare/api/adjust", {"group": group, "priority": "interactive"})
     grace.run(1)
@@ -93,7 +93,7 @@ def contention(pages: dict[str, SeatPage]) -> dict[str, SeatPage]:
     return pages
 
 
-def test_each_sees_whom_they_wait_for_and_no_name_of_others(
+def test_users_see_that_others_run_or_wait_but_no_names(
     contention: dict[str, SeatPage],
 ) -> None:
     ada, grace = contention["ada"], contention["grace"]
@@ -101,13 +101,15 @@ def test_each_sees_whom_they_wait_for_and_no_name_of_others(
     expect(grace.section("Running")).to_contain_text("another user")
     expect(ada.section("Waiting")).to_contain_text("another user")
     for page, other in ((ada, "grace"), (grace, "ada")):
-        told = page.told()
-        assert NOTEBOOKS[page.seat.user] in told
-        assert stem(other) not in told
-        assert contention[other].kernel_of(NOTEBOOKS[other]) not in told
+        visible = page.visible()
+        assert NOTEBOOKS[page.seat.user] in visible
+        assert stem(other) not in visible
+        assert contention[other].kernel_of(NOTEBOOKS[other]) not in visible
 
 
-def test_nobody_steers_what_is_another_users(contention: dict[str, SeatPage], node: Node) -> None:
+def test_users_cannot_control_notebooks_of_others(
+    contention: dict[str, SeatPage], node: Node
+) -> None:
     ada, grace = contention["ada"], contention["grace"]
     group = ada.kernel_of(NOTEBOOKS["ada"])
     (hidden,) = (each["id"] for each in grace.seat.status()["groups"] if each["state"] == "running")
@@ -124,9 +126,7 @@ def test_nobody_steers_what_is_another_users(contention: dict[str, SeatPage], no
     expect(ada.row("Running", NOTEBOOKS["ada"])).to_be_visible()
 
 
-def test_all_goes_on_when_the_scheduler_is_killed(
-    contention: dict[str, SeatPage], node: Node
-) -> None:
+def test_notebooks_survive_a_killed_scheduler(contention: dict[str, SeatPage], node: Node) -> None:
     ada, grace = contention["ada"], contention["grace"]
     assert node.process is not None
     old = node.process.pid
@@ -139,7 +139,7 @@ def test_all_goes_on_when_the_scheduler_is_killed(
     expect(grace.section("Running")).to_contain_text("another user")
 
 
-def test_the_administrator_sees_both_and_moves_one_out(
+def test_the_administrator_sees_both_and_evicts_one(
     contention: dict[str, SeatPage], hub: Hub, browser: Browser
 ) -> None:
     context = browser.new_context()
@@ -149,9 +149,9 @@ def test_the_administrator_sees_both_and_moves_one_out(
     row = node.get_by_role("row", name=f"{NOTEBOOKS['ada']} ada")
     expect(row).to_contain_text("running")
     expect(node.get_by_role("row", name=f"{NOTEBOOKS['grace']} grace")).to_contain_text("waiting")
-    page.get_by_role("button", name=f"Act on {NOTEBOOKS['ada']}").click()
-    page.get_by_role("dialog").get_by_role("button", name="Move it out").click()
-    # Whose turn it was goes on, later.
+    page.get_by_role("button", name=f"Actions for {NOTEBOOKS['ada']}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Evict its memory").click()
+    # The evicted notebook continues afterwards.
     contention["grace"].expect_ended(0)
     expect(row).to_contain_text("running")
     context.close()
@@ -169,7 +169,7 @@ def test_users_see_the_same_page_without_names(
     page.close()
 
 
-def test_the_results_are_as_if_alone(contention: dict[str, SeatPage], hub: Hub) -> None:
+def test_the_results_are_correct(contention: dict[str, SeatPage], hub: Hub) -> None:
     ada, grace = contention["ada"], contention["grace"]
     (hub.home("ada") / "stop").touch()
     grace.run(4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The manifests of the Hub service fit the Kubernetes API, our command, the Hub and each other."""
+"""The manifests of the Hub service match the Kubernetes API, the command, the Hub and each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_gpushare.scheduler.node.hub_login import ADMIN, READ
 
 DEPLOY = Path(jupyter_gpushare.__file__).parent / "deploy" / "kubernetes"
 FOLDER = DEPLOY / "hub"
-#: The oldest Kubernetes that Zero to JupyterHub is for now, and the newest whose schemas are here.
+#: The oldest Kubernetes version that Zero to JupyterHub supports, and the newest version with schemas in this package.
 VERSIONS = ("1.32", kubernetes_validate.latest_version())
 
 
@@ -34,7 +34,7 @@ def container() -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_api_takes_them(version: str) -> None:
+def test_the_manifests_match_the_schemas(version: str) -> None:
     resources = read("kustomization.yaml")["resources"]
     assert {*resources} == {p.name for p in FOLDER.glob("*.yaml")} - {
         "kustomization.yaml",
@@ -44,7 +44,7 @@ def test_the_api_takes_them(version: str) -> None:
         kubernetes_validate.validate(read(name), version, strict=True)
 
 
-def test_our_command_takes_the_arguments(container: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_accepts_the_arguments(container: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     args = build_parser("hub").parse_args(container["args"])
     settings = GpuShareHub(config=Config(GpuShareHub={"url": args.url, "discover": args.discover}))
     assert settings.prefix == "/services/gpushare/"
@@ -55,13 +55,13 @@ def test_our_command_takes_the_arguments(container: Any, monkeypatch: pytest.Mon
             "port": port["name"],
             "path": f"{settings.prefix}health",
         }
-    # The node's name, as it is in Kubernetes.
+    # The page shows the node's name in Kubernetes.
     assert "GPUSHARE_NODE_NAME" in {each["name"] for each in container["env"]}
     monkeypatch.setenv("GPUSHARE_NODE_NAME", "gpu-1.example.org")
     assert GpuShareHub().node_name == "gpu-1.example.org"
 
 
-def test_they_find_the_scheduler_and_each_other(container: Any) -> None:
+def test_the_services_find_the_scheduler_and_each_other(container: Any) -> None:
     args = build_parser("hub").parse_args(container["args"])
     scheduler = yaml.safe_load((DEPLOY / "scheduler.yaml").read_text())["spec"]["template"]["spec"]
     spec = read("hub.yaml")["spec"]["template"]["spec"]
@@ -85,7 +85,7 @@ def test_they_find_the_scheduler_and_each_other(container: Any) -> None:
         assert (str(found["port"]), found["targetPort"]) == (port, container["ports"][0]["name"])
 
 
-def test_what_is_named_is_there(container: Any) -> None:
+def test_names_in_the_manifests_exist(container: Any) -> None:
     kustomization = read("kustomization.yaml")
     (config,) = kustomization["configMapGenerator"]
     assert container["envFrom"] == [{"configMapRef": {"name": config["name"]}}]
@@ -99,7 +99,7 @@ def test_what_is_named_is_there(container: Any) -> None:
     assert "jupyterhub" in (DEPLOY / "Dockerfile").read_text()
 
 
-def test_it_runs_with_as_little_as_it_needs(container: Any) -> None:
+def test_the_pod_has_only_the_rights_that_it_needs(container: Any) -> None:
     spec = read("hub.yaml")["spec"]["template"]["spec"]
     assert container["securityContext"] == {
         "runAsUser": 0,
@@ -112,7 +112,7 @@ def test_it_runs_with_as_little_as_it_needs(container: Any) -> None:
     assert not {"hostNetwork", "hostIPC", "hostPID", "serviceAccountName"} & {*spec}
 
 
-def test_the_hub_is_told_of_what_there_is() -> None:
+def test_the_hub_values_match_the_manifests() -> None:
     hub = read("values-z2jh.yaml")["hub"]
     (name,) = hub["services"]
     service = hub["services"][name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Hub service over real node schedulers: who sees what, who may do what, and nodes that are away."""
+"""The Hub service with real node schedulers: visibility, permissions and unreachable nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER = "another user"
 
 @pytest.fixture
 def kernels(node: Node, ada: str, ben: str) -> Iterator[tuple[FakeClient, FakeClient]]:
-    """Ada's notebook runs, and keeps Ben's waiting."""
+    """Ada's notebook is running, and Ben's notebook is waiting for it."""
     with (
         notebook(node, ada, "ada-kernel", "deep/train.ipynb", 6 * GIB) as first,
         notebook(node, ben, "ben-kernel", "secret-plan.ipynb", 5 * GIB) as second,
@@ -47,7 +47,7 @@ def kernels(node: Node, ada: str, ben: str) -> Iterator[tuple[FakeClient, FakeCl
 
 
 def seen(service: HubService, token: str, name: str = "gpu1") -> dict[str, Any]:
-    """Return a node as the one with the token sees it."""
+    """Return a node as the owner of the token sees it."""
     answer = service.ask("api/state", token)
     assert answer.status == 200, answer.text
     (found,) = (node for node in answer.json["nodes"] if node["name"] == name)
@@ -55,7 +55,7 @@ def seen(service: HubService, token: str, name: str = "gpu1") -> dict[str, Any]:
 
 
 def seen_with(service: HubService, token: str, count: int, name: str = "gpu1") -> dict[str, Any]:
-    """Return the same as soon as it has so many notebooks: what is seen may be half a second old."""
+    """Return a node once it has this number of notebooks: reports are up to half a second old."""
 
     def probe() -> Any:
         found = seen(service, token, name)
@@ -64,36 +64,38 @@ def seen_with(service: HubService, token: str, count: int, name: str = "gpu1") -
     return until(probe)  # type: ignore[no-any-return]
 
 
-# --- Who may see what --------------------------------------------------------------------------------
+# --- Visibility --------------------------------------------------------------------------------------
 
 
-def test_who_is_nobody_is_sent_to_the_hub_or_away(service: HubService, hub_api: HubApi) -> None:
+def test_requests_without_a_token_are_redirected_or_refused(
+    service: HubService, hub_api: HubApi
+) -> None:
     page = service.ask("")
     assert page.status == 302
     assert page.headers["Location"].startswith(f"{hub_api.host}/hub/api/oauth2/authorize?")
     for path in ("api/state", "api/stream", "api/node", "api/report", "metrics"):
         answer = service.ask(path)
         assert answer.status == 403, path
-        assert "send a token of the Hub's" in answer.json["message"]
+        assert "send a Hub token" in answer.json["message"]
     assert service.ask("api/nodes/gpu1/release", body={"group": "x"}).status == 403
     assert service.ask("api/state", "no-such-token").status == 403
 
 
-def test_who_has_no_access_sees_nothing(service: HubService, hub_api: HubApi) -> None:
+def test_viewers_without_access_see_nothing(service: HubService, hub_api: HubApi) -> None:
     for name, kind in (("eve", "user"), ("culler", "service")):
         stranger = hub_api.token(name, "self", "access:services!service=other", kind=kind)
         for path in ("api/state", "api/stream"):
             answer = service.ask(path, stranger)
             assert answer.status == 403
-            assert "ask the Hub's administrator" in answer.json["message"]
+            assert "ask your JupyterHub administrator" in answer.json["message"]
         page = service.ask("", stranger)
         assert page.status == 403
-        assert "ask the Hub&#x27;s administrator" in page.text
-    # A program sees nothing by access alone: it has no notebooks.
+        assert "ask your JupyterHub administrator" in page.text
+    # Access alone shows a service nothing, because it has no notebooks.
     assert service.ask("api/state", hub_api.token("culler", ACCESS, kind="service")).status == 403
 
 
-def test_the_hubs_admins_are_no_administrators_of_gpus(
+def test_hub_administrators_are_not_gpu_administrators(
     service: HubService, hub_api: HubApi
 ) -> None:
     root = hub_api.token("root", "admin:users", "admin:servers", "access:services")
@@ -103,7 +105,7 @@ def test_the_hubs_admins_are_no_administrators_of_gpus(
     assert service.ask("api/nodes/gpu1/release", root, {"group": "x"}).status == 403
 
 
-def test_readers_see_all_and_users_their_own(
+def test_readers_see_all_notebooks_and_users_only_their_own(
     service: HubService,
     kernels: tuple[FakeClient, FakeClient],
     admin: str,
@@ -131,14 +133,14 @@ def test_readers_see_all_and_users_their_own(
     assert {event["name"] for event in hers["events"]} <= {"deep/train.ipynb", ""}
     his = seen(service, ben)
     assert f"{OTHER}'s turn ends" in his["notebooks"][1]["why"]
-    # Nowhere in all that is sent; letters within a GPU's UUID are no name.
+    # Names of other users are in no part of the answers. A GPU's UUID may contain the letters of a name.
     text = service.ask("api/state", ada).text + "".join(stream(service, ada, 1))
     assert not re.findall(r"\b(?:ben|secret-plan|hedy)\b", text)
     text = service.ask("api/state", ben).text
     assert not re.findall(r"\b(?:ada|train\.ipynb)\b", text)
 
 
-def test_a_node_as_it_is_goes_to_readers_alone(service: HubService, reader: str, ada: str) -> None:
+def test_only_readers_get_the_report_of_a_node(service: HubService, reader: str, ada: str) -> None:
     assert service.ask("api/node", ada).status == 403
     report = service.ask("api/node", reader).json
     assert report["name"] == "gpu1"
@@ -146,7 +148,7 @@ def test_a_node_as_it_is_goes_to_readers_alone(service: HubService, reader: str,
 
 
 def stream(service: HubService, token: str, count: int) -> list[str]:
-    """Return the first messages about nodes of the stream."""
+    """Return the first messages about nodes from the stream."""
     request = urllib.request.Request(
         f"{service.url}api/stream", headers={"Authorization": f"token {token}"}
     )
@@ -163,14 +165,14 @@ def stream(service: HubService, token: str, count: int) -> list[str]:
     return found
 
 
-def test_the_stream_tells_what_changes(service: HubService, node: Node, ada: str) -> None:
+def test_the_stream_sends_changes(service: HubService, node: Node, ada: str) -> None:
     request = urllib.request.Request(
         f"{service.url}api/stream", headers={"Authorization": f"token {ada}"}
     )
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
 
         def notebooks() -> list[str]:
-            """Return whose notebooks the next message about the node has."""
+            """Return the names of the notebooks in the next message about the node."""
             while True:
                 name, _, data = answer.readline().decode().rstrip("\n").partition(": ")
                 if name == "data" and data.startswith('{"name":"gpu1"'):
@@ -182,10 +184,10 @@ def test_the_stream_tells_what_changes(service: HubService, node: Node, ada: str
         until(lambda: not notebooks())
 
 
-def test_a_stream_ends_when_a_right_does(
+def test_a_stream_ends_when_its_viewer_loses_access(
     folder: Path, node: Node, hub_api: HubApi, token: str
 ) -> None:
-    # The service looks every 15 s; here at once.
+    # The service checks permissions every 15 s; in this test at once.
     hasty = "from jupyter_gpushare.hub import handlers; handlers.BEAT = 0.1"
     config = folder / "hasty.py"
     config.write_text(f"{hasty}\nc.HubOAuth.cache_max_age = 1\nc.GpuShareHub.interval = 0.2\n")
@@ -205,10 +207,10 @@ def test_a_stream_ends_when_a_right_does(
         until(lambda: answer.readline() == b"event: over\n")
 
 
-# --- What may be done ----------------------------------------------------------------------------------
+# --- Actions -------------------------------------------------------------------------------------------
 
 
-def test_acting_takes_the_scope(
+def test_actions_need_the_scope(
     service: HubService,
     kernels: tuple[FakeClient, FakeClient],
     reader: str,
@@ -228,7 +230,7 @@ def test_acting_takes_the_scope(
     assert seen_with(service, reader, 2)["notebooks"][0]["state"] == "running"
 
 
-def test_what_is_done_reaches_the_scheduler(
+def test_actions_reach_the_scheduler(
     service: HubService, kernels: tuple[FakeClient, FakeClient], admin: str
 ) -> None:
     first, second = kernels
@@ -242,7 +244,7 @@ def test_what_is_done_reaches_the_scheduler(
     until(lambda: seen_with(service, admin, 2)["notebooks"][0]["user"] == "ben")
 
 
-def test_who_acted_is_written_down(
+def test_actions_are_in_the_audit_log(
     service: HubService,
     node: Node,
     kernels: tuple[FakeClient, FakeClient],
@@ -272,24 +274,24 @@ def test_who_acted_is_written_down(
     done("maintenance", {"text": ""})
     second.take()
     found = until(lambda: not (one := seen(service, admin))["maintenance"] and one)
-    said = [(entry["who"], entry["text"]) for entry in found["actions"]][-7:]
-    assert said == [
+    logged = [(entry["user"], entry["text"]) for entry in found["actions"]][-7:]
+    assert logged == [
         ("hedy", "put secret-plan.ipynb on hold"),
-        ("hedy", "moved deep/train.ipynb out"),
+        ("hedy", "evicted the memory of deep/train.ipynb"),
         ("hedy", "drained GPU 0"),
-        ("hedy", "told all: down at noon"),
-        ("hedy", "took secret-plan.ipynb off hold"),
-        ("hedy", "put GPU 0 back into use"),
-        ("hedy", "ended the message to all"),
+        ("hedy", "set the maintenance message: down at noon"),
+        ("hedy", "resumed secret-plan.ipynb"),
+        ("hedy", "stopped draining GPU 0"),
+        ("hedy", "cleared the maintenance message"),
     ]
-    # The scheduler knows who acted, and for whom.
+    # The scheduler's own log has the service's uid and the administrator's name.
     with ControlClient(node.socket, timeout=PATIENCE) as control:
         last = control.request("audit")["audit"][-1]
     assert (last["op"], last["on_behalf"], last["uid"]) == ("maintenance", "hedy", os.getuid())
     assert seen(service, ada)["actions"] == []
 
 
-def test_a_right_that_was_taken_away_is_gone_at_once(service: HubService, hub_api: HubApi) -> None:
+def test_a_revoked_permission_is_lost_at_once(service: HubService, hub_api: HubApi) -> None:
     former = hub_api.token("former", ADMIN)
     bad = {"group": "no-such-group"}
     assert service.ask("api/nodes/gpu1/release", former, bad).status == 404
@@ -297,13 +299,13 @@ def test_a_right_that_was_taken_away_is_gone_at_once(service: HubService, hub_ap
     assert service.ask("api/nodes/gpu1/release", former, bad).status == 403
 
 
-def test_what_cannot_be_done_is_said(service: HubService, admin: str) -> None:
-    def said(op: str, body: Any, node: str = "gpu1", status: int = 400) -> str:
+def test_invalid_actions_are_refused_with_a_reason(service: HubService, admin: str) -> None:
+    def refusal(op: str, body: Any, node: str = "gpu1", status: int = 400) -> str:
         answer = service.ask(f"api/nodes/{node}/{op}", admin, body)
         assert answer.status == status, answer.text
         return str(answer.json["message"])
 
-    assert "no group" in said("release", {"group": "100 % nonsense"}, status=404)
+    assert "no group" in refusal("release", {"group": "100% nonsense"}, status=404)
     for op, body in (
         ("release", {}),
         ("release", []),
@@ -313,16 +315,16 @@ def test_what_cannot_be_done_is_said(service: HubService, admin: str) -> None:
         ("hold", {"group": "a", "on": 1}),
         ("drain", {"gpu": None, "on": True}),
     ):
-        assert "the body must be a JSON object with" in said(op, body), (op, body)
-    # Whom somebody acts for is for services to say, which have asked the Hub.
-    assert "the body must be" in said("release", {"group": "a", "on_behalf": "ada"})
-    assert "characters" in said("maintenance", {"text": "x" * 501})
-    assert "'gpu9'" in said("release", {"group": "a"}, node="gpu9", status=404)
+        assert "send a JSON object with" in refusal(op, body), (op, body)
+    # Only services, which have identified their viewer, may act on behalf of a user.
+    assert "send a JSON object with" in refusal("release", {"group": "a", "on_behalf": "ada"})
+    assert "characters" in refusal("maintenance", {"text": "x" * 501})
+    assert "'gpu9'" in refusal("release", {"group": "a"}, node="gpu9", status=404)
     assert service.ask("api/nodes/gpu1/set", admin, {"policy": "fcfs"}).status == 404
 
 
 class Browser:
-    """What of a browser counts here: cookies, redirects, and headers that pages cannot set."""
+    """The parts of a browser that these tests need: cookies, redirects, and headers that pages cannot set."""
 
     def __init__(self) -> None:
         self._opener = urllib.request.build_opener(
@@ -341,7 +343,7 @@ class Browser:
                 return error.code, error.read().decode()
 
 
-def test_another_page_cannot_act_for_who_is_logged_in(
+def test_another_page_cannot_act_for_a_logged_in_user(
     service: HubService, hub_api: HubApi, admin: str
 ) -> None:
     browser = Browser()
@@ -354,16 +356,18 @@ def test_another_page_cannot_act_for_who_is_logged_in(
         sent = {"Sec_Fetch_Mode": "cors", "Sec_Fetch_Site": site}
         assert browser.fetch(act, body, **sent)[0] == 403
         assert browser.fetch(act, body, X_XSRFToken="wrong", **sent)[0] == 403
-        # Nor read what is for its viewer alone: not even the page, which has the secret.
+        # It cannot read the answers either, not even the page, which contains the token.
         for path in ("api/state", "api/stream", ""):
             status, text = browser.fetch(service.url + path, **sent)
             assert (status, xsrf in text) == (403, False)
-    # Its own page does, and hears what the scheduler says.
+    # The service's own page can, and gets the scheduler's answer.
     status, text = browser.fetch(act, body, Sec_Fetch_Mode="cors", X_XSRFToken=xsrf)
     assert (status, "no group" in text) == (404, True)
 
 
-def test_nobody_may_frame_the_page_or_run_scripts_in_it(service: HubService, ada: str) -> None:
+def test_the_page_cannot_be_framed_and_runs_only_its_own_scripts(
+    service: HubService, ada: str
+) -> None:
     page = service.ask("", ada)
     assert page.status == 200
     policy = page.headers["Content-Security-Policy"]
@@ -379,10 +383,10 @@ def test_nobody_may_frame_the_page_or_run_scripts_in_it(service: HubService, ada
         assert service.ask(link).status == 200
 
 
-# --- Figures -------------------------------------------------------------------------------------------
+# --- Metrics -------------------------------------------------------------------------------------------
 
 
-def test_figures_are_for_prometheus_and_readers(
+def test_metrics_need_a_scope(
     service: HubService,
     hub_api: HubApi,
     kernels: tuple[FakeClient, FakeClient],
@@ -402,11 +406,11 @@ def test_figures_are_for_prometheus_and_readers(
         for sample in family.samples
     }
     assert found["gpushare_user_memory_bytes", "ada", "resident"] == 6 * GIB
-    # For figures alone, one sees nothing else.
+    # The scope for metrics shows nothing else.
     assert service.ask("api/state", prometheus).status == 403
 
 
-def test_figures_may_be_open_and_say_that_a_scheduler_is_away(
+def test_metrics_can_be_open_and_report_a_missing_scheduler(
     folder: Path, hub_api: HubApi, token: str
 ) -> None:
     config = folder / "open.json"
@@ -419,7 +423,7 @@ def test_figures_may_be_open_and_say_that_a_scheduler_is_away(
         assert service.ask("health").json["status"] == "ok"
 
 
-def test_reports_are_for_readers(service: HubService, reader: str, ada: str) -> None:
+def test_only_readers_get_usage_reports(service: HubService, reader: str, ada: str) -> None:
     assert service.ask("api/report", ada).status == 403
     assert service.ask("api/report?since=never", reader).status == 400
     assert "'since' must be before" in service.ask("api/report?since=9&until=5", reader).text
@@ -432,7 +436,7 @@ def test_reports_are_for_readers(service: HubService, reader: str, ada: str) -> 
 def test_pages_of_several_nodes(
     folder: Path, service: HubService, node: Node, hub_api: HubApi, token: str, admin: str, ada: str
 ) -> None:
-    """One that is told of another, which goes away and comes back; what is done reaches it."""
+    """One service shows the node of another one, acts on it, and notices when it stops and starts again."""
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(machine(folder, "gpu2", hub_api))
         environ = hub_api.environ(token)
@@ -444,7 +448,7 @@ def test_pages_of_several_nodes(
             port = int(remote.url.split(":")[2].split("/")[0])
             arguments = ("--no-local", "--config", str(config), "--discover", f"127.0.0.1:{port}")
             page = stack.enter_context(HubService(environ, folder / "all.log", *arguments))
-            # The discovered one is known by the name that it gives itself.
+            # A discovered node is shown with the name that it reports.
             names = until(
                 lambda: (
                     {n["name"] for n in page.ask("api/state", admin).json["nodes"] if n["known"]}
@@ -463,8 +467,8 @@ def test_pages_of_several_nodes(
             refused = page.ask("api/nodes/near/release", admin, {"group": "no-such-group"})
             assert (refused.status, "no group" in refused.json["message"]) == (404, True)
         away = until(lambda: (found := seen(page, admin, "gpu2"))["away"] and found)
-        assert "does not answer" in away["error"]
-        # What it was, is shown still.
+        assert "cannot connect" in away["error"]
+        # Its last state stays on the page.
         assert away["gpus"][0]["total"] == 8 * GIB
         assert seen(page, ada, "gpu2")["error"] == ""
         assert not seen(page, admin, "near")["away"]
@@ -475,12 +479,35 @@ def test_pages_of_several_nodes(
         )
         with HubService(environ, folder / "gpu2.log", *again, port=port) as found:
             until(lambda: not seen(page, admin, "gpu2")["away"])
-            # One that finds itself shows itself once.
+            # A service that discovers its own address shows its node once.
             nodes = found.ask("api/state", admin).json["nodes"]
             assert [(node["name"], node["away"]) for node in nodes] == [("gpu2", False)]
 
 
-def test_a_scheduler_that_is_away_and_comes_back(
+def test_an_unreachable_node_is_described_in_words(
+    folder: Path, hub_api: HubApi, token: str, admin: str, ada: str
+) -> None:
+    # No program listens on the discard port.
+    arguments = ("--no-local", "--node", "gpu8=http://127.0.0.1:9/")
+    log = folder / "unreachable.log"
+    with HubService(hub_api.environ(token), log, *arguments) as page:
+        found = seen(page, admin, "gpu8")
+        assert found["away"]
+        assert "[Errno" not in str(found)
+        assert found["error"] == (
+            "cannot connect to its Hub service; check that the machine is on and that `gpushare hub` is running "
+            "there"
+        )
+        cause = "http://127.0.0.1:9/services/gpushare/: connection refused"
+        assert found["detail"] == cause
+        assert f"node gpu8 is unreachable: {found['error']} ({cause})" in page.log
+        hidden = seen(page, ada, "gpu8")
+        assert (hidden["error"], hidden["detail"]) == ("", "")
+        answer = page.ask("api/nodes/gpu8/release", admin, {"group": "x"})
+        assert (answer.status, answer.json["message"]) == (503, found["error"])
+
+
+def test_a_scheduler_that_stops_and_starts_again(
     folder: Path, hub_api: HubApi, token: str, admin: str
 ) -> None:
     with machine(folder, "gpu3", hub_api) as node:
@@ -496,7 +523,7 @@ def test_a_scheduler_that_is_away_and_comes_back(
             until(lambda: not seen(service, admin, "gpu3")["away"])
 
 
-def test_another_services_token_that_is_not_enough(
+def test_a_token_without_the_scopes_is_explained(
     folder: Path, service: HubService, hub_api: HubApi, admin: str
 ) -> None:
     weak = hub_api.token("gpushare", ACCESS, kind="service")
@@ -513,17 +540,17 @@ def test_another_services_token_that_is_not_enough(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--node", "gpu2=gpu2:8990"], "must be an address such as http://"),
-        (["--node", "a/b=http://gpu2/"], "a node is named by"),
-        (["--discover", "somewhere"], "is no HOST:PORT"),
-        (["--url", "ftp://127.0.0.1/"], "must be an address such as http://"),
-        (["--url", "https://127.0.0.1:1/"], "https takes a certificate"),
-        (["--config", "/no/such/file.py"], "there is no configuration file"),
-        (["--name", "."], "a node is named by"),
+        (["--node", "gpu2=gpu2:8990"], "use for example http://"),
+        (["--node", "a/b=http://gpu2/"], "invalid node name"),
+        (["--discover", "somewhere"], "use HOST:PORT"),
+        (["--url", "ftp://127.0.0.1/"], "use for example http://"),
+        (["--url", "https://127.0.0.1:1/"], "https needs a certificate"),
+        (["--config", "/no/such/file.py"], "configuration file /no/such/file.py not found"),
+        (["--name", "."], "invalid node name"),
         ([], "set JUPYTERHUB_API_TOKEN"),
     ],
 )
-def test_a_mistake_is_named_in_one_line(
+def test_mistakes_in_the_settings_are_reported(
     arguments: list[str],
     text: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -537,7 +564,7 @@ def test_a_mistake_is_named_in_one_line(
     assert text in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_named(service: HubService, hub_api: HubApi, token: str) -> None:
+def test_a_port_in_use_is_reported(service: HubService, hub_api: HubApi, token: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jupyter_gpushare.cli.main", "hub", "--url", service.url],
         env={**os.environ, **hub_api.environ(token)},

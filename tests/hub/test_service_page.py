@@ -30,7 +30,7 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """Return the browser, which talks to nobody else."""
+    """Return the browser, which connects only to loopback."""
     if not (STATIC / "page.js").is_file():
         pytest.fail("the Hub's page is not built: run `make labextension`")
     with sync_playwright() as playwright:
@@ -41,7 +41,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def far(folder: Path, hub_api: HubApi, token: str) -> Iterator[tuple[Node, HubService]]:
-    """Another machine with its service."""
+    """Return the scheduler and the service of another machine."""
     with machine(folder, "gpu2", hub_api) as node:
         arguments = ("--socket", str(node.socket), "--name", "gpu2")
         with HubService(hub_api.environ(token), folder / "far.log", *arguments) as service:
@@ -52,7 +52,7 @@ def far(folder: Path, hub_api: HubApi, token: str) -> Iterator[tuple[Node, HubSe
 def service(
     folder: Path, hub_api: HubApi, node: Node, token: str, far: tuple[Node, HubService]
 ) -> Iterator[HubService]:
-    """Return the service of both machines, and of one that does not answer."""
+    """Return a service that shows both machines, and one that cannot be reached."""
     others = ("--node", f"gpu2={far[1].url}", "--node", "gpu3=http://127.0.0.1:9/")
     arguments = ("--socket", str(node.socket), "--name", "gpu1", *others)
     with HubService(hub_api.environ(token), folder / "near.log", *arguments) as service:
@@ -64,7 +64,7 @@ def service(
 def kernels(
     node: Node, far: tuple[Node, HubService], ada: str, ben: str
 ) -> Iterator[dict[str, FakeClient]]:
-    """Ada has two GPUs' memory, and keeps Ben waiting."""
+    """Ada's notebooks are running on two machines, and Ben's notebooks are waiting for one of them."""
     with contextlib.ExitStack() as stack:
         kernels = {}
         for machine_, token, group, name, size in (
@@ -86,7 +86,7 @@ def kernels(
 def opened(
     browser: Browser, hub_api: HubApi, service: HubService, token: str, scheme: str = "light"
 ) -> Iterator[Page]:
-    """The page, of the one whose token it is, logged in by way of the Hub."""
+    """Open the page as the owner of the token, logged in through the Hub."""
     hub_api.browser, hub_api.service = token, service.url
     context = browser.new_context(
         viewport={"width": 1280, "height": 800},
@@ -105,7 +105,7 @@ def opened(
     assert not wrong
 
 
-def test_a_user_sees_whom_to_wait_for_by_no_name(
+def test_users_see_no_names_of_others(
     browser: Browser,
     hub_api: HubApi,
     service: HubService,
@@ -128,7 +128,7 @@ def test_a_user_sees_whom_to_wait_for_by_no_name(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_anybody_can_read_it(
+def test_the_page_is_accessible(
     browser: Browser,
     hub_api: HubApi,
     service: HubService,
@@ -147,10 +147,10 @@ def test_anybody_can_read_it(
             page.get_by_role("link", name=view, exact=True).click()
             assert _violations(page) == []
         page.get_by_role("link", name="GPUs", exact=True).click()
-        page.get_by_role("button", name="Act on train.ipynb").click()
+        page.get_by_role("button", name="Actions for train.ipynb").click()
         assert _violations(page) == []
         page.keyboard.press("Escape")
-        expect(page.get_by_role("button", name="Act on train.ipynb")).to_be_focused()
+        expect(page.get_by_role("button", name="Actions for train.ipynb")).to_be_focused()
         if scheme == "dark":
             return
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def _violations(page: Page) -> list[str]:
     ]
 
 
-def test_a_filter_leaves_what_matches(
+def test_the_filter_shows_matching_nodes_and_notebooks(
     browser: Browser,
     hub_api: HubApi,
     service: HubService,
@@ -176,7 +176,9 @@ def test_a_filter_leaves_what_matches(
     admin: str,
 ) -> None:
     with opened(browser, hub_api, service, admin) as page:
-        expect(page.locator("main")).to_contain_text("3 nodes (1 away) · 4 GPUs · 4 notebooks")
+        expect(page.locator("main")).to_contain_text(
+            "3 nodes (1 unreachable) · 4 GPUs · 4 notebooks"
+        )
         page.get_by_role("searchbox").fill("PYTHON")
         expect(page.get_by_role("region", name="gpu2")).to_be_visible()
         expect(page.get_by_role("region", name="gpu1")).to_have_count(0)
@@ -184,7 +186,7 @@ def test_a_filter_leaves_what_matches(
         expect(page.get_by_role("region", name="gpu1").locator("tbody tr")).to_have_count(2)
 
 
-def test_an_administrator_acts_here_and_there(
+def test_an_administrator_acts_on_both_nodes(
     browser: Browser,
     hub_api: HubApi,
     service: HubService,
@@ -192,35 +194,33 @@ def test_an_administrator_acts_here_and_there(
     admin: str,
 ) -> None:
     with opened(browser, hub_api, service, admin) as page:
-        expect(page.get_by_role("region", name="gpu3")).to_contain_text("Has not answered so far")
+        away = page.get_by_role("region", name="gpu3").locator(".notice")
+        expect(away).to_contain_text("Not reached so far: cannot connect to its Hub service")
+        expect(away).not_to_contain_text("Errno")
         for name, group in (("train.ipynb", "ada-1"), ("python eval.py", "run-5")):
-            page.get_by_role("button", name=f"Act on {name}").click()
+            page.get_by_role("button", name=f"Actions for {name}").click()
             dialog = page.get_by_role("dialog", name=name)
-            expect(dialog).to_contain_text(
-                "until an administrator takes it off hold; its user cannot"
-            )
-            dialog.get_by_role("button", name="End its turn").click()
+            expect(dialog).to_contain_text("until an administrator resumes it; its user cannot")
+            dialog.get_by_role("button", name="Release the GPU").click()
             kernels[group].expect(ev.Revoke)
             kernels[group].release()
-            expect(page.get_by_role("status")).to_have_text(f"The turn of {name} ends.")
+            expect(page.get_by_role("status")).to_have_text(f"Released the GPU held by {name}.")
         row = page.get_by_role("row").filter(has_text="python eval.py")
         expect(row).to_contain_text("idle")
 
 
-def test_who_may_not_act_any_more_is_told(
+def test_a_former_administrator_gets_an_error(
     browser: Browser, hub_api: HubApi, service: HubService, kernels: dict[str, FakeClient]
 ) -> None:
     former = hub_api.token("former", "custom:gpushare:admin")
     with opened(browser, hub_api, service, former) as page:
-        page.get_by_role("button", name="Act on sweep.ipynb").click()
+        page.get_by_role("button", name="Actions for sweep.ipynb").click()
         hub_api.models[former]["scopes"] = ["custom:gpushare:read"]
-        page.get_by_role("dialog").get_by_role("button", name="Move it out").click()
-        expect(page.get_by_role("alert")).to_contain_text(
-            "Not done: this takes the scope custom:gpushare:admin"
-        )
+        page.get_by_role("dialog").get_by_role("button", name="Evict its memory").click()
+        expect(page.get_by_role("alert")).to_contain_text("Failed: you are not a GPU administrator")
 
 
-def test_a_page_whose_service_is_gone_says_so_and_comes_back(
+def test_the_page_reconnects_to_a_restarted_service(
     browser: Browser, folder: Path, hub_api: HubApi, node: Node, token: str, ada: str
 ) -> None:
     environ, log = hub_api.environ(token), folder / "gone.log"
@@ -231,13 +231,13 @@ def test_a_page_whose_service_is_gone_says_so_and_comes_back(
         page = stack.enter_context(opened(browser, hub_api, service, ada))
         service.__exit__(None, None, None)
         expect(page.get_by_role("alert")).to_contain_text("connection lost")
-        expect(page.locator("#link")).to_contain_text("what you see may be old")
-        # Nobody has to log in again.
+        expect(page.locator("#link")).to_contain_text("the data may be out of date")
+        # The user stays logged in.
         stack.enter_context(HubService(environ, log, *arguments, port=port))
         expect(page.get_by_text("live", exact=True)).to_be_visible()
 
 
-def test_a_history_that_is_full_goes_on(
+def test_a_full_history_drops_the_oldest_entries(
     browser: Browser, folder: Path, hub_api: HubApi, token: str, admin: str
 ) -> None:
     config = folder / "short.py"
@@ -249,16 +249,16 @@ def test_a_history_that_is_full_goes_on(
             opened(browser, hub_api, service, admin) as page,
         ):
             with ControlClient(node.socket, timeout=PATIENCE) as control:
-                # As many as the scheduler tells of.
+                # As many as the scheduler reports.
                 for _ in range(LAST):
                     control.request("maintenance", text="")
             page.get_by_role("link", name="History", exact=True).click()
-            events = page.get_by_role("list", name="What happened")
-            actions = page.get_by_role("list", name="Who did what").get_by_role("listitem")
+            events = page.get_by_role("list", name="Events")
+            actions = page.get_by_role("list", name="Audit log").get_by_role("listitem")
             expect(actions).to_have_count(LAST)
             for on, event, action in (
                 (True, "is draining", "hedy drained 1"),
-                (False, "accepts leases again", "hedy put 1 back into use"),
+                (False, "accepts leases again", "hedy stopped draining 1"),
             ):
                 answer = service.ask("api/nodes/gpu5/drain", admin, {"gpu": "1", "on": on})
                 assert answer.status == 200, answer.text

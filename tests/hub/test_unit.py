@@ -25,16 +25,20 @@ def unit(root: Path) -> configparser.ConfigParser:
     return parser
 
 
-def test_it_starts_our_command_for_the_nodes_scheduler(unit: configparser.ConfigParser) -> None:
+def test_the_unit_starts_the_service_for_the_node_scheduler(
+    unit: configparser.ConfigParser,
+) -> None:
     service = unit["Service"]
     _, *arguments = service["ExecStart"].split()
     assert build_parser("hub").parse_args(arguments).config == "/etc/gpushare/hub.py"
     assert service["Environment"] == f"GPUSHARE_SOCKET={node.SOCKET}"
-    # The token is in a file, which is not this one.
+    # The token is in a separate file.
     assert service["EnvironmentFile"] == "/etc/gpushare/hub.env"
 
 
-def test_it_has_no_rights_but_to_be_root(unit: configparser.ConfigParser) -> None:
+def test_the_service_has_no_rights_other_than_the_uid_of_root(
+    unit: configparser.ConfigParser,
+) -> None:
     for name, value in {
         "CapabilityBoundingSet": "",
         "NoNewPrivileges": "yes",
@@ -46,7 +50,7 @@ def test_it_has_no_rights_but_to_be_root(unit: configparser.ConfigParser) -> Non
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_takes_it(root: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(root: Path, tmp_path: Path) -> None:
     text = (root / "deploy" / "systemd" / UNIT).read_text()
     copy = tmp_path / UNIT
     copy.write_text(text.replace("/opt/gpushare/bin/gpushare", sys.executable))

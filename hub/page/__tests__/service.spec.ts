@@ -4,7 +4,7 @@ import { Store } from '../store';
 
 const SECOND = 1000;
 
-/** One stream of the service, which the test sends. */
+/** A stream of the service, whose content the test sends. */
 interface IStream {
   send: (text: string) => void;
   end: () => void;
@@ -54,7 +54,7 @@ let listen: jest.SpyInstance;
 beforeEach(async () => {
   jest.useFakeTimers();
   listen = jest.spyOn(document, 'addEventListener');
-  // The longest pause that may be, each time.
+  // Makes every pause as long as possible.
   jest.spyOn(Math, 'random').mockReturnValue(1 - Number.EPSILON);
   streams = [];
   refuse = () => null;
@@ -69,7 +69,7 @@ beforeEach(async () => {
 });
 
 afterEach(() => {
-  // A page ends with its service.
+  // The listeners of a page would outlive its test.
   for (const [type, listener] of listen.mock.calls as [string, () => void][]) {
     document.removeEventListener(type, listener);
   }
@@ -78,7 +78,7 @@ afterEach(() => {
   jest.useRealTimers();
 });
 
-it('takes what the service sends, and says when it is gone', async () => {
+it('shows the data of the service, and reports a lost connection', async () => {
   streams[0]?.send('event: names\ndata: []\n\n');
   await pass(0);
   expect(store.state.link).toBe('good');
@@ -88,12 +88,12 @@ it('takes what the service sends, and says when it is gone', async () => {
   expect(store.state.said.isFailure).toBe(true);
   await pass(1);
   expect(asked).toBe(2);
-  // What was said goes after three times 6 s.
+  // A failure is shown for three times 6 s.
   await pass(18);
   expect(store.state.said.text).toBe('');
 });
 
-it('asks a service that does not answer less and less often', async () => {
+it('retries with growing pauses while the service does not respond', async () => {
   refuse = () => Promise.reject(new TypeError('Failed to fetch'));
   streams[0]?.end();
   const times: number[] = [];
@@ -112,11 +112,11 @@ it('asks a service that does not answer less and less often', async () => {
   await pass(0);
   streams[1]?.end();
   await pass(1.1);
-  // It was there, so it is asked at once.
+  // The last stream brought data, so the next attempt follows at once.
   expect(streams).toHaveLength(3);
 });
 
-it('gives a silent stream up', async () => {
+it('closes a stream without data', async () => {
   await pass(30);
   streams[0]?.send(': \n\n');
   await pass(39);
@@ -127,7 +127,7 @@ it('gives a silent stream up', async () => {
   expect(streams).toHaveLength(2);
 });
 
-it('stops listening in a tab that nobody sees', async () => {
+it('closes the stream in a hidden tab', async () => {
   hide(true);
   await pass(29);
   hide(false);
@@ -146,8 +146,8 @@ it('stops listening in a tab that nobody sees', async () => {
   expect(asked).toBe(before + 1);
 });
 
-it('listens no more once the viewer may not', async () => {
-  // The page was loaded again a moment ago, and that did not help.
+it('opens no more streams after the viewer has lost access', async () => {
+  // The page was reloaded a moment ago, which did not restore access.
   sessionStorage.setItem('gpushare-login', String(Date.now()));
   streams[0]?.send('event: over\ndata: \n\n');
   await pass(60);

@@ -2,6 +2,7 @@
 import React from 'react';
 
 import { formatDuration } from '../../../labextension/src/core/format';
+import { isRunning } from '../../../labextension/src/core/status';
 import { isolate } from '../../../labextension/src/words/mentions';
 import type { Question } from '../dialogs';
 import type {
@@ -18,9 +19,9 @@ import type { Service } from '../service';
 import type { IState } from '../store';
 import { SAMPLES } from '../store';
 import { Noted, Table } from '../table';
-import { nameOf, size, someTime, TEXT, timeOf } from '../text';
+import { busyText, nameOf, size, someTime, TEXT, timeOf } from '../text';
 
-/** What views need to ask and to act. */
+/** The state, and functions to open dialogs and to act. */
 export interface IContext {
   state: IState;
   service: Service;
@@ -77,7 +78,7 @@ export function Gpus(props: IGpusProps): JSX.Element {
   );
 }
 
-/** Whether a notebook, its user or its node has a text in its name. */
+/** Whether the name of a notebook, its user or its node contains a text. */
 function matches(notebook: INotebook, node: IHead, wanted: string): boolean {
   return [notebook.name, notebook.user, node.name].some(text =>
     text.toLowerCase().includes(wanted)
@@ -109,10 +110,10 @@ function Node(props: IContext & { node: INode; wanted: string }): JSX.Element {
         <p className="notice">{TEXT.message(node.maintenance)}</p>
       )}
       {node.away && (
-        <p className="notice">
+        <p className="notice" title={node.detail || undefined}>
           {node.known
-            ? TEXT.away(timeOf(node.since), node.error)
-            : TEXT.awayNever(node.error)}
+            ? TEXT.unreachable(timeOf(node.since), node.error)
+            : TEXT.neverReached(node.error)}
         </p>
       )}
       {node.known && <Report {...props} node={node} />}
@@ -175,6 +176,9 @@ function Gpu(
   const kinds = (Object.entries(gpu.memory) as [Kind, number][]).filter(
     ([, bytes]) => bytes > 0
   );
+  const isInUse = node.notebooks.some(
+    notebook => isRunning(notebook) && notebook.gpus.includes(gpu.index)
+  );
   const drain = (): void => {
     if (gpu.draining) {
       const body = { gpu: gpu.uuid, on: false };
@@ -205,9 +209,9 @@ function Gpu(
       />
       <div className="figures">
         <span>{TEXT.used(gpu.used, gpu.total)}</span>
-        <span className="busy">
+        <span className="busy" title={TEXT.busyTitle}>
           <Curve values={state.samples.get(gpu.uuid) ?? []} />
-          <span>{TEXT.busy(gpu.utilization)}</span>
+          <span>{busyText(gpu.utilization, isInUse)}</span>
         </span>
       </div>
       <ul className="legend">
@@ -221,7 +225,7 @@ function Gpu(
   );
 }
 
-/** What was moved to the host's memory. */
+/** The host memory with evicted data. */
 function Host({ host }: { host: IHost }): JSX.Element {
   return (
     <section className="gpu">
@@ -234,7 +238,7 @@ function Host({ host }: { host: IHost }): JSX.Element {
         total={host.budget}
       />
       <div className="figures">
-        <span>{TEXT.host(host)}</span>
+        <span>{TEXT.used(host.swapped, host.budget)}</span>
       </div>
     </section>
   );
@@ -263,7 +267,7 @@ function MemoryBar(props: IMemoryBarProps): JSX.Element {
   );
 }
 
-/** How busy a GPU was, in percent. */
+/** The utilisation of a GPU over time, in percent. */
 function Curve({ values }: { values: readonly number[] }): JSX.Element {
   const step = 72 / (SAMPLES - 1);
   const first = SAMPLES - values.length;
@@ -284,7 +288,7 @@ function Notebook(
   const { state, ask, node, notebook } = props;
   const name = nameOf(notebook.name);
   const user = notebook.user || TEXT.someone;
-  // Another's has no name but that.
+  // Notebooks of other users have no other name.
   const isNameless = user === notebook.name;
   const { resident, unevictable, swapped } = notebook.memory;
   const here = resident + unevictable;

@@ -7,7 +7,7 @@ import { reportsOf } from '../messages';
 import type { IState } from '../store';
 import { nameOf, TEXT, timeOf } from '../text';
 
-/** The history: events and, for viewers who may see them, the actions of users. */
+/** The events and, for viewers who may see it, the audit log. */
 export function History({ state }: { state: IState }): JSX.Element {
   return (
     <div className="columns">
@@ -17,7 +17,7 @@ export function History({ state }: { state: IState }): JSX.Element {
           lines={linesOf(
             state,
             'actions',
-            ({ who = '', text }) => `${isolate(who)} ${text}`
+            ({ user = '', text }) => `${isolate(user)} ${text}`
           )}
         />
       )}
@@ -37,7 +37,7 @@ interface ILine {
   text: string;
 }
 
-/** The entries of all nodes, the newest first; the node is named where there are several. */
+/** The entries of all nodes, newest first, with the name of the node if there are several. */
 function linesOf(
   { nodes }: IState,
   member: 'actions' | 'events',
@@ -60,7 +60,7 @@ function Log(props: { title: string; lines: readonly ILine[] }): JSX.Element {
     <section className="panel">
       <h2>{title}</h2>
       {lines.length > 0 ? (
-        // It scrolls, and has nothing in it that takes the focus.
+        // The list scrolls and has no focusable content, so it has to be focusable itself.
         <ol className="log" tabIndex={0} aria-label={title}>
           {lines.map(({ key, time, text }) => (
             <li key={key}>

@@ -41,7 +41,7 @@ export function Users({ state }: { state: IState }): JSX.Element {
   );
 }
 
-/** The users of all nodes; figures of one are added up, but for the time that they have now. */
+/** The users of all nodes. A user's figures are added up over the nodes, except the current share: that is the largest. */
 function usersOf(nodes: Iterable<INode>): IUser[] {
   const found = new Map<string, IUser>();
   for (const user of reportsOf(nodes).flatMap(node => node.users)) {
