@@ -324,8 +324,8 @@ class RemoteNode(Node):
             ) from None
         except (OSError, HTTPClientError, ValueError) as error:
             raise NodeUnreachable(
-                "cannot connect to its Hub service; check that the machine is on and that `gpushare hub` is running "
-                "there",
+                "cannot connect to its Hub service; check that the machine is on and the service (gpushare hub) is "
+                "running",
                 f"{self.url}: {_cause(error)}",
             ) from None
         try:

@@ -91,7 +91,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
                 "time": event["time"] + offset,
                 "name": event.get("name") or "",
                 "kind": event["kind"],
-                "text": event_text(event),
+                "text": event_text(_with_gpu_name(event, indices)),
             }
             for event in report["events"]
         ],
@@ -123,6 +123,12 @@ def redacted(report: Report, viewer: Viewer) -> Report:
         "audit": None,
         "users": None,
     }
+
+
+def _with_gpu_name(event: dict[str, Any], indices: dict[str, int]) -> dict[str, Any]:
+    """Return an event with the name of its GPU on the page instead of the UUID."""
+    index = indices.get(event.get("gpu", ""))
+    return event if index is None else {**event, "gpu": f"GPU {index}"}
 
 
 def _gpu(gpu: dict[str, Any]) -> dict[str, Any]:
@@ -215,12 +221,17 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
 def _actions(report: Report) -> list[dict[str, Any]]:
     """Return the entries of the audit log as sentences, without automatic requests."""
     names = {group["id"]: group["name"] for group in report["status"]["groups"]}
-    names |= {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in report["status"]["gpus"]}
+    gpus = {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in report["status"]["gpus"]}
+    # Requests name a GPU by its UUID or its index.
+    gpus |= {str(gpu["index"]): f"GPU {gpu['index']}" for gpu in report["status"]["gpus"]}
     return [
         {
             "time": entry["time"],
             "user": entry.get("on_behalf") or entry.get("user") or f"uid {entry.get('uid')}",
-            "text": words.action_text(entry, names.get(entry["target"], entry["target"])),
+            "text": words.action_text(
+                entry,
+                (gpus if entry["op"] == "drain" else names).get(entry["target"], entry["target"]),
+            ),
         }
         for entry in report.get("audit") or ()
         if entry["op"] not in words.AUTOMATIC

@@ -140,9 +140,9 @@ export const TEXT = {
     'The GPU grants no new leases. Running notebooks release it when their time slice ends, and their memory is ' +
     'evicted to the host. Their cells wait until you stop draining. ' +
     (notebooks
-      ? `${count(notebooks, 'notebook')} ${notebooks === 1 ? 'has' : 'have'} memory on it now` +
-        (waiting ? `; ${TEXT.waiting(waiting)}.` : '.')
-      : 'No notebooks have memory on it now.'),
+      ? `${count(notebooks, 'notebook')} ${notebooks === 1 ? 'uses' : 'use'} it now` +
+        (waiting ? ` (${TEXT.waiting(waiting)}).` : '.')
+      : 'No notebooks use it now.'),
   drainDo: 'Drain',
   drained: ({ index }: IGpu, node: string): string =>
     `GPU ${index} of ${node} is draining.`,

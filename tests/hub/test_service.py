@@ -495,8 +495,8 @@ def test_an_unreachable_node_is_described_in_words(
         assert found["away"]
         assert "[Errno" not in str(found)
         assert found["error"] == (
-            "cannot connect to its Hub service; check that the machine is on and that `gpushare hub` is running "
-            "there"
+            "cannot connect to its Hub service; check that the machine is on and the service (gpushare hub) is "
+            "running"
         )
         cause = "http://127.0.0.1:9/services/gpushare/: connection refused"
         assert found["detail"] == cause

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +14,14 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from jupyter_gpushare.hub.handlers import STATIC
+from jupyter_gpushare.kernel_provisioner.launch import client_environment
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from jupyter_gpushare.scheduler.server.administration import LAST
-from tests.hub.service import HubService, machine, notebook
+from tests.hub.service import HubService, machine, notebook, simulated
 from tests.support.client import PATIENCE, FakeClient
+from tests.support.environment import inherited
 from tests.support.hub.hub_api import HubApi
 from tests.support.hub.node import Node
 from tests.support.lab_page import AXE, REACTION, SCREENSHOTS, launch
@@ -25,6 +31,23 @@ pytestmark = pytest.mark.browser
 GIB = 1 << 30
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 VIEWS = ("GPUs", "Users", "History")
+
+#: Launches CUDA kernels in a loop, with short pauses.
+PROGRAM = """\
+import time
+from cuda.core import Device, LaunchConfig, Program, launch
+
+device = Device()
+device.set_current()
+stream = device.create_stream()
+source = "__global__ void step(float *x) { x[blockIdx.x] += 1; }"
+step = Program(source, "c++").compile("cubin", name_expressions=["step"]).get_kernel("step")
+data = device.allocate(1 << 20, stream=stream)
+while True:
+    launch(stream, LaunchConfig(grid=1, block=1), step, data)
+    stream.sync()
+    time.sleep(0.005)
+"""
 PHONE = {"width": 390, "height": 844}
 
 
@@ -105,6 +128,62 @@ def opened(
     assert not wrong
 
 
+@contextlib.contextmanager
+def computing(node: Node, machine_name: str, token: str, group: str, name: str) -> Iterator[None]:
+    """Run a program in a group of the token's owner that keeps the GPU busy while the group is running."""
+    environ = {**inherited(), **simulated(node.folder.parent, machine_name)}
+    environ |= {"CUDA_VISIBLE_DEVICES": "0", "GPUSHARE_SIM_KERNEL_NS": "20000000"}
+    ticket = node.folder / f"{group}.ticket"
+    ticket.touch(mode=0o600)
+    with ControlClient(node.socket, timeout=PATIENCE) as control:
+        control.request("login", token=token)
+        ticket.write_text(control.request("ticket", group=group)["ticket"])
+    driver = find_driver(environ)
+    assert driver is not None
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=client_environment(
+            environ, group=group, name=name, driver=driver, socket=node.socket, ticket=ticket
+        ),
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+@pytest.mark.skipif(SCREENSHOTS is None, reason="only `make screenshots` makes the pictures")
+def test_pictures(
+    browser: Browser,
+    hub_api: HubApi,
+    service: HubService,
+    node: Node,
+    far: tuple[Node, HubService],
+    kernels: dict[str, FakeClient],
+    ada: str,
+    admin: str,
+) -> None:
+    assert SCREENSHOTS is not None
+    with (
+        computing(node, "gpu1", ada, "ada-1", "deep/train.ipynb"),
+        computing(far[0], "gpu2", ada, "run-5", "python eval.py"),
+        opened(browser, hub_api, service, admin) as page,
+    ):
+        # Otherwise it would become background after some seconds and be preempted.
+        with ControlClient(node.socket, timeout=PATIENCE) as control:
+            control.request("adjust", group="ada-1", priority="interactive")
+        for name in ("gpu1", "gpu2"):
+            gpu = page.get_by_role("region", name=name).locator(".busy").first
+            expect(gpu).to_contain_text("% busy", timeout=PATIENCE * 1000)
+        # The curves of utilisation need some samples.
+        page.wait_for_timeout(40_000)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.screenshot(path=Path(SCREENSHOTS, f"hub-{scheme}.png"))
+
+
 def test_users_see_no_names_of_others(
     browser: Browser,
     hub_api: HubApi,
@@ -138,10 +217,6 @@ def test_the_page_is_accessible(
 ) -> None:
     with opened(browser, hub_api, service, admin, scheme) as page:
         expect(page.get_by_role("row").filter(has_text="python eval.py")).to_be_visible()
-        if SCREENSHOTS is not None:
-            # What is drawn over time has some of it.
-            page.wait_for_timeout(20_000)
-            page.screenshot(path=Path(SCREENSHOTS, f"hub-{scheme}.png"))
         page.evaluate(AXE.read_text())
         for view in VIEWS:
             page.get_by_role("link", name=view, exact=True).click()
@@ -201,7 +276,7 @@ def test_an_administrator_acts_on_both_nodes(
             page.get_by_role("button", name=f"Actions for {name}").click()
             dialog = page.get_by_role("dialog", name=name)
             expect(dialog).to_contain_text("until an administrator resumes it; its user cannot")
-            dialog.get_by_role("button", name="Release the GPU").click()
+            dialog.get_by_role("button", name=re.compile("^Release the GPU")).click()
             kernels[group].expect(ev.Revoke)
             kernels[group].release()
             expect(page.get_by_role("status")).to_have_text(f"Released the GPU held by {name}.")
@@ -257,8 +332,8 @@ def test_a_full_history_drops_the_oldest_entries(
             actions = page.get_by_role("list", name="Audit log").get_by_role("listitem")
             expect(actions).to_have_count(LAST)
             for on, event, action in (
-                (True, "is draining", "hedy drained 1"),
-                (False, "accepts leases again", "hedy stopped draining 1"),
+                (True, "GPU 1 is draining", "hedy drained GPU 1"),
+                (False, "GPU 1 accepts leases again", "hedy stopped draining GPU 1"),
             ):
                 answer = service.ask("api/nodes/gpu5/drain", admin, {"gpu": "1", "on": on})
                 assert answer.status == 200, answer.text

@@ -292,6 +292,8 @@ function Notebook(
   const isNameless = user === notebook.name;
   const { resident, unevictable, swapped } = notebook.memory;
   const here = resident + unevictable;
+  // The reason of a wait says so, too.
+  const isHeld = notebook.on_hold && notebook.state !== 'waiting';
   const { columns } = TEXT;
   return (
     <tr
@@ -320,7 +322,7 @@ function Notebook(
       <Noted
         className="why"
         text={notebook.why}
-        remark={[notebook.on_hold ? TEXT.isHeld : '', notebook.preferences]
+        remark={[isHeld ? TEXT.isHeld : '', notebook.preferences]
           .filter(Boolean)
           .join(', ')}
       />
