@@ -74,6 +74,9 @@ def test_the_memory_of_a_killed_kernel_is_freed(seats: tuple[Node, dict[str, Sea
         kernel.begin("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
         until(lambda: "killed.ipynb" not in states(node))
         until(lambda: node.status()["gpus"][0]["used"] == 0)
+        # The Jupyter server restarts the kernel. jupyter_client cannot shut down a kernel during a restart
+        # (InvalidStateError, HTTP status 500), so the new process has to respond before the session is deleted.
+        assert kernel.run("print('restarted')") == "restarted\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes with another uid")
