@@ -23,6 +23,11 @@ export interface IGpuShareModel {
   readonly status: IStatus | null;
   /** Emitted when there is a new status. */
   readonly changed: ISignal<IGpuShareModel, void>;
+  /**
+   * The colour of each notebook of the status and its timeline, by the group's id: a number
+   * below `COLOURS`. It is the same in all views.
+   */
+  readonly colours: ReadonlyMap<string, number>;
   /** The scheduler's clock now, in seconds, as far as this page can tell. */
   readonly now: number;
   /** What people set; read it again when `changed` comes. */

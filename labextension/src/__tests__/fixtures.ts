@@ -5,6 +5,7 @@ import type { IDisposable } from '@lumino/disposable';
 import { DisposableDelegate } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
+import { Palette } from '../core/palette';
 import type {
   IGroup,
   ISession,
@@ -275,6 +276,10 @@ export class FakeModel implements IGpuShareModel {
     this.changed.emit();
   }
 
+  get colours(): ReadonlyMap<string, number> {
+    return this._palette.coloursOf(this._status ?? makeStatus());
+  }
+
   look(options: ILookOptions = {}): IDisposable {
     this.looks.push(options);
     return new DisposableDelegate(() => {
@@ -316,5 +321,6 @@ export class FakeModel implements IGpuShareModel {
   preferences = PREFERENCES;
   /** The sentence with which the server refuses, if it does. */
   refusal = '';
+  private _palette = new Palette();
   private _status: IStatus | null;
 }

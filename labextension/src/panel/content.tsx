@@ -4,7 +4,6 @@ import type { ISignal } from '@lumino/signaling';
 import React from 'react';
 
 import { noticesOf } from '../core/notices';
-import { assignColours } from '../core/palette';
 import { makeSections } from '../core/sections';
 import type { IGroupShare } from '../core/shares';
 import { makeShares } from '../core/shares';
@@ -158,6 +157,7 @@ interface IBodyProps extends IPanelProps {
 
 function Body(props: IBodyProps): JSX.Element {
   const { model, commands, trans, status, clock } = props;
+  const { colours } = model;
   const names = props.names(status);
   const { units, history } = model.preferences;
   const { settings, hibernation, may, timeline } = status;
@@ -178,7 +178,6 @@ function Body(props: IBodyProps): JSX.Element {
     }),
     [wording, model, commands, clock, settings, gpus, may.adjust]
   );
-  const colours = useColours(status);
   const shares = useShares(status.groups);
   const current = props.currentGroup();
   const kernel = props.currentKernel();
@@ -304,25 +303,6 @@ function Front(props: IFrontProps): JSX.Element | null {
   return kernel && status.groups.length > 0 ? (
     <UnusedCard trans={trans} />
   ) : null;
-}
-
-/** The colours of all that have memory or a lane; each keeps its own while it stays. */
-function useColours({
-  groups,
-  timeline
-}: IStatus): ReadonlyMap<string, number> {
-  const before = React.useRef<ReadonlyMap<string, number>>(new Map());
-  const ids = new Set(groups.map(group => group.id));
-  const gone = new Set(
-    timeline?.spans.map(span => span.group).filter(id => !ids.has(id))
-  );
-  if (
-    ids.size + gone.size !== before.current.size ||
-    [...ids, ...gone].some(id => !before.current.has(id))
-  ) {
-    before.current = assignColours(before.current, [...ids], [...gone]);
-  }
-  return before.current;
 }
 
 /** What the groups have on each GPU; the same arrays while that is the same. */

@@ -7,6 +7,7 @@ import { Debouncer } from '@lumino/polling';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
+import { Palette } from '../core/palette';
 import { Timer } from '../core/timer';
 import type { ITranslation } from '../core/translation';
 import { applyDelta, keepSame, readAnnouncement, trim } from '../core/delta';
@@ -76,6 +77,10 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   get status(): IStatus | null {
     return this._status;
+  }
+
+  get colours(): ReadonlyMap<string, number> {
+    return this._palette.coloursOf(this._status ?? NOTHING);
   }
 
   get now(): number {
@@ -446,6 +451,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _options: GpuShareModel.IOptions;
   /** Milliseconds between two requests for deltas, at least. */
   private _pace = PACE;
+  private _palette = new Palette();
   private _preferences: IPreferences;
   private _requests: Requests;
   private _status: IStatus | null = null;

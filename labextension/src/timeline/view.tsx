@@ -12,8 +12,6 @@ import type { Panel } from '@lumino/widgets';
 import React from 'react';
 
 import { formatDuration } from '../core/format';
-import { assignColours } from '../core/palette';
-import type { IStatus } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { Clock } from '../panel/clock';
 import { Timeline } from '../panel/timeline/timeline';
@@ -112,7 +110,7 @@ export class TimelineView extends ReactWidget {
         {status?.timeline ? (
           <Timeline
             timeline={status.timeline}
-            colours={this._assign(status)}
+            colours={model.colours}
             wording={wordingOf(status, model, documents, trans)}
             clock={this._clock}
             minutes={this._minutes}
@@ -150,17 +148,7 @@ export class TimelineView extends ReactWidget {
     this.update();
   }
 
-  /** Give each notebook a colour that it keeps. */
-  private _assign({ groups, timeline }: IStatus): ReadonlyMap<string, number> {
-    const ids = new Set(groups.map(({ id }) => id));
-    const gone = new Set(timeline?.spans.map(({ group }) => group));
-    ids.forEach(id => gone.delete(id));
-    this._colours = assignColours(this._colours, [...ids], [...gone]);
-    return this._colours;
-  }
-
   private _clock: Clock;
-  private _colours: ReadonlyMap<string, number> = new Map();
   private _look: IDisposable | null = null;
   private _minutes: number;
   private _options: ITimelineOptions;

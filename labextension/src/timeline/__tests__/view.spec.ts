@@ -81,6 +81,10 @@ describe('The timeline in the main area', () => {
     const colours = [...main.node.querySelectorAll('g')].map(
       ({ dataset }) => dataset['colour']
     );
+    // The panel takes its colours from the model, too.
+    expect(colours).toEqual(
+      ['gone', 'plots'].map(id => String(model.colours.get(id)))
+    );
     expect(new Set(colours).size).toBe(2);
   });
 
