@@ -11,27 +11,34 @@ import React from 'react';
 
 import type { ITranslation } from '../core/translation';
 import { run } from '../actions/run';
+import type { IStatus } from '../core/status';
 import { isUnavailable, isUnshared, isWaiting } from '../core/status';
 import { wordingOf } from '../state/wording';
 import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
 import { statusText } from '../words/statusbar';
 import type * as Details from '../words/details';
 
-/** Since when the server has had no GPU, in the browser's storage. */
+/** The key in the browser's storage for the time at which the server was first seen without a GPU. */
 const SINCE = 'jupyter-gpushare:no-gpu-since';
 
 /** Milliseconds after which users no longer need this message. */
 const DAY = 86_400_000;
 
 /** Whether users have known for a day that the server has no GPU. */
-function isOldNews(code: string): boolean {
-  if (code !== 'no_driver') {
+function isOldNews({ availability, gpus }: IStatus): boolean {
+  const known = localStorage.getItem(SINCE);
+  // A lost connection or a server that is starting does not mean that there is a GPU.
+  if (gpus.length > 0 && known !== null) {
     localStorage.removeItem(SINCE);
+  }
+  if (availability.code !== 'no_driver') {
     return false;
   }
   const now = Date.now();
-  const since = Number(localStorage.getItem(SINCE)) || now;
-  localStorage.setItem(SINCE, `${since}`);
+  const since = Number(known) || now;
+  if (known === null) {
+    localStorage.setItem(SINCE, `${since}`);
+  }
   return now - since > DAY;
 }
 
@@ -154,12 +161,9 @@ export class StatusItem extends ReactWidget {
 
   private _onChanged(): void {
     const { preferences, status } = this._options.model;
-    const code = status?.availability.code;
-    if (code && code !== this._code) {
-      this._code = code;
-      this._isQuiet = isOldNews(code);
-    }
-    const wanted = preferences.statusBar !== 'none' && !this._isQuiet;
+    // The model asks the server regularly, so this is also checked while JupyterLab stays open.
+    const isQuiet = status !== null && isOldNews(status);
+    const wanted = preferences.statusBar !== 'none' && !isQuiet;
     if (wanted !== this._wanted) {
       this._wanted = wanted;
       this._wantedChanged.emit();
@@ -182,9 +186,7 @@ export class StatusItem extends ReactWidget {
     }
   }
 
-  private _code = '';
   private _details: typeof Details | null = null;
-  private _isQuiet = false;
   private _loading: Promise<void> | null = null;
   private _look: IDisposable | null = null;
   private _options: StatusItem.IOptions;

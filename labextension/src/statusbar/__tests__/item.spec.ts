@@ -83,6 +83,25 @@ describe('on a server without a GPU', () => {
       Widget.attach(item, document.body);
     });
 
+  it('becomes quiet after a day while JupyterLab stays open', async () => {
+    await tell([], none);
+    jest.setSystemTime(Date.now() + 23 * 3_600_000);
+    await tell([], none);
+    expect(item.wanted).toBe(true);
+    // A lost connection does not restart the day.
+    await tell([], {
+      ...none,
+      availability: { code: 'server_unreachable', params: {} }
+    });
+    const changes = jest.fn();
+    item.wantedChanged.connect(changes);
+    jest.setSystemTime(Date.now() + 2 * 3_600_000);
+    await tell([], none);
+    expect(item.wanted).toBe(false);
+    expect(changes).toHaveBeenCalledTimes(1);
+    expect(text()).toBe('');
+  });
+
   it('says so for a day, and is quiet then', async () => {
     await tell([], none);
     expect(text()).toBe('GPU: not shared');
