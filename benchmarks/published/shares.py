@@ -184,13 +184,13 @@ def figures(length: float, found: Found) -> Iterator[Figure]:
     yield figure("a kernel alone", statistics.median(alone), "ms", alone)
 
     work = found.limited
-    what = f"limit {100 * LIMIT:g} %"
+    what = f"limit {100 * LIMIT:g}%"
     each = [100 * share for share in work.shares(work.begun, work.until)]
     yield figure(f"{what}: most above in 10 s", max(each) - 100 * LIMIT, "pp", each, EXCESS)
     yield figure(f"{what}: share", 100 * work.share(*whole(*settled([work]))), "%", each)
 
     time = settled(found.requested)
-    what = f"request {100 * REQUEST:g} %"
+    what = f"request {100 * REQUEST:g}%"
     each, others = ([100 * share for share in work.shares(*time)] for work in found.requested)
     first, second = (100 * work.share(*whole(*time)) for work in found.requested)
     # The target is what it has to be at least.

@@ -356,8 +356,8 @@ def _print(model: str, times: dict[str, list[float]], as_json: bool) -> None:
         for bare, mine, ratio in zip(times["plain"], times[name], ratios, strict=True):
             print(f"  {1000 * bare:9.3f} ms  {1000 * mine:9.3f} ms  {ratio:.4f}")
         print(
-            f"  median {100 * (statistics.median(ratios) - 1):+.2f} % "
-            f"(95 %: {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f})",
+            f"  median {100 * (statistics.median(ratios) - 1):+.2f}% "
+            f"(95%: {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f})",
             flush=True,
         )
 

@@ -109,8 +109,8 @@ def line(found: dict[str, Any]) -> str:
         waits += ", no waits"
     return (
         f"{first if first == last else f'{first} to {last}'}: {_count(found['gpus'], 'GPU')}, "
-        f"{_count(len(found['users']), 'user')}, {used:.1f} of {present:.1f} GPU hours used ({part:.0f} %), "
-        f"{shared:.1f} of them shared by several users ({sharing:.0f} %); {waits}; "
+        f"{_count(len(found['users']), 'user')}, {used:.1f} of {present:.1f} GPU hours used ({part:.0f}%), "
+        f"{shared:.1f} of them shared by several users ({sharing:.0f}%); {waits}; "
         f"{_count(found['avoided'], 'out-of-memory error')} avoided, {found['given']} raised"
     )
 

@@ -8,8 +8,8 @@ import math
 
 
 def percent(fraction: float) -> str:
-    """A fraction in words: ``25 %``."""
-    return f"{_digits(100 * fraction)} %"
+    """A fraction in words: ``25%``."""
+    return f"{_digits(100 * fraction)}%"
 
 
 def size(amount: float) -> str:

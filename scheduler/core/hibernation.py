@@ -222,12 +222,12 @@ class HibernationManager:
                 self.timers.set(group.rests, state.began + self.leave_deadline)
                 self.evacuate(group)
             else:
-                text = "the process's memory could not be moved out in time"
+                text = "the process's memory could not be evicted in time"
                 self._find_unfit(group, "busy", text)
         elif state.stage == "parking":
             late = [c.pid for c in group.clients.values() if c.stage == "parking"]
             pids = ", ".join(map(str, late))
-            text = f"hibernation does not end: process {pids} did not answer in {self.park_deadline:.0f} s"
+            text = f"process {pids} did not respond within {self.park_deadline:.0f} s"
             self._name_stuck(group, late[0], "park")
             self._find_unfit(group, "stuck", text)
 

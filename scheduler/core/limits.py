@@ -96,8 +96,8 @@ class Limits:
         if held + asked <= limit:
             return None
         text = (
-            f"{_amount(asked)} more would make {_amount(held + asked)}, "
-            f"but the GPU has {_amount(max(0, limit))} for one kernel"
+            f"{_amount(asked)} more would make a total of {_amount(held + asked)}, "
+            f"but one kernel can use at most {_amount(max(0, limit))} of this GPU"
         )
         if outside(gpu):
             text += f" (other programs hold {_amount(outside(gpu))})"
@@ -121,7 +121,7 @@ class Limits:
         if not cap or total + demand.bytes <= cap:
             return None
         text = (
-            f"{_amount(demand.bytes)} more would make {_amount(total + demand.bytes)}, "
+            f"{_amount(demand.bytes)} more would make a total of {_amount(total + demand.bytes)}, "
             f"but this kernel is limited to {_amount(cap)}"
         )
         return Refusal("cap", None, text)
@@ -134,8 +134,8 @@ class Limits:
             return None
         whose, gpus = quota
         text = (
-            f"the {_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and "
-            f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
+            f"{_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and this kernel "
+            f"already uses as many; select {'it' if gpus == 1 else 'from them'} with CUDA_VISIBLE_DEVICES"
         )
         return Refusal("cap", None, text)
 
@@ -145,8 +145,8 @@ class Limits:
         if not most or demand.more <= 0 or promised + demand.more <= most:
             return None
         text = (
-            f"{_amount(demand.more)} more would make {_amount(promised + demand.more)}, but this kernel was "
-            f"limited to {_amount(most)} on each GPU (`%gpushare memory off` lifts that)"
+            f"{_amount(demand.more)} more would make a total of {_amount(promised + demand.more)}, but this kernel is "
+            f"limited to {_amount(most)} on each GPU (remove the limit with `%gpushare memory off`)"
         )
         return Refusal("cap", None, text)
 
@@ -157,8 +157,8 @@ class Limits:
         if room is None or more <= room.bytes:
             return None
         text = (
-            f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the "
-            f"{_named(room.whose)} may have on each GPU"
+            f"{_amount(more)} more would exceed the memory limit of {_named(room.whose)} on each GPU "
+            f"by {_amount(more - max(0, room.bytes))}"
         )
         return Refusal("cap", None, text)
 
@@ -169,8 +169,8 @@ class Limits:
         if room is None or more <= room.bytes:
             return None
         text = (
-            f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
-            "may have over all GPUs, since all of it may have to lie in the host's memory"
+            f"{_amount(more)} more would exceed the host memory quota of {_named(room.whose)} by "
+            f"{_amount(more - max(0, room.bytes))}, because all GPU memory may have to be evicted to the host"
         )
         return Refusal("host", None, text)
 
@@ -183,8 +183,8 @@ class Limits:
         if promised + more <= backed:
             return None
         text = (
-            f"{_amount(demand.bytes)} more would make {_amount(promised + demand.bytes)} for all kernels, "
-            f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
+            f"{_amount(demand.bytes)} more would make a total of {_amount(promised + demand.bytes)} for all kernels, "
+            f"but the GPU and host memory together can hold only {_amount(max(0, backed + fixed))}"
         )
         relief = _others(promised + more <= backed + gpu.foreign + theirs)
         if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
@@ -248,7 +248,7 @@ class Limits:
             if alone or after < gpu.foreign <= before:
                 lack = (0 if alone else gpu.foreign) - after
                 text = (
-                    f"{_amount(more)} more that cannot be evicted would take {_amount(lack)} of the {_amount(needs)} "
+                    f"{_amount(more)} more of unevictable memory would take {_amount(lack)} of the {_amount(needs)} "
                     "that another notebook already uses. Shut down a notebook that you no longer need, and try again"
                 )
                 return not alone, text

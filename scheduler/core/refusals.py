@@ -3,22 +3,22 @@
 
 #: Why a process, or any process, does not hibernate: a sentence for each code in the status and in events.
 WHY = {
-    "off": "hibernation is switched off, or the notebook keeps its place on the GPU",
+    "off": "hibernation is turned off, or the notebook is kept on the GPU",
     "driver": "the driver cannot checkpoint processes",
-    "helper": "the hibernator, which asks the driver to checkpoint processes, does not run",
-    "permission": "the scheduler has no permission to reach into the process; its administrator can give it that",
-    "container": "its process is in another container than the scheduler",
+    "helper": "the hibernator, the helper process that checkpoints notebooks, is not running",
+    "permission": "the scheduler lacks permission to checkpoint the process; an administrator can grant it",
+    "container": "its process and the scheduler run in different containers",
     "debugger": "a debugger is attached to its process",
-    "busy": "its process was at work in the driver",
-    "capture": "its process captures a CUDA graph",
+    "busy": "its process was in the middle of a driver call",
+    "capture": "its process is capturing a CUDA graph",
     "gpus": "its process uses several GPUs",
     "nccl": "its process may have NCCL communicators, which the driver cannot checkpoint",
     "ipc": "its process shares GPU memory with other processes, which the driver cannot checkpoint",
     "managed": "its process has managed memory, which the driver cannot checkpoint",
-    "unevictable": "its process holds much memory that cannot be moved out first",
-    "plain": "its memory is not moved out by us first",
-    "failed": "the driver failed at it",
-    "stuck": "its hibernation does not end",
+    "unevictable": "its process holds too much unevictable memory",
+    "plain": "its memory cannot be evicted with the backend plain",
+    "failed": "the driver could not checkpoint or restore its process",
+    "stuck": "its hibernation is taking longer than expected",
 }
 #: With these codes, the process may be checkpointed or be about to be. With all others, it is not checkpointed.
 UNSETTLED = frozenset({"stuck", "helper"})
@@ -29,6 +29,6 @@ INCONCLUSIVE = frozenset({"helper", "permission"})
 def as_said(text: str) -> str:
     """Return the error of a call whose process cannot be woken now."""
     return (
-        f"the kernel is hibernated and cannot be woken now ({text}); its data is safe in host memory, "
-        "and the next call tries again"
+        f"this kernel is hibernated and cannot be woken now ({text}). Its data is safe in host memory, "
+        "and the next CUDA call tries again"
     )

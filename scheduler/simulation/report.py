@@ -118,18 +118,18 @@ def rows(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
         if alone:
             base = alone["completion"]["mean"]
             values = [
-                "-" if not f else f"{(f['completion']['mean'] / base - 1) * 100:+.1f} %"
+                "-" if not f else f"{(f['completion']['mean'] / base - 1) * 100:+.1f}%"
                 for f in found
             ]
             line("  mean against exclusive", values)
-    line("utilisation of the GPUs", [f"{f['utilisation'] * 100:.1f} %" for f in all_figures])
+    line("utilisation of the GPUs", [f"{f['utilisation'] * 100:.1f}%" for f in all_figures])
     line(
         "fairness (Jain's index)",
         ["-" if f["fairness"] is None else f"{f['fairness']:.3f}" for f in all_figures],
     )
     moved = [f"{(f['moved_out'] + f['moved_in']) / GIB:.1f} GiB" for f in all_figures]
     line("moved, out and in", moved)
-    line("time spent moving", [f"{f['moving_fraction'] * 100:.2f} %" for f in all_figures])
+    line("time spent moving", [f"{f['moving_fraction'] * 100:.2f}%" for f in all_figures])
     line("longest without any GPU time", [_seconds(f["longest_without"]) for f in all_figures])
     line("starved", [str(f["starved"]) for f in all_figures])
     line("failed for want of memory", [str(f["failed"]) for f in all_figures])

@@ -45,11 +45,11 @@ def test_figures_are_what_the_works_say() -> None:
     values = {figure.metric: figure.value for figure in shares.figures(0.1, found)}
     assert values == {
         "100 ms, a kernel alone": pytest.approx(100.0),
-        "100 ms, limit 30 %: most above in 10 s": pytest.approx(10.0),
-        "100 ms, limit 30 %: share": pytest.approx(30.0),
-        "100 ms, request 60 %: share": pytest.approx(50.0),
-        "100 ms, request 60 %: least in 10 s": pytest.approx(50.0),
-        "100 ms, request 60 %: share of the other": pytest.approx(50.0),
+        "100 ms, limit 30%: most above in 10 s": pytest.approx(10.0),
+        "100 ms, limit 30%: share": pytest.approx(30.0),
+        "100 ms, request 60%: share": pytest.approx(50.0),
+        "100 ms, request 60%: least in 10 s": pytest.approx(50.0),
+        "100 ms, request 60%: share of the other": pytest.approx(50.0),
         "100 ms, weights 2:1: ratio": pytest.approx(1.5),
         "100 ms, weights 2:1: share of both": pytest.approx(100.0),
     }
@@ -69,4 +69,4 @@ def test_it_runs_on_the_simulated_driver(
     # By its nanoseconds, a kernel is never done sooner.
     assert figures["10 ms, a kernel alone"] >= 9.9
     # How much it had depends on the 10 s before this one.
-    assert "10 ms, limit 30 %: share" in figures
+    assert "10 ms, limit 30%: share" in figures

@@ -378,8 +378,8 @@ async def test_preferences_before_and_after_the_gpu_was_used(scheduler: Ask) -> 
             ("background", "now has low priority"),
             ("keep on", "keeps its data on the GPU while it is idle"),
             ("limit 1GiB", "can now use at most 1 GiB on each GPU"),
-            ("limit 90%", "can now use at most 90 % of a GPU's time"),
-            ("request 25%", "is now guaranteed 25 % of a GPU's time"),
+            ("limit 90%", "can now use at most 90% of a GPU's time"),
+            ("request 25%", "is now guaranteed 25% of a GPU's time"),
             ("weight 2", "now has the weight 2"),
         ):
             result = await kernel.execute(f"%gpushare {line}")
@@ -391,7 +391,7 @@ async def test_preferences_before_and_after_the_gpu_was_used(scheduler: Ask) -> 
         assert group_of(scheduler, kernel)["preferences"] == preferences
         table = (await kernel.execute("%gpushare")).data()["text/plain"]
         assert (
-            "background, keep, memory 1 GiB, request 25 %, limit 90 %, weight 2  " in f"{table}  "
+            "background, keep, memory 1 GiB, request 25%, limit 90%, weight 2  " in f"{table}  "
         )
         printed = (await kernel.execute("%gpushare keep off --json")).stream("stdout")
         assert json.loads(printed)["preferences"] == {**preferences, "keep": False}

@@ -241,7 +241,7 @@ def test_a_report_is_one_line(open_history: Opener) -> None:
     text = line(history.report(NOON, NOON + HOUR))
     assert "\n" not in text
     assert text.partition(": ")[2] == (
-        "1 GPU, 2 users, 1.0 of 1.0 GPU hours used (100 %), 1.0 of them shared by several users (100 %); "
+        "1 GPU, 2 users, 1.0 of 1.0 GPU hours used (100%), 1.0 of them shared by several users (100%); "
         "2 leases, 1 wait of 4.0 s on average and 4.0 s at most; 1 out-of-memory error avoided, 2 raised"
     )
     assert line(open_history(None).report(0, NOON)).startswith("no data for this period")

@@ -426,7 +426,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     assert answer is not None
     assert answer.status == "device"
     assert answer.text == (
-        "60.0 GiB more would make 110.0 GiB, but the GPU has 90.0 GiB for one kernel "
+        "60.0 GiB more would make a total of 110.0 GiB, but one kernel can use at most 90.0 GiB of this GPU "
         "(other programs hold 10.0 GiB)"
     )
     assert m.kinds("a")[-1] == "refuse"
@@ -445,7 +445,7 @@ def test_cap_and_host_memory_refuse() -> None:
     assert answer is not None
     assert answer.status == "cap"
     assert answer.text == (
-        "11.0 GiB more would make 21.0 GiB, but this kernel is limited to 20.0 GiB"
+        "11.0 GiB more would make a total of 21.0 GiB, but this kernel is limited to 20.0 GiB"
     )
     m.do(ev.HostMemory(50 * GIB))
     m.sleep(60)

@@ -75,7 +75,7 @@ def test_who_came_earlier_is_before() -> None:
     assert said[2] == "  to run next: it is next in line; see the reason above"
     assert said[3] == f"  see {docs_url('reference/messages')}#needs-memory"
     assert said[4] == "c.ipynb has been waiting for 1.0 s: b.ipynb is ahead in the queue"
-    assert said[6] == "  1. b.ipynb started waiting 3.0 s earlier"
+    assert said[6] == "  1. b.ipynb has been waiting 3.0 s longer"
     assert said[7] == "  to run next: wait for b.ipynb"
 
 
@@ -143,13 +143,13 @@ def test_between_users_what_they_have_had_decides() -> None:
     params = before["params"]
     assert (params["whose"], params["their_whose"]) == ("user:ada", "user:ben")
     assert params["used"] > params["their_used"] == 0
-    assert "user ben used 0 %, user ada used" in lines(m, "b")[2]
+    assert "user ben used 0% of the GPU and user ada used" in lines(m, "b")[2]
     m.do(ev.Entitle("team:t", ev.Entitlement(request=0.4), ("ben",)))
     m.sleep(0.5)
     (before,) = of(m, "b")["before"]
     assert (before["params"]["their_whose"], before["params"]["their_request"]) == ("team:t", 0.4)
-    assert "team t used 0 %" in lines(m, "b")[2]
-    assert "it is guaranteed 40 %" in lines(m, "b")[2]
+    assert "team t used 0%" in lines(m, "b")[2]
+    assert "it is guaranteed 40%" in lines(m, "b")[2]
 
 
 def test_whom_the_core_passes_over_is_before_nobody() -> None:
@@ -180,7 +180,7 @@ def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
     assert (found["reason"]["code"], found["next"]["code"]) == ("limited", "limit")
     assert found["next"]["params"]["until_in"] > 0
     said = lines(m, "a")
-    assert "it has reached its GPU time limit; more in" in said[0]
+    assert "it has reached the GPU time limit; more in" in said[0]
     assert "or raise its GPU time limit" in said[-2]
 
 

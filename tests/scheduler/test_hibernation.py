@@ -1486,7 +1486,7 @@ def test_newcomers_that_would_keep_others_out_although_they_hibernate_are_refuse
     """Of 100 GiB, one notebook needs 79, and each other leaves 3."""
     *admitted, refused = newcomers(crowded(), 6, 4 * GIB)
     assert admitted == [""] * 5
-    assert "3.00 GiB more that cannot be evicted would take" in refused
+    assert "3.00 GiB more of unevictable memory would take" in refused
     assert "of the 79.0 GiB that another notebook already uses" in refused
 
 

@@ -148,7 +148,10 @@ def test_a_users_memory_is_capped_for_all_its_kernels_together() -> None:
     answer = b.grow(20)
     assert answer is not None
     assert answer.status == "cap"
-    assert answer.text == "20.0 GiB more are 10.0 GiB more than the user ada may have on each GPU"
+    assert (
+        answer.text
+        == "20.0 GiB more would exceed the memory limit of user ada on each GPU by 10.0 GiB"
+    )
     other = m.process("c", user="ben").grow(20)
     assert other is not None
     assert other.status == "swapped"

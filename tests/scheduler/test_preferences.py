@@ -435,8 +435,8 @@ def test_growth_beyond_the_cap_is_refused() -> None:
     assert answer is not None
     assert answer.status == "cap"
     assert answer.text == (
-        "10.0 GiB more would make 25.0 GiB, but this kernel was limited to 20.0 GiB on each GPU "
-        "(`%gpushare memory off` lifts that)"
+        "10.0 GiB more would make a total of 25.0 GiB, but this kernel is limited to 20.0 GiB on each GPU "
+        "(remove the limit with `%gpushare memory off`)"
     )
     # Headroom is not what it needs.
     answer = a.grow(4, most=50)

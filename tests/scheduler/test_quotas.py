@@ -147,8 +147,8 @@ def test_one_kernel_cannot_begin_to_use_more_gpus_than_the_quota() -> None:
     answer = kernel.grow("GPU-1", 1, context=1)
     assert answer.status == "cap"
     assert answer.text == (
-        "the user ada may use 1 GPU at once, and this kernel uses as many already: "
-        "choose one of those (CUDA_VISIBLE_DEVICES)"
+        "user ada may use 1 GPU at once, and this kernel already uses as many; "
+        "select it with CUDA_VISIBLE_DEVICES"
     )
     # What it was refused does not count as used.
     kernel.end()
@@ -203,8 +203,8 @@ def test_growth_beyond_the_bound_for_all_gpus_is_refused_with_the_figures() -> N
     answer = kernel.grow("GPU-1", 8)
     assert answer.status == "host"
     assert answer.text == (
-        "8.00 GiB more are 3.00 GiB more than the user ada may have over all GPUs, since all of it may have to lie "
-        "in the host's memory"
+        "8.00 GiB more would exceed the host memory quota of user ada by 3.00 GiB, because all GPU memory may have "
+        "to be evicted to the host"
     )
     assert kernel.grow("GPU-1", 5).status == "swapped"
     assert node.kernel("c", "ben", "GPU-1", 60).usages

@@ -96,22 +96,22 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
             {"yields_in": None},
             "needs 2 GiB more; a's turn ends when its work is done",
         ),
-        ("making_room", {}, "evicting 1 GiB of a, b to make room"),
-        ("making_room", {"victims": []}, "evicting 1 GiB of other notebooks to make room"),
+        ("making_room", {}, "making room by evicting 1 GiB of a, b"),
+        ("making_room", {"victims": []}, "making room by evicting 1 GiB"),
         ("filling", {}, "restoring its memory while evicting b: 1 GiB of 3 GiB"),
         ("filling", {"victims": []}, "restoring its memory: 1 GiB of 3 GiB"),
         (
             "kept",
             {},
-            "needs 1 GiB more; a keeps its idle memory on the GPU (at most 4 min 10 s more)",
+            "needs 1 GiB more; a keeps its idle memory on the GPU, for at most 4 min 10 s more",
         ),
         ("kept", {"until_in": None}, "needs 1 GiB more; a keeps its idle memory on the GPU"),
         (
             "exclusive",
             {},
-            "needs 1 GiB more; a has the GPU to itself for one cell (at most 30 s more)",
+            "a has the GPU to itself for one cell, for at most 30 s more",
         ),
-        ("exclusive", {"lack": 0}, "a has the GPU to itself for one cell (at most 30 s more)"),
+        ("exclusive", {"lack": 0}, "a has the GPU to itself for one cell, for at most 30 s more"),
         ("frozen", {}, "frozen; unfreeze it to continue"),
         ("quota_gpus", {}, "user ada may use 1 GPU at once; a's turn ends within 3.0 s"),
         (
@@ -122,18 +122,17 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         (
             "quota_gpus",
             {"own": 2},
-            "user ada may use 1 GPU at once; this notebook alone uses 2: free its memory on the others, "
-            "or restart it on fewer",
+            "user ada may use 1 GPU at once, and this notebook alone uses 2; restart it on fewer GPUs",
         ),
         (
             "draining",
             {"kernel": "void sgemm<float>(int)", "kernel_for": 3.2},
-            "waiting for the CUDA kernel void sgemm<float>(int) of a, which has been running for 3.2 s",
+            "the CUDA kernel `void sgemm<float>(int)` of a has been running for 3.2 s",
         ),
         (
             "draining",
             {"kernel": "k" * 100, "kernel_for": 3.2},
-            f"waiting for the CUDA kernel {'k' * 57}... of a, which has been running for 3.2 s",
+            f"the CUDA kernel `{'k' * 57}...` of a has been running for 3.2 s",
         ),
         (
             "draining",
@@ -143,22 +142,23 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         (
             "limited",
             {},
-            "user ada has reached its GPU time limit; more in 2.5 s",
+            "user ada has reached the GPU time limit; more in 2.5 s",
         ),
         (
             "limited",
             {"whose": "team:course"},
-            "team course has reached its GPU time limit; more in 2.5 s",
+            "team course has reached the GPU time limit; more in 2.5 s",
         ),
         (
             "limited",
             {"whose": "group:k"},
-            "it has reached its GPU time limit; more in 2.5 s",
+            "it has reached the GPU time limit; more in 2.5 s",
         ),
         (
             "thrashing",
             {},
-            "paging slowed both down when they ran side by side, so they take turns; a's turn ends within 3.0 s",
+            "paging slowed both notebooks down when they ran side by side, so they take turns; "
+            "a's turn ends within 3.0 s",
         ),
     ],
 )
@@ -191,7 +191,7 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
     [
         (
             {"state": "hibernated", "hibernation": {"frees": 719 << 20, "estimate": 1.2}},
-            "freed 719 MiB; takes about 1.2 s to wake",
+            "freed 719 MiB; wakes in about 1.2 s",
         ),
         ({"state": "hibernated", "hibernation": {"frees": GIB, "estimate": None}}, "freed 1 GiB"),
         (
@@ -257,7 +257,7 @@ def test_the_panel_says_why_in_the_schedulers_words() -> None:
                 **{"kind": "notice", "code": "hibernation_stuck"},
                 "params": {"name": "a", "pid": 7, "step": "park"},
             },
-            "hibernating (pid 7) is taking longer than expected; it continues in the background",
+            "is taking longer than expected to hibernate (pid 7). It will continue in the background.",
         ),
         (
             {
@@ -279,7 +279,7 @@ def test_preferences() -> None:
     asked = {"priority": "background", "keep": True, "frozen": True, "memory": 20 * GIB}
     asked |= {"request": 0.125, "limit": 0.5, "weight": 2.0}
     assert preferences_text({**asked, "exclusive": True}) == (
-        "background, keep, frozen, memory 20 GiB, request 12.5 %, limit 50 %, weight 2, exclusive"
+        "background, keep, frozen, memory 20 GiB, request 12.5%, limit 50%, weight 2, exclusive"
     )
 
 
@@ -324,13 +324,13 @@ def test_notices() -> None:
     stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
     assert (
         notice_text(stuck, "a")
-        == "a: waking (pid 7) is taking longer than expected; it continues in the background"
+        == "a is taking longer than expected to wake (pid 7). It will continue in the background."
     )
     stuck["params"] = {"name": "", "pid": 0, "step": "park"}
     told = notice_text(stuck, "another user")
     assert (
         told
-        == "another user: hibernating is taking longer than expected; it continues in the background"
+        == "another user is taking longer than expected to hibernate. It will continue in the background."
     )
 
 

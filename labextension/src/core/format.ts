@@ -75,9 +75,9 @@ export function parseBytes(text: string, units: Units): number | null {
   return Math.round(Number(number.replace(',', '.')) * base ** power);
 }
 
-/** A fraction: `25 %`. */
+/** A fraction: `25%`. */
 export function formatPercent(fraction: number): string {
-  return `${digits(100 * fraction)}${SPACE}%`;
+  return `${digits(100 * fraction)}%`;
 }
 
 /** A duration that goes on while people look: `0.4 s`, `12 s`, `4 min`, `1 h 20 min`, `3 d`. */

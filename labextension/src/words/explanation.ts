@@ -87,8 +87,13 @@ function ruleText(before: IBefore, wording: IWording): string {
   const seconds = (key: string): string => formatDuration(number(params, key));
   switch (code) {
     case 'came':
+      return trans.__(
+        '%1 is ahead: it has been waiting %2 longer',
+        other,
+        formatDuration(number(params, 'own') - number(params, 'theirs'))
+      );
     case 'number':
-      return trans.__('%1 is ahead: it has been waiting longer', other);
+      return trans.__('%1 is ahead: it arrived first', other);
     case 'made_way':
       return trans.__('%1 is ahead: it preempted this notebook', other);
     case 'background':
@@ -101,14 +106,14 @@ function ruleText(before: IBefore, wording: IWording): string {
       return trans.__("%1 is ahead: it is open in its user's browser", other);
     case 'length':
       return trans.__(
-        '%1 is ahead: it is expected to need %2 (including moving its memory), this notebook %3',
+        '%1 is ahead: it is expected to need the GPU for %2, and this notebook for %3; short bursts go first',
         other,
         seconds('theirs'),
         seconds('own')
       );
     case 'user_share':
       return trans.__(
-        '%1 is ahead: %2 has used %3 of the GPU lately, %4 has used %5',
+        '%1 is ahead: over the last 10 s, %2 used %3 of the GPU and %4 used %5',
         other,
         ownerName(params['their_whose'], trans),
         formatPercent(number(params, 'their_used')),
@@ -117,13 +122,12 @@ function ruleText(before: IBefore, wording: IWording): string {
       );
     case 'turn':
       return trans.__(
-        "%1 is ahead: it is %2's turn",
-        other,
-        ownerName(params['their_whose'], trans)
+        '%1 is ahead: it belongs to a user whose notebooks last ran longer ago',
+        other
       );
     case 'share':
       return trans.__(
-        '%1 is ahead: it has used less of its entitlement',
+        '%1 is ahead: it has had less GPU time over the last 10 s, relative to its entitlement and weight',
         other
       );
     case 'request':
@@ -132,12 +136,15 @@ function ruleText(before: IBefore, wording: IWording): string {
         other
       );
     case 'use':
-      return trans.__('%1 is ahead: it has used the GPU less', other);
+      return trans.__(
+        '%1 is ahead: it has had less GPU time over the last 10 s',
+        other
+      );
     case 'weight':
-      return trans.__('%1 is ahead: its weight is greater', other);
+      return trans.__('%1 is ahead: it has a greater weight', other);
     case 'retry':
       return trans.__(
-        '%1 is ahead: it has returned to its place in the queue',
+        '%1 is ahead: it keeps its place in the queue, because there was no room for it before',
         other
       );
     case 'growth':
@@ -167,12 +174,12 @@ function nextText(
       return trans.__('If it were interactive, it would go ahead of %1.', name);
     case 'focus':
       return trans.__(
-        'If it were open in the browser instead of %1, it would go ahead.',
+        'If it were open in the browser instead of %1, it would be ahead.',
         name
       );
     case 'use':
       return trans.__(
-        'It will go ahead of %1 once %1 has used the GPU more.',
+        'It will go ahead of %1 once %1 has had more GPU time.',
         name
       );
     default:
@@ -191,7 +198,7 @@ function paceText({ code, params }: ICode, { trans }: IWording): string {
     case 'paused':
       return others
         ? trans.__('Paused while %1 is running.', others)
-        : trans.__('Paused until other notebooks have used their entitlement.');
+        : trans.__('Paused until other notebooks have had their GPU time.');
     case 'bounded':
       return others ? trans.__('Throttled, because %1 is in use.', others) : '';
     case 'share':

@@ -32,11 +32,11 @@ export function noticeText(
     case 'hibernation_stuck':
       return params['step'] === 'restore'
         ? trans.__(
-            'Waking %1 is taking longer than expected. It will continue in the background.',
+            '%1 is taking longer than expected to wake. It will continue in the background.',
             name
           )
         : trans.__(
-            'Hibernating %1 is taking longer than expected. It will continue in the background.',
+            '%1 is taking longer than expected to hibernate. It will continue in the background.',
             name
           );
     case 'host_full':

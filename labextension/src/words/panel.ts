@@ -22,7 +22,7 @@ export function runningText(trans: ITranslation): string {
 
 /** How busy a GPU is. */
 export function busyText(percent: number, trans: ITranslation): string {
-  return trans.__('%1 % busy', Math.round(percent));
+  return trans.__('%1% busy', Math.round(percent));
 }
 
 /** `5.6 of 8 GiB`. */

@@ -80,7 +80,7 @@ export function reasonText(
       );
     case 'serialised':
       return trans.__(
-        'one notebook at a time; %1',
+        'one notebook at a time (anti-thrash is on); %1',
         turnEnds(params, 'yields_in', wording, elapsed)
       );
     case 'making_room': {
@@ -177,21 +177,28 @@ export function reasonText(
       return trans.__('waking up from hibernation');
     case 'dying':
       return trans.__(
-        'needs %1 more; waiting for the driver to free the memory of a process that has exited',
-        size('lack')
+        'needs %1 more; waiting for the driver to free %2 of a process that has exited',
+        size('lack'),
+        size('pending_reclaim')
       );
     case 'returning':
       return trans._n(
-        'needs %2 more; the scheduler has restarted, and %1 process has yet to reconnect',
-        'needs %2 more; the scheduler has restarted, and %1 processes have yet to reconnect',
+        'needs %2 more; waiting for %1 process to reconnect to the restarted scheduler',
+        'needs %2 more; waiting for %1 processes to reconnect to the restarted scheduler',
         number(params, 'clients'),
         size('lack')
       );
     case 'host_memory':
-      return trans.__(
-        'needs %1 more; the host has too little free memory at the moment',
-        size('lack')
-      );
+      return timed
+        ? trans.__(
+            'needs %1 more, but the host has too little free memory; the allocation fails within %2 unless memory is freed',
+            size('lack'),
+            left()
+          )
+        : trans.__(
+            'needs %1 more, but the host has too little free memory',
+            size('lack')
+          );
     case 'restore_failed': {
       const attempts = number(params, 'attempts');
       if (typeof params['error'] !== 'number') {
@@ -221,13 +228,13 @@ export function reasonText(
     case 'kept':
       return timed
         ? trans.__(
-            'needs %1 more; %2 keeps its memory on the GPU, for at most %3 more',
+            'needs %1 more; %2 keeps its idle memory on the GPU, for at most %3 more',
             size('lack'),
             groupName(params, 'holder', wording),
             left()
           )
         : trans.__(
-            'needs %1 more; %2 keeps its memory on the GPU',
+            'needs %1 more; %2 keeps its idle memory on the GPU',
             size('lack'),
             groupName(params, 'holder', wording)
           );
@@ -245,17 +252,17 @@ export function reasonText(
     case 'limited':
       return timed
         ? trans.__(
-            '%1 has reached its GPU time limit; more in %2',
+            '%1 has reached the GPU time limit; more in %2',
             ownerName(params['whose'], trans),
             left()
           )
         : trans.__(
-            '%1 has reached its GPU time limit',
+            '%1 has reached the GPU time limit',
             ownerName(params['whose'], trans)
           );
     case 'thrashing':
       return trans.__(
-        'paging slowed both down when they ran side by side, so they take turns; %1',
+        'paging slowed both notebooks down when they ran side by side, so they take turns; %1',
         turnEnds(params, 'yields_in', wording, elapsed)
       );
     default:

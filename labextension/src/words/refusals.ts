@@ -9,7 +9,7 @@ type Why = Pick<ISleep | IHibernation, 'code' | 'text'>;
 export function refusalText({ code, text }: Why, trans: ITranslation): string {
   const sentence = sentenceOf(code, trans);
   if (!sentence) {
-    return text || trans.__('the scheduler says: %1', code ?? '');
+    return text || trans.__('the scheduler reported: %1', code ?? '');
   }
   return DETAILED.includes(code ?? '') && text && text !== sentence
     ? trans.__('%1: %2', sentence, text)
@@ -31,26 +31,28 @@ function sentenceOf(code: string | null, trans: ITranslation): string {
   switch (code) {
     case 'off':
       return trans.__(
-        'hibernation is switched off, or the notebook keeps its place on the GPU'
+        'hibernation is turned off, or the notebook is kept on the GPU'
       );
     case 'driver':
       return trans.__('the driver cannot checkpoint processes');
     case 'helper':
       return trans.__(
-        'the hibernator, which asks the driver to checkpoint processes, does not run'
+        'the hibernator, the helper process that checkpoints notebooks, is not running'
       );
     case 'permission':
       return trans.__(
-        'the scheduler has no permission to reach into the process; its administrator can give it that'
+        'the scheduler lacks permission to checkpoint the process; an administrator can grant it'
       );
     case 'container':
-      return trans.__('its process is in another container than the scheduler');
+      return trans.__(
+        'its process and the scheduler run in different containers'
+      );
     case 'debugger':
       return trans.__('a debugger is attached to its process');
     case 'busy':
-      return trans.__('its process was at work in the driver');
+      return trans.__('its process was in the middle of a driver call');
     case 'capture':
-      return trans.__('its process captures a CUDA graph');
+      return trans.__('its process is capturing a CUDA graph');
     case 'gpus':
       return trans.__('its process uses several GPUs');
     case 'nccl':
@@ -66,15 +68,13 @@ function sentenceOf(code: string | null, trans: ITranslation): string {
         'its process has managed memory, which the driver cannot checkpoint'
       );
     case 'unevictable':
-      return trans.__(
-        'its process holds much memory that cannot be moved out first'
-      );
+      return trans.__('its process holds too much unevictable memory');
     case 'plain':
-      return trans.__('its memory is not moved out by us first');
+      return trans.__('its memory cannot be evicted with the backend plain');
     case 'failed':
-      return trans.__('the driver failed at it');
+      return trans.__('the driver could not checkpoint or restore its process');
     case 'stuck':
-      return trans.__('its hibernation does not end');
+      return trans.__('its hibernation is taking longer than expected');
     default:
       return '';
   }

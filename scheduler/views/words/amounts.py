@@ -10,8 +10,8 @@ import math
 
 
 def percent(fraction: float) -> str:
-    """Format a fraction: ``25 %``."""
-    return f"{_digits(100 * fraction)} %"
+    """Format a fraction: ``25%``."""
+    return f"{_digits(100 * fraction)}%"
 
 
 def fine(seconds: float) -> str:

@@ -34,12 +34,12 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     # Viewers see only the code if the notebook belongs to another user.
     "hibernate_failed": lambda found: f"could not be hibernated: {found['text'] or found['code']}",
     "wake_failed": lambda found: f"could not be woken: {found['text'] or found['code']}",
-    "cancel": lambda found: "was interrupted while waiting",
+    "cancel": lambda found: "stopped waiting, because its cell was interrupted",
     "adjust": lambda found: (
-        f"now has the settings: {preferences_text(found['preferences']) or 'default'}"
+        f"has new settings: {preferences_text(found['preferences']) or 'the defaults'}"
     ),
     "stuck": lambda found: (
-        f"is keeping others waiting: its CUDA kernel {found['kernel']} is not finishing"
+        f"is keeping others waiting: its CUDA kernel {found['kernel']} has not finished"
     ),
     "settings": lambda found: settings_text(found),
     "entitle": lambda found: (

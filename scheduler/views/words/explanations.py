@@ -42,37 +42,37 @@ def _use(given: dict[str, Any], prefix: str) -> str:
 
 #: Why another notebook is ahead: what follows its name.
 RULES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "came": lambda given: f"started waiting {duration(given['own'] - given['theirs'])} earlier",
+    "came": lambda given: f"has been waiting {duration(given['own'] - given['theirs'])} longer",
     "background": lambda given: (
         f"is interactive (background notebooks count as {duration(given['own'] - given['theirs'])} later)"
     ),
     "length": lambda given: (
-        "is expected to use the GPU for {}, this one for {}; short bursts go first".format(
+        "is expected to need the GPU for {}, and this notebook for {}; short bursts go first".format(
             duration(given["theirs"]), duration(given["own"])
         )
     ),
     "focus": lambda given: (
-        "is open in the user's browser (counts as waiting "
+        "is open in its user's browser (counts as waiting "
         f"{duration(given['own'] - given['theirs'])} longer)"
     ),
-    "user_share": lambda given: "goes first by GPU time over the last 10 s: {}, {}{}".format(
+    "user_share": lambda given: "is ahead: over the last 10 s, {} of the GPU and {}{}".format(
         _use(given, "their_"),
         _use(given, ""),
         "; it is guaranteed {}".format(percent(given["their_request"]))
         if given.get("their_request")
         else "",
     ),
-    "turn": lambda given: "belongs to a user who was served longer ago",
+    "turn": lambda given: "belongs to a user whose notebooks last ran longer ago",
     "share": lambda given: (
         "has had less GPU time over the last 10 s, relative to its entitlement and weight"
     ),
-    "request": lambda given: "has received less GPU time than it is guaranteed",
+    "request": lambda given: "has had less than its guaranteed GPU time",
     "use": lambda given: "has had less GPU time over the last 10 s",
     "class": lambda given: "has a higher priority",
-    "weight": lambda given: "has a larger weight",
+    "weight": lambda given: "has a greater weight",
     "growth": lambda given: "is in the middle of an allocation",
     "number": lambda given: "arrived first",
-    "retry": lambda given: "keeps its place, because there was no room for it before",
+    "retry": lambda given: "keeps its place in the queue, because there was no room for it before",
     "made_way": lambda given: "preempted this notebook",
 }
 
@@ -81,7 +81,7 @@ PACES: dict[str, Callable[[dict[str, Any]], str]] = {
     "paused": lambda given: (
         f"paused while {_are(given['names'], 'running')}"
         if given["names"]
-        else "paused until the others have had their GPU time"
+        else "paused until other notebooks have had their GPU time"
     ),
     "bounded": lambda given: "throttled to {} of work at a time{}".format(
         fine(given["inflight"]),
@@ -106,14 +106,16 @@ NEXT: dict[str, Callable[[dict[str, Any]], str]] = {
     "limit": lambda given: (
         f"{_wait(given['until_in'])}, or raise {_own(given['whose'])} GPU time limit"
     ),
-    "administrator": lambda given: "wait until an administrator allows it",
+    "administrator": lambda given: "wait until an administrator lets it run",
     "quota": lambda given: (
-        f"free a GPU that {owner(given['whose'])} uses, or get a quota of more than {gpus(given['gpus'])}"
+        f"release a GPU that {owner(given['whose'])} uses, or raise the quota of {gpus(given['gpus'])}"
     ),
     "room": lambda given: "it is next in line; see the reason above",
     "interactive": lambda given: "make it interactive, or start a new cell",
     "focus": lambda given: "open it in the browser",
-    "use": lambda given: f"wait until {given['ahead']} has had as much GPU time for its weight",
+    "use": lambda given: (
+        f"wait until {given['ahead']} has had as much GPU time, relative to its weight"
+    ),
     "served": lambda given: (
         f"wait for {given['ahead']}"
         if given["count"] == 1

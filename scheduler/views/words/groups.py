@@ -89,7 +89,7 @@ def sleep_text(group: Mapping[str, Any]) -> str:
     if state == "hibernated":
         freed, seconds = size(found.get("frees") or 0), found.get("estimate")
         return f"freed {freed}" + (
-            "" if seconds is None else f"; takes about {duration(seconds)} to wake"
+            "" if seconds is None else f"; wakes in about {duration(seconds)}"
         )
     if found.get("state") in ("parking", "hibernating"):
         return "is being hibernated"

@@ -49,12 +49,10 @@ def _policy_failed(given: Mapping[str, Any]) -> str:
 
 
 def _hibernation_stuck(name: str, given: Mapping[str, Any]) -> str:
-    doing = "waking" if given.get("step") == "restore" else "hibernating"
+    step = "wake" if given.get("step") == "restore" else "hibernate"
     # The pid is 0 if the process belongs to another user.
     process = f" (pid {given['pid']})" if given.get("pid") else ""
-    return (
-        f"{name}: {doing}{process} is taking longer than expected; it continues in the background"
-    )
+    return f"{name} is taking longer than expected to {step}{process}. It will continue in the background."
 
 
 def _started_without(name: str, given: Mapping[str, Any]) -> str:
@@ -66,7 +64,8 @@ def _started_without(name: str, given: Mapping[str, Any]) -> str:
 NOTICES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "started_without_interposer": _started_without,
     "stuck": lambda name, given: (
-        f"{name} was asked to release the GPU and has not responded; other notebooks continue without it"
+        f"{name} was asked to release the GPU and has not responded. Other notebooks continue without it. Interrupt "
+        "or restart it."
     ),
     "hibernation_stuck": _hibernation_stuck,
     "recording_ended": lambda name, given: (

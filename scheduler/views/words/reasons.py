@@ -31,7 +31,7 @@ def _needs(given: dict[str, Any]) -> str:
 
 def _at_most(given: dict[str, Any]) -> str:
     seconds = given.get("until_in")
-    return "" if seconds is None else f" (at most {duration(seconds)} more)"
+    return "" if seconds is None else f", for at most {duration(seconds)} more"
 
 
 def _in(seconds: float | None) -> str:
@@ -46,7 +46,8 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "needs_memory": lambda given: f"needs {size(given['lack'])} more; {_turn(given)}",
     "serialised": lambda given: f"one notebook at a time (anti-thrash is on); {_turn(given)}",
     "making_room": lambda given: (
-        f"evicting {size(given['lack'])} of {_victims(given) or 'other notebooks'} to make room"
+        f"making room by evicting {size(given['lack'])}"
+        + (f" of {_victims(given)}" if given["victims"] else "")
     ),
     "filling": lambda given: (
         "restoring its memory"
@@ -54,17 +55,17 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         + f": {size(given['arrived'])} of {size(given['footprint'])}"
     ),
     "draining": lambda given: (
-        f"waiting for the CUDA kernel {_short(given['kernel'])} of {_holder(given)}, which has been running for "
+        f"the CUDA kernel `{_short(given['kernel'])}` of {_holder(given)} has been running for "
         f"{duration(given['kernel_for'])}"
         if given.get("kernel")
         else f"waiting for {_holder(given)} to finish its queued GPU work ({duration(given['for'])} so far)"
     ),
     "stuck": lambda given: (
-        f"{_holder(given)} has not released the GPU for {duration(given['for'])}: its CUDA kernel "
-        f"{_short(given['kernel'])} has been running for {duration(given['kernel_for'])}; interrupt or restart it"
+        f"{_holder(given)} has not released the GPU: its CUDA kernel `{_short(given['kernel'])}` has been running for "
+        f"{duration(given['kernel_for'])}. Interrupt or restart it."
         if given.get("kernel")
-        else f"{_holder(given)} has not responded for {duration(given['for'])}: it may be stopped, or its GPU work may "
-        "be stuck; interrupt or restart it"
+        else f"{_holder(given)} has not responded for {duration(given['for'])}. It may be stopped, or its GPU work may "
+        "be stuck. Interrupt or restart it."
     ),
     "behind": lambda given: (
         f"{given.get('ahead_name') or given.get('ahead')} is ahead in the queue"
@@ -77,18 +78,18 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "crowded": lambda given: (
         f"needs {size(given['lack'])} more; other notebooks hold {size(given['fixed'])} of unevictable memory (CUDA "
-        "contexts, shared memory); shut one of them down or restart it"
+        "contexts, shared memory). Shut one of them down or restart it."
     ),
     "frozen": lambda given: "frozen; unfreeze it to continue",
     "on_hold": lambda given: "on hold; only an administrator can resume it",
     "quota_gpus": lambda given: (
-        f"{owner(given['whose'])} may use {gpus(given['gpus'])} at once; "
+        f"{owner(given['whose'])} may use {gpus(given['gpus'])} at once"
         + (
-            f"this notebook alone uses {given['own']}: free its memory on the others, or restart it on fewer"
+            f", and this notebook alone uses {given['own']}; restart it on fewer GPUs"
             if given["own"] > given["gpus"]
-            else _turn(given)
+            else f"; {_turn(given)}"
             if given.get("holder_name")
-            else "other notebooks of the same user or team are ahead"
+            else "; other notebooks of the same user or team are ahead"
         )
     ),
     "gpu_draining": lambda given: (
@@ -98,13 +99,14 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{_needs(given)}{_holder(given)} keeps its idle memory on the GPU{_at_most(given)}"
     ),
     "exclusive": lambda given: (
-        f"{_needs(given)}{_holder(given)} has the GPU to itself for one cell{_at_most(given)}"
+        f"{_holder(given)} has the GPU to itself for one cell{_at_most(given)}"
     ),
     "limited": lambda given: (
-        f"{owner(given['whose'])} has reached its GPU time limit; more {_in(given['until_in'])}"
+        f"{owner(given['whose'])} has reached the GPU time limit; more {_in(given['until_in'])}"
     ),
     "thrashing": lambda given: (
-        f"paging slowed both down when they ran side by side, so they take turns; {_turn(given)}"
+        "paging slowed both notebooks down when they ran side by side, so they take turns; "
+        f"{_turn(given)}"
     ),
     "waking": lambda given: (
         "waking up from hibernation"
@@ -115,17 +117,17 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         "process that has exited"
     ),
     "returning": lambda given: (
-        f"needs {size(given['lack'])} more; waiting for {_processes(given['clients'])} to reconnect after the "
-        "scheduler was restarted"
+        f"needs {size(given['lack'])} more; waiting for {_processes(given['clients'])} to reconnect to the "
+        "restarted scheduler"
     ),
     "host_memory": lambda given: (
         f"needs {size(given['lack'])} more, but the host has too little free memory; "
         f"the allocation fails{within(given['until_in'], ' soon')} unless memory is freed"
     ),
     "restore_failed": lambda given: (
-        "restoring its memory to the GPU failed ({}{}); retrying, no data is lost".format(
-            "1 attempt" if given["attempts"] == 1 else "{} attempts".format(given["attempts"]),
-            ", CUDA error {}".format(given["error"]) if given.get("error") else "",
+        "restoring its memory failed {}{}; trying again. No data is lost.".format(
+            "once" if given["attempts"] == 1 else "{} times".format(given["attempts"]),
+            " (CUDA error {})".format(given["error"]) if given.get("error") else "",
         )
     ),
 }

@@ -36,15 +36,20 @@ const said = (found: object): string =>
 
 describe('explanationText', () => {
   it.each([
-    ['came', {}, 'it has been waiting longer'],
-    ['retry', {}, 'it has returned to its place in the queue'],
+    ['came', { own: 5, theirs: 3 }, 'it has been waiting 2 s longer'],
+    ['number', {}, 'it arrived first'],
+    [
+      'retry',
+      {},
+      'it keeps its place in the queue, because there was no room for it before'
+    ],
     ['made_way', {}, 'it preempted this notebook'],
     ['background', {}, 'it is interactive, and this notebook has low priority'],
     ['focus', {}, "it is open in its user's browser"],
     [
       'length',
       { theirs: 0.2, own: 4 },
-      'it is expected to need 0.2 s (including moving its memory), this notebook 4 s'
+      'it is expected to need the GPU for 0.2 s, and this notebook for 4 s; short bursts go first'
     ],
     [
       'user_share',
@@ -54,10 +59,14 @@ describe('explanationText', () => {
         their_whose: 'team:course',
         their_used: 0.051
       },
-      'team course has used 5.1 % of the GPU lately, user ada has used 40 %'
+      'over the last 10 s, team course used 5.1% of the GPU and user ada used 40%'
     ],
-    ['share', {}, 'it has used less of its entitlement'],
-    ['turn', { their_whose: 'user:ben' }, "it is user ben's turn"]
+    [
+      'share',
+      {},
+      'it has had less GPU time over the last 10 s, relative to its entitlement and weight'
+    ],
+    ['turn', {}, 'it belongs to a user whose notebooks last ran longer ago']
   ])('words %s', (code, params, expected) => {
     expect(said({ before: [before(code, 'train', params)] })).toBe(
       `deep/train is ahead: ${expected}`
@@ -98,9 +107,9 @@ describe('explanationText', () => {
     [
       'paused',
       { names: [] },
-      'Paused until other notebooks have used their entitlement.'
+      'Paused until other notebooks have had their GPU time.'
     ],
-    ['share', { share: 0.5 }, 'Limited to 50 % of GPU time.']
+    ['share', { share: 0.5 }, 'Limited to 50% of GPU time.']
   ])('says what holds one back that runs: %s', (code, params, expected) => {
     expect(said({ before: [], pace: { code, params } })).toBe(expected);
   });

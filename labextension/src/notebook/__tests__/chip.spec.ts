@@ -133,7 +133,7 @@ describe('The chip', () => {
 
   it('and the strip say which rule put whom before it', async () => {
     const name = 'train.ipynb';
-    model.explanation = explained({ group: 'train', name, code: 'came' });
+    model.explanation = explained({ group: 'train', name, code: 'number' });
     await open('plots');
     await tell(makeWaiting('plots', 2), holder());
     const line = strip()?.querySelector<HTMLElement>('[tabindex]');
@@ -141,7 +141,7 @@ describe('The chip', () => {
       await settle(() => fireEvent.mouseEnter(part as HTMLElement));
       await waitFor(() =>
         expect(part?.title.split('\n').pop()).toBe(
-          'train is ahead: it has been waiting longer'
+          'train is ahead: it arrived first'
         )
       );
       await settle(() => fireEvent.mouseLeave(part as HTMLElement));

@@ -92,7 +92,7 @@ describe('PanelContent', () => {
     expect(screen.queryByRole('region', { name: /^Idle/ })).toBeNull();
     const gpuOf = (index: number): HTMLElement | null =>
       screen.queryByRole('group', { name: `GPU ${index}, Simulated GPU` });
-    expect(textOf(gpuOf(0))).toContain('16 of 20 GiB40 % busy');
+    expect(textOf(gpuOf(0))).toContain('16 of 20 GiB40% busy');
     expect(gpuOf(3)).toBeNull();
     const idle = screen.getByRole('button', { name: /7 idle GPUs/ });
     expect(textOf(idle)).toContain('105 of 140 GiB');
@@ -102,12 +102,12 @@ describe('PanelContent', () => {
     expect(gpuOf(3)).toBeNull();
   });
 
-  it('shows no 0 % next to a notebook that has just started', () => {
+  it('shows no 0% next to a notebook that has just started', () => {
     const gpus = busy.gpus.map(gpu => ({ ...gpu, utilization: 0 }));
     const { container, tell } = setUp({ ...busy, gpus });
     expect(textOf(container)).not.toContain('% busy');
     tell({ ...makeStatus(makeGroup('eda')), gpus });
-    expect(textOf(container)).toContain('0 % busy');
+    expect(textOf(container)).toContain('0% busy');
   });
 
   it('unfolds a GPU to what is on it', () => {
@@ -163,7 +163,7 @@ describe('PanelContent', () => {
     setUp(makeStatus(makeGroup('a', asked), { ...running, ...asked }));
     for (const text of [
       ...['frozen', 'low priority', 'kept', 'at most 20 GiB of memory'],
-      ...['at least 25 % of GPU time', 'at most 50 % of GPU time', 'weight 2']
+      ...['at least 25% of GPU time', 'at most 50% of GPU time', 'weight 2']
     ]) {
       expect(textOf(rowOf('a.ipynb'))).toContain(text);
       expect(textOf(rowOf('train.ipynb'))).toContain(text);
@@ -244,7 +244,7 @@ describe('PanelContent', () => {
           moves: false
         }
       },
-      'does not run: it is not there.'
+      'is not running: it is not there.'
     ]
   ])('says %s idle notebooks hibernate', (_, changes, said) => {
     setUp({ ...makeStatus(), ...changes });

@@ -105,7 +105,7 @@ describe('reasonText', () => {
     [
       'serialised',
       { ...holder, yields_in: 1 },
-      "one notebook at a time; train's turn is about to end"
+      "one notebook at a time (anti-thrash is on); train's turn is about to end"
     ],
     [
       'making_room',
@@ -145,22 +145,22 @@ describe('reasonText', () => {
     [
       'limited',
       { until_in: 5, whose: '' },
-      'it has reached its GPU time limit; more in 3 s'
+      'it has reached the GPU time limit; more in 3 s'
     ],
     [
       'limited',
       { until_in: 5, whose: 'user:ada' },
-      'user ada has reached its GPU time limit; more in 3 s'
+      'user ada has reached the GPU time limit; more in 3 s'
     ],
     [
       'limited',
       { until_in: 5, whose: 'team:course' },
-      'team course has reached its GPU time limit; more in 3 s'
+      'team course has reached the GPU time limit; more in 3 s'
     ],
     [
       'thrashing',
       { ...holder, yields_in: 5 },
-      "paging slowed both down when they ran side by side, so they take turns; train's turn ends within 3 s"
+      "paging slowed both notebooks down when they ran side by side, so they take turns; train's turn ends within 3 s"
     ],
     [
       'behind',
@@ -185,17 +185,17 @@ describe('reasonText', () => {
     [
       'dying',
       { lack: GiB, pending_reclaim: GiB },
-      'needs 1 GiB more; waiting for the driver to free the memory of a process that has exited'
+      'needs 1 GiB more; waiting for the driver to free 1 GiB of a process that has exited'
     ],
     [
       'returning',
       { lack: GiB, clients: 2 },
-      'needs 1 GiB more; the scheduler has restarted, and 2 processes have yet to reconnect'
+      'needs 1 GiB more; waiting for 2 processes to reconnect to the restarted scheduler'
     ],
     [
       'host_memory',
       { lack: GiB, until_in: 20 },
-      'needs 1 GiB more; the host has too little free memory at the moment'
+      'needs 1 GiB more, but the host has too little free memory; the allocation fails within 18 s unless memory is freed'
     ],
     [
       'restore_failed',
@@ -232,7 +232,7 @@ describe('reasonText', () => {
     [
       'kept',
       { ...holder, lack: GiB, until_in: 240 },
-      'needs 1 GiB more; train keeps its memory on the GPU, for at most 3 min more'
+      'needs 1 GiB more; train keeps its idle memory on the GPU, for at most 3 min more'
     ],
     [
       'exclusive',
@@ -253,7 +253,7 @@ describe('reasonText', () => {
     const reason = { code: 'serialised', params: { ...holder, yields_in: 9 } };
     const names = new Map([['h', 'b/renamed.ipynb']]);
     expect(plain(reasonText(reason, { ...wording, names }))).toBe(
-      "one notebook at a time; b/renamed's turn ends within 9 s"
+      "one notebook at a time (anti-thrash is on); b/renamed's turn ends within 9 s"
     );
   });
 
@@ -446,13 +446,13 @@ describe('hibernation', () => {
       'Not hibernated: its process uses several GPUs.'
     );
     expect(refused('failed', 'CUDA_ERROR_UNKNOWN')).toBe(
-      'Not hibernated: the driver failed at it: CUDA_ERROR_UNKNOWN.'
+      'Not hibernated: the driver could not checkpoint or restore its process: CUDA_ERROR_UNKNOWN.'
     );
     expect(refused('of_a_newer', 'it is a Tuesday')).toBe(
       'Not hibernated: it is a Tuesday.'
     );
     expect(refused('of_a_newer')).toBe(
-      'Not hibernated: the scheduler says: of_a_newer.'
+      'Not hibernated: the scheduler reported: of_a_newer.'
     );
     expect(refused('off')).toBe('');
     expect(refused('nothing', 'it has no CUDA context')).toBe('');
@@ -502,8 +502,8 @@ describe('preferencesText', () => {
     expect(preferencesText(preferences, wording).map(plain)).toEqual([
       'kept on the GPU',
       'at most 20 GiB of memory',
-      'at least 25 % of GPU time',
-      'at most 50 % of GPU time',
+      'at least 25% of GPU time',
+      'at most 50% of GPU time',
       'weight 2'
     ]);
   });
