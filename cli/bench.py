@@ -99,8 +99,8 @@ def add_parser(subparsers: Any) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help="duration in seconds; makespan: half a time slice of a job; shares: each condition; two-gpus: the "
-        "computation; hibernate: the crowd",
+        help="duration in seconds; makespan: of half a job's time slice; shares: of each condition; two-gpus: of the "
+        "computation; hibernate: of the crowd",
     )
     parser.add_argument(
         "--gib",

@@ -70,7 +70,7 @@ SECTIONS = {
         "report": Command("show.report", "summarise GPU use over the last week"),
         "audit": Command("show.report", "show the audit log"),
         "metrics": Command("show.report", "print metrics for Prometheus"),
-        "hub": Command("..hub.command", "serve the page of all GPUs for JupyterHub"),
+        "hub": Command("..hub.command", "serve the JupyterHub page that shows all GPUs"),
         "libraries": Command("admin.libraries", "copy the libraries that containers mount"),
         "device-plugin": Command("admin.device_plugin", "offer GPU slots to Kubernetes"),
     },

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Send the request, and print what has changed."""
     if args.command == "maintenance" and args.off == (args.text is not None):
         return complain(
-            "give a message or --off: gpushare maintenance TEXT, or gpushare maintenance --off"
+            "specify either a message or --off: gpushare maintenance TEXT, or gpushare maintenance --off"
         )
     try:
         with ControlClient() as client:

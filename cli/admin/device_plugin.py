@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         "--several",
         choices=["together", "apart"],
         default="together",
-        help="give a container with several slots as few GPUs as possible (together) or as many (apart) "
+        help="spread the slots of a container over as few GPUs as possible (together) or as many as possible (apart) "
         "(default: together)",
     )
     parser.add_argument(
@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
         "--library-dir",
         type=_absolute,
         metavar="DIR",
-        help="folder of the node to copy the libraries to, if the plugin runs in a container (default: none; "
+        help="folder on the node to copy the libraries to, if the plugin itself runs in a container (default: none; "
         "containers mount the installed libraries)",
     )
     parser.add_argument(
@@ -76,20 +76,20 @@ def add_parser(subparsers: Any) -> None:
         type=_absolute,
         default=KUBELET,
         metavar="DIR",
-        help=f"folder of the kubelet for device plugins (default: {KUBELET})",
+        help=f"the kubelet's folder for device plugins (default: {KUBELET})",
     )
     parser.add_argument(
         "--interval",
         type=seconds,
         default=2.0,
         metavar="S",
-        help="seconds between two checks of the GPUs, the scheduler and the kubelet (default: 2)",
+        help="interval between checks of the GPUs, the scheduler and the kubelet, in seconds (default: 2)",
     )
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
         default="info",
-        help="least severe messages to log to standard error (default: info)",
+        help="lowest level of the messages that are logged to standard error (default: info)",
     )
 
 
@@ -123,12 +123,12 @@ def run(args: argparse.Namespace) -> int:
     )
     if str(socket.parent) in _COMMON:
         return complain(
-            f"containers would get everything in {socket.parent}; put the scheduler's socket into a folder of its "
-            "own and name it with --socket"
+            f"containers would get access to everything in {socket.parent}; put the scheduler's socket into a "
+            "folder of its own, and specify that with --socket"
         )
     if not args.kubelet_dir.is_dir():
         return complain(
-            f"{args.kubelet_dir} is not a folder; name the kubelet's device-plugins folder with --kubelet-dir"
+            f"{args.kubelet_dir} is not a folder; specify the kubelet's folder for device plugins with --kubelet-dir"
         )
     if len(os.fsencode(options.endpoint)) > MAX_PATH:
         return complain(
@@ -173,7 +173,7 @@ def _resource(text: str) -> str:
         and re.fullmatch(r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", name, re.ASCII)
     ):
         raise argparse.ArgumentTypeError(
-            f"invalid resource name {text!r}; use a domain (not one of Kubernetes), a slash and a name, such as "
+            f"invalid resource name {text!r}; use a domain (none of Kubernetes' own), a slash and a name, such as "
             f"{RESOURCE}"
         )
     return text

@@ -15,12 +15,12 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "libraries",
-        description="Copy the interposer's libraries to a folder of this machine. Containers mount the folder "
+        description="Copy the interposer's libraries to a folder on this machine. Containers mount the folder "
         "read-only and name it in GPUSHARE_LIBRARIES. Run this again after an upgrade; running containers keep using "
         "the old libraries.",
     )
     parser.add_argument(
-        "folder", type=Path, metavar="DIR", help="the folder; created if it does not exist"
+        "folder", type=Path, metavar="DIR", help="folder to copy to; created if it does not exist"
     )
 
 

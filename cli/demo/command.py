@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the notebooks or open them, and return the exit status."""
     if arguments.json is not None:
         if not arguments.run:
-            return complain("--json needs --run")
+            return complain("--json requires --run")
         if not arguments.json.absolute().parent.is_dir():
             return complain(f"--json: the folder {arguments.json.absolute().parent} does not exist")
     try:
@@ -142,7 +142,7 @@ def make_plan(
         total, context = _simulate(variables, machine)
     else:
         if backend == "managed":
-            raise DemoError("backend managed works on the simulated driver only; choose swap")
+            raise DemoError("the backend managed works only on the simulated driver; use swap")
         _require_compiler()
         variables["GPUSHARE_FORBID_MANAGED"] = "1"
         backend, context = "swap", CONTEXT
@@ -285,7 +285,7 @@ def _backend(text: str) -> Backend:
         raise argparse.ArgumentTypeError(str(error)) from None
     if backend == "plain":
         raise argparse.ArgumentTypeError(
-            "backend plain cannot evict memory, so the notebooks could not share the GPU; choose auto, swap or managed"
+            "the backend plain cannot evict memory, so the notebooks could not share the GPU; use auto, swap or managed"
         )
     return backend
 

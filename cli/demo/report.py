@@ -413,7 +413,7 @@ class Report:
         lines = [
             *self._times(),
             f"- The notebooks needed {size(needed)} on a GPU of {size(total)}, and none ran out of memory.",
-            f"- While a user was thinking, another notebook had the GPU: in {used} of {pauses} pauses.",
+            f"- In {used} of {pauses} pauses, another notebook used the GPU while the user was thinking.",
             f"- Moving memory took {duration(moved)}; the pauses took {duration(thought)}.",
             f"- Time spent waiting for the GPU: {waits}.",
             f"- All {checks} results are the same as those of {self._plan.against}.",
@@ -434,11 +434,11 @@ class Report:
             ("waits for the GPU", [str(self.totals[n]["waits"]) for n in self._names]),
             ("waited, total", [f"{self.totals[n]['waited']:.1f} s" for n in self._names]),
             (
-                "released the GPU at a cell's end",
+                "released the GPU at the end of a cell",
                 [str(timeline.ends(n, CELL_END)) for n in self._names],
             ),
             (
-                "... and another notebook got it",
+                "... and another notebook got the GPU",
                 [str(timeline.handed_over(n)) for n in self._names],
             ),
             (
@@ -447,7 +447,7 @@ class Report:
             ),
             ("copied to host memory", [size(timeline.moved(n, "evict")[0]) for n in self._names]),
             ("copied back", [size(timeline.moved(n, "restore")[0]) for n in self._names]),
-            ("moving memory took", [f"{timeline.moved(n)[1]:.1f} s" for n in self._names]),
+            ("time spent moving memory", [f"{timeline.moved(n)[1]:.1f} s" for n in self._names]),
             ("memory backend", [self.backends[n] for n in self._names]),
             ("verified results", [str(len(self.found["together"][n])) for n in self._names]),
             ("run time alone", [f"{self.alone[n]:.1f} s" for n in self._names]),

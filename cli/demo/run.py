@@ -274,7 +274,7 @@ async def _until_it_answers(server: Server, process: asyncio.subprocess.Process)
         except Failure:
             if process.returncode is not None:
                 raise Failure(
-                    f"the Jupyter server ended with status {process.returncode}"
+                    f"the Jupyter server exited with status {process.returncode}"
                 ) from None
             if time.monotonic() > deadline:
                 raise Failure(
@@ -437,7 +437,7 @@ class Notebook:
             await asyncio.wait_for(asyncio.shield(cell.done), LONGEST_CELL)
         except asyncio.TimeoutError:
             raise Failure(
-                f"{self._file}: {cell.title!r} did not end within {LONGEST_CELL:g} s"
+                f"{self._file}: {cell.title!r} did not finish within {LONGEST_CELL:g} s"
             ) from None
         if cell.error:
             raise Failure(f"{self._file}: {cell.title!r} failed: {cell.error}")

@@ -122,6 +122,6 @@ def choose_fraction(total: int, room: int, budget: int, speed: Speed) -> tuple[f
     seconds = max(moved * speed.again, 0.01)
     return (
         both / 2 / total,
-        f"What does not fit is about {size(moved)}. Copying it to the host and back takes {seconds:.2f} s (measured), "
+        f"About {size(moved)} does not fit. Copying it to the host and back takes {seconds:.2f} s (measured), "
         "less than a pause.",
     )

@@ -355,7 +355,7 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
     except ControlError as error:
         yield Finding("scheduler", "warn", str(error))
         yield Finding(
-            "host memory", "ok", f"up to {size(host_budget(None, 0))} available for swapped data"
+            "host memory", "ok", f"up to {size(host_budget(None, 0))} available for evicted data"
         )
         return
     summary = f"{socket} (version {status['version']}, pid {status['scheduler']['pid']})"
@@ -366,13 +366,13 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
             "scheduler",
             "warn",
             summary,
-            f"this is version {__version__}; restart the scheduler's Jupyter server",
+            f"this command has version {__version__}; restart the Jupyter server that runs the scheduler",
         )
     host = status["host"]
     yield Finding(
         "host memory",
         "ok",
-        f"up to {size(host['budget'])} available for swapped data; {size(host['swapped'])} in use",
+        f"up to {size(host['budget'])} available for evicted data; {size(host['swapped'])} in use",
     )
 
 
@@ -429,7 +429,7 @@ def _obstacle(pid: int) -> tuple[str, str] | None:
         words, owner = b"", 0
     if b"gpushare" not in words:
         return (
-            "the scheduler runs in another container, so kernels of this container are not hibernated",
+            "the scheduler runs in another container, so kernels in this container are not hibernated",
             "to hibernate them, run both containers in one PID namespace",
         )
     if owner != os.getuid() and not may_debug(pid):

@@ -75,7 +75,7 @@ class Holder:
             await asyncio.wait_for(self.process.wait(), PATIENCE)
         except asyncio.TimeoutError:
             raise CheckError(
-                f"process {self.process.pid} was killed while it was hibernated and does not exit; the machine may "
+                f"process {self.process.pid} was killed while it was hibernated, but has not exited; the machine may "
                 "need a restart"
             ) from None
 

@@ -21,7 +21,7 @@ from .run import _backend, _memory
 
 DESCRIPTION = """\
 Create kernelspecs that share the GPU in every front end. VS Code, nbconvert, papermill, qtconsole and others bypass
-Jupyter's kernel provisioners; a kernelspec of this command starts its kernel with `gpushare run` instead.
+Jupyter's kernel provisioners; a kernelspec that this command creates starts its kernel with `gpushare run`.
 """
 
 
@@ -43,12 +43,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         dest="source",
         default="python3",
         metavar="SPEC",
-        help="kernelspec whose kernel is started (default: python3)",
+        help="existing kernelspec to start the kernel of (default: python3)",
     )
     add.add_argument(
         "--display-name",
         metavar="NAME",
-        help="name shown in front ends (default: that of SPEC, with a mark)",
+        help="name shown in front ends (default: based on the display name of SPEC)",
     )
     add.add_argument(
         "--memory", type=_memory, metavar="SIZE", help="limit of GPU memory, such as 20GiB"
@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--prefix",
         type=Path,
         metavar="DIR",
-        help="install below a prefix, such as that of a virtual environment",
+        help="install under this prefix, such as the folder of a virtual environment",
     )
     verbs.add_parser("list", help="list the kernelspecs that were created by gpushare")
     remove = verbs.add_parser("remove", help="remove a kernelspec that was created by gpushare")

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if command[:1] == ["--"]:
         del command[0]
     if not command:
-        return _refuse("no program is given; use: gpushare run -- CMD [ARG ...]", 2)
+        return _refuse("no program given; use: gpushare run -- CMD [ARG ...]", 2)
     program = shutil.which(command[0])
     if program is None:
         found = Path(command[0]).exists()

@@ -66,7 +66,7 @@ def _replay(file: Path, policy: str | None) -> int:
         return _compare(file, done, policy)
     if done.difference is None:
         print(
-            f"Replayed {done.events} events of {duration(done.lasted)}: all {done.decisions} decisions are the same."
+            f"Replayed {done.events} events over {duration(done.lasted)}: all {done.decisions} decisions are the same."
         )
         return 0
     print(_worded(done.difference))
@@ -90,7 +90,7 @@ def _compare(file: Path, recorded: Replay, policy: str) -> int:
         print(
             f"{policy} first decides differently at event {found.number} of {other.events}, after "
             f"{duration(found.after)}. From this point on the comparison is only indicative, because the notebooks' "
-            "behaviour is fixed by the recording; use `gpushare simulate` for a full what-if."
+            "behaviour is fixed by the recording. Use `gpushare simulate` for a full what-if analysis."
         )
     return 0
 
@@ -108,13 +108,13 @@ def _worded(found: Difference) -> str:
     decided = "; ".join(_decisions(found)) or "none"
     return (
         f"The first difference is at event {found.number}, after {duration(found.after)}: "
-        f"for {found.event}, {found.recorded} decisions were recorded; the decisions are now: {decided}"
+        f"for {found.event}, the recording has {found.recorded} decisions, and the decisions are now: {decided}"
     )
 
 
 def _decisions(found: Difference) -> Iterator[str]:
     if isinstance(found.found, Exception):
-        yield f"the event is impossible ({found.found})"
+        yield f"the event was rejected ({found.found})"
         return
     for decision in found.found:
         if type(decision).__name__ != "Log":

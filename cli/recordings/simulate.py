@@ -87,7 +87,7 @@ def add_parser(subparsers: Any) -> None:
         "--processes",
         type=_processes,
         metavar="N",
-        help="number of processes that simulate in parallel (default: one for each CPU core)",
+        help="number of simulations to run in parallel (default: one for each CPU core)",
     )
 
 

@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "history",
         description="Show when notebooks and programs ran, waited, or were evicted or restored in the last 10 "
-        "minutes, in order of time.",
+        "minutes, in chronological order.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 

@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
     )
     audit = subparsers.add_parser(
         "audit",
-        description="Show the audit log: who changed what, when, and with which result, in order of time. For "
+        description="Show the audit log: who changed what, when, and with which result, in chronological order. For "
         "administrators.",
     )
     audit.add_argument("--since", type=moment, metavar="WHEN", help=since)

@@ -180,7 +180,7 @@ def _processes(status: dict[str, Any], width: int | None) -> Text:
     head = ("UNACCOUNTED", "GPU", "PID", "USER", "HOLDS", "REPORTED")
     rows = [
         (
-            "not managed by gpushare" if one["code"] == "outside" else "more than reported",
+            "not managed by gpushare" if one["code"] == "outside" else "uses more than it reports",
             indices.get(one["gpu"], one["gpu"]),
             str(one["pid"]),
             one["user"] or "?",

@@ -100,13 +100,13 @@ def add_parser(subparsers: Any) -> None:
         "asked",
         metavar="SIZE|off",
         type=parsed(parse_memory),
-        help="such as 20GiB; off removes the limit",
+        help="maximum memory on each GPU, such as 20GiB; off removes the limit",
     )
     parsers["request"].add_argument(
         "asked",
         metavar="N%|off",
         type=parsed(_request),
-        help="such as 25%%; off removes the guarantee",
+        help="share of a GPU's time, such as 25%%; off removes the guarantee",
     )
     parsers["weight"].add_argument(
         "asked", metavar="N", type=parsed(_weight), help="a positive number; default: 1"

@@ -18,9 +18,9 @@ PATIENCE, PAUSE = 10.0, 0.05
 WITHOUT_LEASE = ("waiting", "idle", "hibernated")
 
 DESCRIPTIONS = {
-    "release": "Give up the lease so that the next notebook can run. Memory stays on the GPU until another notebook "
+    "release": "Release the GPU so that the next notebook can run. Memory stays on the GPU until another notebook "
     "needs the space.",
-    "evict": "Give up the lease so that the next notebook can run, and evict all memory to the host. It is restored "
+    "evict": "Release the GPU so that the next notebook can run, and evict all memory to the host. It is restored "
     "when the notebook or program runs again.",
     "hibernate": "Free all GPU memory as soon as the notebook or program is idle, including the CUDA context. The next "
     "cell wakes it.",

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     changes = bool(given) or args.off
     if args.whose is None and changes:
         return complain(
-            "no user or team is given; specify user:NAME or team:NAME. See: gpushare shares --help"
+            "no user or team given; specify user:NAME or team:NAME. See: gpushare shares --help"
         )
     try:
         with ControlClient() as client:

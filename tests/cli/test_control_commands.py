@@ -265,7 +265,7 @@ def test_the_order_of_the_queue_is_explained(scheduler: Scheduler, gpushare: Com
         assert lines[1].startswith("  interactive: ")
         assert lines[3] == f"  see {docs_url('reference/messages')}#needs-memory"
         assert lines[4].startswith("late.ipynb has been waiting for ")
-        assert lines[6].startswith("  1. plot.ipynb started waiting ")
+        assert lines[6].startswith("  1. plot.ipynb has been waiting ")
         assert lines[7] == "  to run next: wait for plot.ipynb"
         (found,) = json.loads(gpushare("explain", "late.ipynb", "--json").stdout)["groups"]
         assert [(one["group"], one["code"]) for one in found["before"]] == [("bbbb", "came")]
@@ -286,9 +286,9 @@ def test_entitlements_are_set_and_listed(scheduler: Scheduler, gpushare: Command
     gpushare("shares", "user:*", "--gpus", "1", "--host", "64GiB")
     head, team, others, ada = gpushare("shares").stdout.splitlines()
     assert head.split()[6:] == ["MEMORY", "GPUS", "HOST", "USED", "MEMBERS"]
-    assert team.split() == ["team:course", "40", "%", "1", "0", "%", "ben,", "cy"]
+    assert team.split() == ["team:course", "40%", "1", "0%", "ben,", "cy"]
     assert others.split()[:5] == ["user:*", "1", "1", "64", "GiB"]
-    assert ada.split() == ["user:ada", "25", "%", "2", "20", "GiB", "0", "%"]
+    assert ada.split() == ["user:ada", "25%", "2", "20", "GiB", "0%"]
     gpushare("shares", "user:*", "--gpus", "off", "--host", "off")
     done = gpushare("shares", "user:ada", "--off")
     assert done.stdout == "Removed the entitlements of user:ada.\n"
@@ -318,7 +318,7 @@ def test_events_are_recorded_and_replayed(
     done = gpushare("replay", "--last")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(
-        r"Replayed \d+ events of [\d.]+ s: all \d+ decisions are the same\.\n", done.stdout
+        r"Replayed \d+ events over [\d.]+ s: all \d+ decisions are the same\.\n", done.stdout
     )
 
     file = tmp_path / "recording"

@@ -141,7 +141,7 @@ def test_summary_compares_both_ways(outcome: tuple[dict[str, Any], str]) -> None
     summary = printed[printed.index("\nSummary\n") :]
     assert f"{report['one_after_the_other']:.1f} s" in summary
     assert f"{report['together']:.1f} s" in summary
-    assert f"in {report['pauses_used_by_others']} of 18 pauses" in summary
+    assert f"In {report['pauses_used_by_others']} of 18 pauses" in summary
     assert "All 16 results are the same as those of the CPU" in summary
     assert printed.endswith("\nPassed.\n")
 
@@ -237,7 +237,7 @@ def test_interrupted_it_leaves_nothing(short_path: Path, number: signal.Signals)
         (["--run", "--fraction", "half"], "invalid share 'half'"),
         (["--run", "--port", "http"], "invalid port 'http'"),
         (["--run", "--json", "/nowhere/at/all.json"], "the folder /nowhere/at does not exist"),
-        (["--json", "report.json"], "--json needs --run"),
+        (["--json", "report.json"], "--json requires --run"),
         (["--walk"], "unknown option '--walk'. See: gpushare demo --help"),
     ],
 )
@@ -330,7 +330,7 @@ def test_a_real_gpu_uses_the_swap_backend(monkeypatch: pytest.MonkeyPatch) -> No
     assert "GPUSHARE_SIM" not in plan.environ
     assert 0.5 < plan.fraction < 0.55
     assert demo.make_plan({}, None, 0.7, "machine").fraction == 0.7
-    with pytest.raises(DemoError, match="simulated driver only"):
+    with pytest.raises(DemoError, match="only on the simulated driver"):
         demo.make_plan({}, "managed", None, "machine")
 
 

@@ -85,7 +85,7 @@ def test_users_hibernate_and_wake_a_program(program: Program, gpushare: Command)
     line = shown(gpushare, "hibernated")
     assert "work" in line
     assert "freed " in line
-    assert " to wake" in line
+    assert "wakes in about" in line
     (group,) = json.loads(gpushare("status", "--json").stdout)["groups"]
     assert group["hibernation"]["state"] == "hibernated"
     # The name is optional while there is only one.
