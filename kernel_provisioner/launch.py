@@ -86,7 +86,7 @@ def parse_backend(text: str) -> Backend:
         if text == backend:
             return backend  # type: ignore[no-any-return]
     raise ValueError(
-        f"{text!r} is no memory backend; choose {', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
+        f"invalid memory backend {text!r}; use {', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
     )
 
 
@@ -144,7 +144,8 @@ def client_environment(
     for path in preload:
         if re.search(r"[\s:]", str(path)):
             raise LaunchError(
-                f"LD_PRELOAD cannot name {path}: a space or a colon is in the path; install jupyter-gpushare elsewhere"
+                f"LD_PRELOAD cannot contain {path}, because the path has a space or a colon; install "
+                "jupyter-gpushare in another folder"
             )
     before = environment.get("LD_PRELOAD", "")
     environment["LD_PRELOAD"] = ":".join([*map(str, preload), *([before] if before else [])])

@@ -58,19 +58,19 @@ class GpuShareProvisioner(LocalProvisioner):
         BACKENDS,
         None,
         allow_none=True,
-        help="Memory backend of the kernels (default: $GPUSHARE_BACKEND, else auto).",
+        help="Memory backend of the kernels (default: $GPUSHARE_BACKEND, otherwise auto).",
     ).tag(config=True)
 
     memory = Unicode(
         "",
-        help="Most device memory of one kernel, over all GPUs (default: $GPUSHARE_MEMORY, else no limit).",
+        help="Maximum device memory of one kernel over all GPUs (default: $GPUSHARE_MEMORY, otherwise no limit).",
     ).tag(config=True)
 
     oversubscribe = Bool(
         None,
         allow_none=True,
         help="Whether one kernel may allocate more than the GPU has, as managed memory. Data that does not fit is "
-        "used in host memory, which is slower (default: $GPUSHARE_OVERSUBSCRIBE, else no).",
+        "used in host memory, which is slower (default: $GPUSHARE_OVERSUBSCRIBE, otherwise no).",
     ).tag(config=True)
 
     in_kernel_part = Bool(
@@ -86,7 +86,7 @@ class GpuShareProvisioner(LocalProvisioner):
 
     interrupt_timeout = Float(
         CONTROL_TIMEOUT,
-        help="Seconds that an interrupt waits at most for the scheduler's response (default: 0.2).",
+        help="Maximum time that an interrupt waits for the scheduler's response, in seconds (default: 0.2).",
     ).tag(config=True)
 
     @validate("memory")
@@ -139,7 +139,9 @@ class GpuShareProvisioner(LocalProvisioner):
         except Exception as error:
             # The server tries again once there is a scheduler.
             self._untold = stated
-            self.log.debug("gpushare: shares of kernel %s: %r", self.kernel_id, error)
+            self.log.debug(
+                "gpushare: cannot set the shares of kernel %s: %r", self.kernel_id, error
+            )
 
     async def renew_ticket(self) -> None:
         """Get the kernel's ticket anew, if it has one: the scheduler does not know the one that it has."""
@@ -158,12 +160,12 @@ class GpuShareProvisioner(LocalProvisioner):
         except (DriverError, LaunchError) as error:
             self._unshared = "started_without_interposer", {"error": str(error)}
             self.log.warning(
-                "gpushare: kernel %s starts without sharing: %s", self.kernel_id, error
+                "gpushare: kernel %s starts without GPU sharing: %s", self.kernel_id, error
             )
         except Exception as error:
             self._unshared = "started_without_interposer", {"error": repr(error)}
             self.log.warning(
-                "gpushare: kernel %s starts without sharing", self.kernel_id, exc_info=True
+                "gpushare: kernel %s starts without GPU sharing", self.kernel_id, exc_info=True
             )
         self._told_to_end = False
         return kwargs
@@ -249,13 +251,16 @@ class GpuShareProvisioner(LocalProvisioner):
         if self._failed_with is not None:
             self._unshared = "started_without_interposer", {"status": self._failed_with}
             await self._tell_unshared(environ)
-            why = "the kernel ended by itself when it was started with it"
+            why = "the kernel exited when it was started with the interposer"
             launch["env"]["GPUSHARE_ABSENT"] = why
             launch["cmd"] = command
             return
         driver = find_driver(environ)
         if driver is None:
-            self.log.debug("gpushare: no CUDA driver; kernel %s starts as it is", self.kernel_id)
+            self.log.debug(
+                "gpushare: no CUDA driver found; kernel %s starts without GPU sharing",
+                self.kernel_id,
+            )
             launch["cmd"] = command
             return
         socket = self._socket(environ)
@@ -321,7 +326,7 @@ class GpuShareProvisioner(LocalProvisioner):
                     oversubscribe = value
                 else:
                     raise ValueError(
-                        f"is not known; there are enabled, backend, oversubscribe, {', '.join(SHARES)}"
+                        f"unknown setting; use enabled, backend, oversubscribe, {', '.join(SHARES)}"
                     )
             except ValueError as error:
                 self._bad(f"gpushare.{key}", value, str(error))
@@ -375,7 +380,9 @@ class GpuShareProvisioner(LocalProvisioner):
         except Exception:
             # Without the watch, a kernel that dies early is started again as it was.
             self._first_beat = None
-            self.log.debug("gpushare: kernel %s is not watched", self.kernel_id, exc_info=True)
+            self.log.debug(
+                "gpushare: cannot watch the heartbeat of kernel %s", self.kernel_id, exc_info=True
+            )
 
     def _note_end(self) -> None:
         """Note a process that ended by itself before it was there: the interposer may be why."""
@@ -394,8 +401,8 @@ class GpuShareProvisioner(LocalProvisioner):
 
     async def _tell_unshared(self, environ: Mapping[str, str]) -> None:
         self.log.warning(
-            "gpushare: kernel %s ended (status %s) before its first heartbeat; it is started again without sharing the "
-            "GPU. `gpushare doctor` checks the interposer.",
+            "gpushare: kernel %s exited with status %s before its first heartbeat and is restarted without GPU "
+            "sharing. To test the interposer, run `gpushare doctor`.",
             self.kernel_id,
             self._failed_with,
         )
@@ -414,7 +421,9 @@ class GpuShareProvisioner(LocalProvisioner):
         try:
             await asyncio.wait_for(self._request(op, params), timeout)
         except Exception as error:
-            self.log.debug("gpushare: %s for kernel %s: %r", op, self.kernel_id, error)
+            self.log.debug(
+                "gpushare: the request %s for kernel %s failed: %r", op, self.kernel_id, error
+            )
 
     async def _request(self, op: str, params: dict[str, Any]) -> None:
         async with self._connected() as ask:
@@ -455,7 +464,7 @@ class GpuShareProvisioner(LocalProvisioner):
                 why: Exception = error
                 if not said:
                     self.log.warning(
-                        "gpushare: the ticket of kernel %s cannot be written to %s: %s; make room there, or set "
+                        "gpushare: cannot write the ticket of kernel %s to %s: %s; free some space there, or set "
                         "JUPYTER_RUNTIME_DIR to another folder",
                         self.kernel_id,
                         path,
@@ -471,7 +480,7 @@ class GpuShareProvisioner(LocalProvisioner):
                         self.kernel_id,
                     )
                     return
-            self.log.debug("gpushare: ticket of kernel %s: %r", self.kernel_id, why)
+            self.log.debug("gpushare: no ticket for kernel %s yet: %r", self.kernel_id, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
 

@@ -27,7 +27,7 @@ def ask(library: Any, op: str, params: Dict[str, Any]) -> Dict[str, Any]:
             break
     if length == -errno.ENOENT or length == -errno.ECONNREFUSED:
         raise Failure(
-            "no scheduler answers at {}. Check that the Jupyter server with jupyter-gpushare is running.".format(
+            "no scheduler is running at {}. Check that the Jupyter server with jupyter-gpushare is running.".format(
                 os.environ.get("GPUSHARE_SOCKET", "its socket")
             )
         )
@@ -45,7 +45,7 @@ def ask(library: Any, op: str, params: Dict[str, Any]) -> Dict[str, Any]:
         )
     if length < 0:
         raise Failure(
-            f"cannot ask the scheduler: {os.strerror(-length)}. Run `gpushare doctor` in a terminal."
+            f"cannot reach the scheduler: {os.strerror(-length)}. Run `gpushare doctor` in a terminal."
         )
     answer = json.loads(reply.raw[:length].decode("utf-8"))
     if not isinstance(answer, dict) or not answer.get("ok"):

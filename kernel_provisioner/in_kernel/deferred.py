@@ -42,7 +42,7 @@ class _Kept:
             return None
         if name not in self._sources:
             # Not from its file, which may be of another version.
-            raise ModuleNotFoundError(f"{name} was missing at the start", name=name)
+            raise ModuleNotFoundError(f"{name} was missing when the kernel started", name=name)
         return ModuleSpec(name, self)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:

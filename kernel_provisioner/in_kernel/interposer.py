@@ -56,7 +56,7 @@ class Interposer:
         why = ctypes.c_char_p()
         if self._library.gpushare_oversubscribe(int(on), ctypes.byref(why)) != 0:
             reason = (why.value or b"the interposer gives no reason").decode("utf-8", "replace")
-            raise Failure(f"this kernel cannot hold more than the GPU has: {reason}")
+            raise Failure(f"this kernel cannot use more memory than the GPU has: {reason}")
 
     def oversubscribes(self) -> bool:
         """Whether it may be more."""

@@ -8,13 +8,12 @@ def what_is_missing() -> str:
     """Why there is no interposer in this process, and what to do."""
     reason = os.environ.get("GPUSHARE_ABSENT")
     if reason:
-        return f"this kernel runs without the interposer: {reason}; `gpushare doctor` checks it"
+        return f"this kernel runs without the interposer: {reason}; run `gpushare doctor`"
     if "libgpushare" in os.environ.get("LD_PRELOAD", ""):
-        return (
-            "the interposer was not loaded though LD_PRELOAD names it; `gpushare doctor` checks it"
-        )
+        return "LD_PRELOAD lists the interposer, but it was not loaded; run `gpushare doctor`"
     return (
         "this kernel does not share the GPU. Either no CUDA driver was found, or its front end (such as papermill, "
         "nbconvert or jupyter console) started it without jupyter-gpushare. To share the GPU in every front end, run "
-        "`gpushare kernelspec add shared` and choose the kernelspec `shared`. `gpushare doctor` checks the rest."
+        "`gpushare kernelspec add shared` and choose the kernelspec `shared`. If that does not help, run "
+        "`gpushare doctor`."
     )

@@ -14,9 +14,7 @@ NO_PART = "This kernel does not share the GPU: "
 
 
 #: Said where the scheduler sends no sentences.
-WORDLESS = (
-    "The scheduler has an older version, which explains with codes only. Use --json to show them."
-)
+WORDLESS = "The scheduler has an older version that sends codes without sentences. Use --json to show them."
 
 
 #: Seconds that ``history`` looks back, and the most lines that it shows.
@@ -229,7 +227,7 @@ class History(Table):
         timeline, now = status.get("timeline"), float(status["time"])
         if timeline is None:
             raise Failure(
-                "this scheduler has an older version without a timeline. Restart the Jupyter server."
+                "the scheduler has an older version that keeps no timeline. Restart the Jupyter server."
             )
         start = max(float(timeline["start"]), now - HISTORY)
         spans = [span for span in timeline["spans"] if span["end"] is None or span["end"] > start]
@@ -243,7 +241,7 @@ class History(Table):
     def lines(self) -> List[str]:
         """What the table leaves out."""
         left_out = self.data["left_out"]
-        said = "These are the last {} events; {} earlier ones in the last {} are left out."
+        said = "Showing the last {} events; there were {} earlier ones in the last {}."
         if not left_out:
             return []
         return [

@@ -17,21 +17,27 @@ VERBS: Dict[str, Tuple[str, str]] = {
         "take an idle notebook off the GPU completely; its next cell wakes it",
     ),
     "wake": ("[GROUP]", "wake a hibernated notebook before its next cell does"),
-    "background": ("", "low priority: let interactive notebooks go first, and be evicted first"),
-    "interactive": ("", "go before background notebooks, however long the cells run"),
-    "auto": ("", "be interactive when a cell starts, and background after 2 s of GPU time"),
+    "background": (
+        "",
+        "lower the priority: interactive notebooks go first, and this one is evicted first",
+    ),
+    "interactive": ("", "go ahead of background notebooks, however long the cells run"),
+    "auto": (
+        "",
+        "choose the class: interactive when a cell starts, background after 2 s of GPU time",
+    ),
     "keep": ("on|off", "keep idle data on the GPU until another notebook has waited for 5 min"),
     "limit": ("SIZE|N%|off", "limit memory on each GPU (20GiB) or GPU time (50%)"),
     "memory": ("SIZE|off", "limit memory on each GPU (20GiB); allocations beyond it fail"),
-    "request": ("N%|off", "guarantee part of a GPU's time, such as 25%"),
-    "weight": ("N", "set the share of spare GPU time: 2 gets twice as much as 1, the default"),
+    "request": ("N%|off", "guarantee a share of a GPU's time, such as 25%"),
+    "weight": ("N", "set the weight for spare GPU time: 2 gets twice as much as 1 (the default)"),
     "oversubscribe": ("[on|off]", "let new allocations exceed the GPU's memory"),
     "exclusive": (
         "",
-        "keep the GPU until this cell ends; %%gpushare exclusive: run the cell alone",
+        "keep the GPU until this cell ends; %%gpushare exclusive: for the whole cell",
     ),
     "explain": ("[GROUP]", "explain the order of the queue, and what a notebook is waiting for"),
-    "history": ("", "list what ran, waited and moved in the last minutes"),
+    "history": ("", "list which notebooks ran, waited or were evicted in the last 10 minutes"),
     "help": ("", "show this help"),
 }
 
@@ -43,7 +49,7 @@ DONE = {
     "hibernate": "{} will be hibernated as soon as it is idle. Its next cell wakes it.",
     "wake": "{} will wake as soon as the GPU has room for it.",
     "background": "{} now has low priority: interactive notebooks go first, and its data is evicted first.",
-    "interactive": "{} now goes before background notebooks, however long its cells run.",
+    "interactive": "{} now goes ahead of background notebooks, however long its cells run.",
     "auto": "{} is now interactive when a cell starts, and background after 2 s of GPU time.",
     "keep on": "{} keeps its data on the GPU while it is idle, until another notebook has waited for 5 min.",
     "keep off": "{} keeps its data on the GPU only until another notebook needs the memory.",
@@ -51,16 +57,16 @@ DONE = {
     "limit": "{} can now use at most {} of a GPU's time.",
     "limit off": "{} no longer has a limit on memory or GPU time.",
     "memory off": "{} no longer has a limit on memory.",
-    "request": "{} is now guaranteed {} of a GPU's time. While it has had less, it goes before the others.",
+    "request": "{} is now guaranteed {} of a GPU's time. While it has had less, it goes ahead of the others.",
     "request off": "{} is no longer guaranteed GPU time.",
-    "weight": "{} now has the weight {} when spare GPU time is divided.",
+    "weight": "{} now has the weight {} for spare GPU time.",
 }
 
 
 #: Sentences that confirm ``%gpushare oversubscribe``.
 OVERSUBSCRIPTION = {
-    True: "New allocations can exceed the GPU's memory. Data that does not fit is used in host memory, at the speed of "
-    "the bus.",
+    True: "New allocations can exceed the GPU's memory. Data that does not fit is used in host memory over "
+    "PCIe, which is slower.",
     False: "New allocations can no longer exceed the GPU's memory. Memory that is already allocated stays.",
 }
 
@@ -80,7 +86,7 @@ def help_text() -> str:
             "",
             *lines,
             "",
-            "GROUP is the name or id of a notebook, or the start of its id. The default is this notebook.",
+            "GROUP is a notebook's name, its ID, or the start of its ID. The default is this notebook.",
             "Add --json to print the result as JSON.",
         ]
     )
@@ -172,7 +178,7 @@ def parse_part(text: str) -> float:
     part = 0.0 if match is None else float(match.group(1)) / 100
     if text != "off" and not 0 < part <= 1:
         raise Failure(
-            f"invalid part of a GPU's time {text!r}. Use a percentage such as 25%, or off."
+            f"invalid share of a GPU's time {text!r}. Use a percentage such as 25%, or off."
         )
     return part
 
@@ -182,7 +188,7 @@ def parse_weight(text: str) -> float:
     match = re.match(r"\d+(?:\.\d+)?$", text, re.ASCII)
     weight = 0.0 if match is None else float(text)
     if not 0 < weight <= 1000:
-        raise Failure(f"invalid weight {text!r}. Use a number above 0, at most 1000.")
+        raise Failure(f"invalid weight {text!r}. Use a number above 0, up to 1000.")
     return weight
 
 

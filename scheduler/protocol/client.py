@@ -196,11 +196,11 @@ def unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
             )
         if not is_own_place(path):
             return SchedulerUnreachable(
-                f"no scheduler answers at {path}. This is the node's scheduler, which your administrator runs; "
+                f"no scheduler is running at {path}. This is the node's scheduler, which your administrator runs; "
                 "ask whether the service is running"
             )
         return SchedulerUnreachable(
-            f"no scheduler answers at {path}; "
+            f"no scheduler is running at {path}; "
             "start JupyterLab with jupyter-gpushare, or run: gpushare scheduler"
         )
     return SchedulerUnreachable(f"cannot reach the scheduler at {path}: {error.strerror or error}")

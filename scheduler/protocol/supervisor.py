@@ -128,7 +128,7 @@ class SchedulerHost:
         try:
             await asyncio.wait_for(self._connected.wait(), timeout)
         except asyncio.TimeoutError:
-            reason = self.trouble or f"no scheduler answers at {self.path}"
+            reason = self.trouble or f"no scheduler is running at {self.path}"
             raise SchedulerUnreachable(reason) from None
         assert self._client is not None
         return self._client

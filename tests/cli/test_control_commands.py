@@ -418,7 +418,7 @@ def test_without_a_scheduler_one_line_explains_what_to_do(
     status, output, errors = here(tmp_path / "s.sock", *arguments)
     assert (status, output) == (2, "")
     (line,) = errors.splitlines()
-    assert line.startswith("gpushare: no scheduler answers at ")
+    assert line.startswith("gpushare: no scheduler is running at ")
     assert "gpushare scheduler" in line
 
 

@@ -97,4 +97,4 @@ def test_without_a_scheduler_it_says_so(make_machine: MakeMachine) -> None:
     ]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("gpushare: no scheduler answers at")
+    assert done.stderr.startswith("gpushare: no scheduler is running at")

@@ -92,7 +92,7 @@ def test_the_simulated_compiler_comes_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["/with space", "/with:colon"])
 def test_a_folder_that_ld_preload_cannot_name(folder: str) -> None:
     shims = Libraries(*(Path(folder, path.name) for path in SHIMS.preload()))
-    with pytest.raises(launch.LaunchError, match="install jupyter-gpushare elsewhere"):
+    with pytest.raises(launch.LaunchError, match="install jupyter-gpushare in another folder"):
         launch.client_environment(
             {}, group="g", name="n", driver=DRIVER, socket=Path("/s"), shims=shims
         )

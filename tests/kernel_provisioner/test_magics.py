@@ -182,7 +182,7 @@ def test_the_history_is_bounded_and_in_order() -> None:
     # Of the last ten minutes, not of all that is known.
     assert history.data["left_out"] == 600 - 40
     assert repr(history).splitlines()[0] == (
-        "These are the last 40 events; 560 earlier ones in the last 10 min are left out."
+        "Showing the last 40 events; there were 560 earlier ones in the last 10 min."
     )
     assert len(repr(history).splitlines()) == 42
 
@@ -203,7 +203,7 @@ def test_what_lasts_is_told_from_what_is_over() -> None:
         ("of_a_newer_scheduler", "0.5 s", ""),
     ]
     assert {row[0] for row in rows} == {""}
-    with pytest.raises(Failure, match="without a timeline"):
+    with pytest.raises(Failure, match="keeps no timeline"):
         History({"time": 12.0}, "other")
 
 
@@ -335,7 +335,7 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         )
         # Another's status does not wake it, and says what it is.
         status = repr_of(await other.execute("%gpushare status"))
-        assert re.search(r" hibernated .* freed [\d.]+ MiB; takes about [\d.]+ s to wake", status)
+        assert re.search(r" hibernated .* freed [\d.]+ MiB; wakes in about [\d.]+ s", status)
         name = group_of(scheduler, kernel)["name"]
         woken = displayed(await other.execute(f"%gpushare wake {name}"))["text/plain"]
         assert woken == f"{name} will wake as soon as the GPU has room for it."
@@ -390,13 +390,11 @@ async def test_preferences_before_and_after_the_gpu_was_used(scheduler: Ask) -> 
         preferences |= {"limit": 0.9, "request": 0.25, "weight": 2.0}
         assert group_of(scheduler, kernel)["preferences"] == preferences
         table = (await kernel.execute("%gpushare")).data()["text/plain"]
-        assert (
-            "background, keep, memory 1 GiB, request 25%, limit 90%, weight 2  " in f"{table}  "
-        )
+        assert "background, keep, memory 1 GiB, request 25%, limit 90%, weight 2  " in f"{table}  "
         printed = (await kernel.execute("%gpushare keep off --json")).stream("stdout")
         assert json.loads(printed)["preferences"] == {**preferences, "keep": False}
         for line, said in (
-            ("interactive", "now goes before background notebooks"),
+            ("interactive", "now goes ahead of background notebooks"),
             ("auto", "is now interactive when a cell starts"),
             ("memory off", "no longer has a limit on memory"),
             ("limit off", "no longer has a limit"),
@@ -416,8 +414,9 @@ async def test_oversubscribe(scheduler: Ask) -> None:
         assert json.loads(printed) == {"oversubscribe": False}
         await kernel.execute("import os; os.environ['GPUSHARE_FORBID_MANAGED'] = '1'")
         refused = await kernel.execute("%gpushare oversubscribe on")
-        assert "cannot hold more than the GPU has: GPUSHARE_FORBID_MANAGED=1" in refused.stream(
-            "stderr"
+        assert (
+            "cannot use more memory than the GPU has: GPUSHARE_FORBID_MANAGED=1"
+            in refused.stream("stderr")
         )
 
 

@@ -227,7 +227,7 @@ async def test_shares_wait_for_a_scheduler(
 @pytest.mark.parametrize(
     ("metadata", "complaint"),
     [
-        ({"backend": "fast"}, "choose auto, swap, managed or plain"),
+        ({"backend": "fast"}, "use auto, swap, managed or plain"),
         ({"memory": True, "backend": "swap"}, 'use a number with a unit, such as "20GiB"'),
         ({"request": "half", "backend": "swap"}, "request must be"),
         ({"limit": 1.5, "backend": "swap"}, "limit must be"),
@@ -237,7 +237,7 @@ async def test_shares_wait_for_a_scheduler(
         ({"memory": "lots", "backend": "swap"}, "use a number with a unit, such as 20GiB"),
         ({"enabled": "yes"}, "must be true or false"),
         ({"oversubscribe": "yes", "backend": "swap"}, "must be true or false"),
-        ({"gpu": 3}, "there are enabled, backend, oversubscribe, request, limit, memory, weight"),
+        ({"gpu": 3}, "use enabled, backend, oversubscribe, request, limit, memory, weight"),
         ("off", "must be an object"),
     ],
 )
@@ -306,7 +306,7 @@ async def test_a_fault_of_ours_does_not_cost_the_kernel(
         assert code == "started_without_interposer"
         assert "a fault of ours" in params["error"]
         assert (await kernel.execute("1 + 1")).data()["text/plain"] == "2"
-    assert any("starts without sharing" in record.getMessage() for record in caplog.records)
+    assert any("starts without GPU sharing" in record.getMessage() for record in caplog.records)
 
 
 def poisoned(folder: Path) -> str:
@@ -334,7 +334,7 @@ async def test_a_kernel_that_dies_at_once_is_started_again_without(
     async with started(manager=manager) as kernel:
         assert not is_shared(kernel)
         said = (await kernel.execute("%gpushare status")).stream("stderr")
-        assert "this kernel runs without the interposer: the kernel ended by itself" in said
+        assert "this kernel runs without the interposer: the kernel exited" in said
         assert (await kernel.execute("1 + 1")).data()["text/plain"] == "2"
         notices = scheduler("status")["status"]["notices"]
         assert [(notice["group"], notice["code"]) for notice in notices] == [
@@ -411,7 +411,7 @@ async def test_a_foreign_environment(tmp_path: Path, add_kernelspec: Callable[..
         found = await kernel.execute(textwrap.dedent(code))
         assert found.stream("stdout").strip() == str(tmp_path / "venv")
         said = (await kernel.execute("%gpushare status")).stream("stderr")
-        assert "no scheduler answers at" in said
+        assert "no scheduler is running at" in said
         assert str(LIBRARIES / "libgpushare.so") in Path(f"/proc/{kernel.pid}/maps").read_text()
 
 

@@ -190,7 +190,7 @@ async def test_where_tickets_cannot_be_written_the_kernel_starts_and_it_is_said(
     monkeypatch.setattr(provisioner, "TICKET_TIMEOUT", 0.5)
     async with started() as kernel:
         assert (await kernel.execute("print(6 * 7)")).stream("stdout") == "42\n"
-        await eventually(lambda: "cannot be written" in caplog.text, "it is said")
+        await eventually(lambda: "cannot write the ticket" in caplog.text, "it is said")
 
 
 async def test_another_server_goes_on_with_the_ticket(node: Node) -> None:

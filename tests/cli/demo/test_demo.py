@@ -231,7 +231,7 @@ def test_interrupted_it_leaves_nothing(short_path: Path, number: signal.Signals)
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--run", "--backend", "magic"], "'magic' is no memory backend"),
+        (["--run", "--backend", "magic"], "invalid memory backend 'magic'"),
         (["--run", "--backend", "plain"], "could not share"),
         (["--run", "--fraction", "1.5"], "invalid share '1.5'"),
         (["--run", "--fraction", "half"], "invalid share 'half'"),
