@@ -405,10 +405,10 @@ def become(
 
 
 def end(code: object) -> None:
-    """End the process as ``exit`` of C does, unless there is something to say.
+    """End the process as ``exit`` of C does, unless something went wrong.
 
-    To take the interpreter apart changes most pages of memory that this process shares with the server, and to copy them
-    is half of the processor time of a short program.
+    Finalising the interpreter would change most of the pages that this process shares with the server. Copying them
+    takes half of the processor time of a short program.
     """
     status = 0 if code is None else code
     if isinstance(status, int):
