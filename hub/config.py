@@ -29,7 +29,7 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class ConfigurationError(Exception):
-    """The service cannot start with these settings; the message says what to do."""
+    """The service cannot start with these settings; the message names the cause and the remedy."""
 
 
 class GpuShareHub(LoggingConfigurable):

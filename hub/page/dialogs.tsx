@@ -49,8 +49,8 @@ function Modal({ title, onClose, children }: IModalProps): JSX.Element {
     dialog.current?.showModal();
   }, []);
   return createPortal(
-    <dialog ref={dialog} aria-labelledby="asked" onClose={onClose}>
-      <h2 id="asked">{title}</h2>
+    <dialog ref={dialog} aria-labelledby="question" onClose={onClose}>
+      <h2 id="question">{title}</h2>
       {children}
     </dialog>,
     document.body

@@ -28,7 +28,7 @@ function elementOf(id: string): HTMLElement {
 const main = elementOf('main');
 const links = elementOf('views');
 const link = elementOf('link');
-const said = elementOf('said');
+const done = elementOf('done');
 const failed = elementOf('failed');
 
 function chosenView(): View {
@@ -59,8 +59,8 @@ function Page({ store, service }: IPageProps): JSX.Element {
   return (
     <>
       {createPortal(<Views view={view} />, links)}
-      {createPortal(state.said.isFailure ? '' : state.said.text, said)}
-      {createPortal(state.said.isFailure ? state.said.text : '', failed)}
+      {createPortal(state.outcome.isFailure ? '' : state.outcome.text, done)}
+      {createPortal(state.outcome.isFailure ? state.outcome.text : '', failed)}
       {state.isReady && view === 'gpus' && (
         <Gpus {...context} filter={filter} setFilter={setFilter} />
       )}

@@ -50,13 +50,13 @@ export class Service {
         }
       );
       if (answer.ok) {
-        this._store.say(done);
+        this._store.report(done);
         return;
       }
       const { message } = (await answer.json()) as { message: string };
-      this._store.say(TEXT.failed(message), true);
+      this._store.report(TEXT.failed(message), true);
     } catch {
-      this._store.say(TEXT.failed(TEXT.noAnswer), true);
+      this._store.report(TEXT.failed(TEXT.noAnswer), true);
     }
   }
 
@@ -153,7 +153,7 @@ export class Service {
     if (link !== before) {
       this._store.change({ link });
       if (before === 'good') {
-        this._store.say(TEXT.link[link], true);
+        this._store.report(TEXT.link[link], true);
       }
     }
   }

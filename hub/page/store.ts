@@ -17,16 +17,16 @@ export interface IState {
   /** Whether every node has reported once. */
   isReady: boolean;
   /** The outcome of the last action, which screen readers announce. */
-  said: { text: string; isFailure: boolean };
+  outcome: { text: string; isFailure: boolean };
 }
 
 /** The number of samples in the picture of a GPU's utilisation. */
 export const SAMPLES = 60;
 
 /** How long the outcome of an action is shown, in milliseconds. A failure is shown three times as long. */
-const SAID_FOR = 6000;
+const SHOWN_FOR = 6000;
 
-const SILENT: IState['said'] = { text: '', isFailure: false };
+const NO_OUTCOME: IState['outcome'] = { text: '', isFailure: false };
 
 /** The state of the page. */
 export class Store {
@@ -66,9 +66,9 @@ export class Store {
   }
 
   /** Show the outcome of an action, and let screen readers announce it. */
-  say(text: string, isFailure = false): void {
-    this.change({ said: { text, isFailure } });
-    this._silence.set(isFailure ? 3 * SAID_FOR : SAID_FOR);
+  report(text: string, isFailure = false): void {
+    this.change({ outcome: { text, isFailure } });
+    this._expiry.set(isFailure ? 3 * SHOWN_FOR : SHOWN_FOR);
   }
 
   readonly subscribe = (listener: () => void): (() => void) => {
@@ -79,14 +79,14 @@ export class Store {
   };
 
   private _listeners = new Set<() => void>();
-  private _silence = new Timer(() => this.change({ said: SILENT }));
+  private _expiry = new Timer(() => this.change({ outcome: NO_OUTCOME }));
   private _state: IState = {
     viewer: { may_act: false, sees_all: false },
     nodes: new Map(),
     samples: new Map(),
     link: 'starting',
     isReady: false,
-    said: SILENT
+    outcome: NO_OUTCOME
   };
 }
 

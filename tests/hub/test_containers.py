@@ -44,9 +44,9 @@ def test_users_in_containers_take_turns(seats: tuple[Node, dict[str, Seat]]) -> 
 
         # Each user sees that there is another notebook, but not its name.
         for seat, other in ((ada, "compiler"), (grace, "engine")):
-            told = seat.status()
-            assert len(told["groups"]) == 2
-            assert other not in str(told)
+            status = seat.status()
+            assert len(status["groups"]) == 2
+            assert other not in str(status)
         # The scheduler has the processes' pids on the host, and takes none of them for a program outside gpushare.
         (gpu,) = node.status()["gpus"]
         assert gpu["foreign"] == 0

@@ -93,7 +93,7 @@ function busy(element: HTMLElement): string[] {
   );
 }
 
-it('shows no utilisation of 0% beside a running notebook', () => {
+it('shows no utilisation of 0% next to a running notebook', () => {
   const waiting = notebook({ id: 'b', state: 'waiting', gpus: [1] });
   const notebooks = [notebook(), waiting];
   expect(busy(shown(node({ notebooks })))).toEqual(['', '0% busy']);

@@ -85,12 +85,12 @@ it('shows the data of the service, and reports a lost connection', async () => {
   streams[0]?.end();
   await pass(0);
   expect(store.state.link).toBe('bad');
-  expect(store.state.said.isFailure).toBe(true);
+  expect(store.state.outcome.isFailure).toBe(true);
   await pass(1);
   expect(asked).toBe(2);
   // A failure is shown for three times 6 s.
   await pass(18);
-  expect(store.state.said.text).toBe('');
+  expect(store.state.outcome.text).toBe('');
 });
 
 it('retries with growing pauses while the service does not respond', async () => {

@@ -292,7 +292,7 @@ function Notebook(
   const isNameless = user === notebook.name;
   const { resident, unevictable, swapped } = notebook.memory;
   const here = resident + unevictable;
-  // The reason of a wait says so, too.
+  // The reason of a wait is the hold itself.
   const isHeld = notebook.on_hold && notebook.state !== 'waiting';
   const { columns } = TEXT;
   return (
