@@ -221,7 +221,7 @@ class Plugin:
         self, request: api.Empty, context: Any
     ) -> AsyncIterator[api.ListAndWatchResponse]:
         while True:
-            told = self._version
+            sent = self._version
             yield api.ListAndWatchResponse(
                 devices=[
                     api.Device(ID=slot, health="Healthy" if well else "Unhealthy")
@@ -229,7 +229,7 @@ class Plugin:
                 ]
             )
             async with self._changed:
-                while self._version == told:
+                while self._version == sent:
                     await self._changed.wait()
 
     async def _prefer(
