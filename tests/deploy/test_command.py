@@ -46,9 +46,9 @@ def test_options_that_make_no_sense_are_refused(
     [
         (
             ["--socket", "/run/s.sock"],
-            "containers would get everything in /run; put the scheduler's",
+            "containers would get access to everything in /run; put the scheduler's",
         ),
-        (["--kubelet-dir", "/no/such"], "/no/such is not a folder; name the kubelet's"),
+        (["--kubelet-dir", "/no/such"], "/no/such is not a folder; specify the kubelet's"),
         (["--kubelet-dir", "LONG"], "is longer than 107 bytes"),
         (["--library-dir", "/proc/none"], "cannot copy the libraries to /proc/none: "),
         ([], "NVML shows no GPU on this node"),
