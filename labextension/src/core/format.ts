@@ -80,8 +80,15 @@ export function formatPercent(fraction: number): string {
   return `${digits(100 * fraction)}%`;
 }
 
-/** A duration that goes on while people look: `0.4 s`, `12 s`, `4 min`, `1 h 20 min`, `3 d`. */
-export function formatDuration(seconds: number): string {
+/**
+ * Format a duration that changes while users look: `0.4 s`, `12 s`, `4 min`, `1 h 20 min`, `3 d`.
+ *
+ * @param round - How to round to whole minutes. Time that has passed is rounded down.
+ */
+export function formatDuration(
+  seconds: number,
+  round: (minutes: number) => number = Math.floor
+): string {
   const value = Math.max(0, seconds);
   if (value < 0.95) {
     return `${value.toFixed(1)}${SPACE}s`;
@@ -90,12 +97,23 @@ export function formatDuration(seconds: number): string {
   if (whole < MINUTE) {
     return `${whole}${SPACE}s`;
   }
-  if (whole < HOUR) {
-    return `${Math.floor(whole / MINUTE)}${SPACE}min`;
+  if (whole >= DAY) {
+    return `${Math.floor(whole / DAY)}${SPACE}d`;
   }
-  return whole < DAY
-    ? formatTwo(Math.floor(whole / MINUTE), 60, 'h', 'min')
-    : `${Math.floor(whole / DAY)}${SPACE}d`;
+  const minutes = round(whole / MINUTE);
+  return minutes < 60
+    ? `${minutes}${SPACE}min`
+    : formatTwo(minutes, 60, 'h', 'min');
+}
+
+/** Format the longest time that something can still take: "within 2 min" must not mean 2 min 59 s. */
+export function formatBound(seconds: number): string {
+  return formatDuration(seconds, Math.ceil);
+}
+
+/** Format an estimate of the time that something still takes: 1 min 55 s is about 2 min. */
+export function formatEstimate(seconds: number): string {
+  return formatDuration(seconds, Math.round);
 }
 
 /** A duration in all that matters of it: `2.1 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `1 d 6 h`. */

@@ -143,17 +143,18 @@ export namespace GpuSection {
   }
 }
 
-/** `waiting, 2nd · 4 GiB`: the state of a kernel, and its memory on the GPU. */
+/** `waiting, 2nd · 4 GiB`: the state of a kernel, and its memory on the GPU if it has any. */
 function detailOf(group: IGroup, wording: IWording): string {
   const { trans, units } = wording;
   const { resident } = memoryOf(group);
   const state = group.preferences.frozen
     ? frozenText(trans)
     : stateName(group, trans);
-  return [
+  const place =
     isWaiting(group) && group.position !== null && !group.preferences.frozen
       ? trans.__('%1, %2', state, placeText(group.position, trans))
-      : state,
-    formatBytes(resident, units)
-  ].join(' · ');
+      : state;
+  return resident > 0
+    ? [place, formatBytes(resident, units)].join(' · ')
+    : place;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { formatBytes, formatDuration } from '../core/format';
+import { formatBound, formatBytes, formatDuration } from '../core/format';
 import type { ICode, IGroup, Params } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { isolate, shorten, shortName, wordName } from './mentions';
@@ -50,7 +50,7 @@ function turnEnds(
     return hasGpuText(name, trans);
   }
   return left - elapsed >= 0.5
-    ? trans.__("%1's turn ends within %2", name, formatDuration(left - elapsed))
+    ? trans.__("%1's turn ends within %2", name, formatBound(left - elapsed))
     : trans.__("%1's turn is about to end", name);
 }
 
@@ -69,8 +69,7 @@ export function reasonText(
   const size = (key: string): string => formatBytes(number(params, key), units);
   const timed = elapsed !== null;
   const passed = elapsed ?? 0;
-  const left = (): string =>
-    formatDuration(number(params, 'until_in') - passed);
+  const left = (): string => formatBound(number(params, 'until_in') - passed);
   switch (code) {
     case 'needs_memory':
       return trans.__(

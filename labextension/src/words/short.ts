@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { Units } from '../core/format';
-import { formatDuration } from '../core/format';
+import { formatEstimate } from '../core/format';
 import type { ICode, IEstimate, IGroup } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import type { Names } from './names';
@@ -43,7 +43,7 @@ export function estimateText(
 ): string {
   const left = estimate.seconds - elapsed;
   if (left >= 0.5) {
-    return trans.__('about %1', formatDuration(left));
+    return trans.__('about %1', formatEstimate(left));
   }
   return elapsed > estimate.high + 1
     ? trans.__('longer than expected')

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import {
+  formatBound,
   formatBytes,
   formatDuration,
   formatExactly,
@@ -44,7 +45,7 @@ export function boundText(
 ): string {
   const left = estimate.high - elapsed;
   return left >= 0.5
-    ? trans.__('90% of waits like this end within %1.', formatDuration(left))
+    ? trans.__('90% of waits like this end within %1.', formatBound(left))
     : '';
 }
 
@@ -101,7 +102,7 @@ export function turnText(
   }
   const left = yields_in - (now - at);
   return left >= 0.5
-    ? trans.__('turn ends within %1', formatDuration(left))
+    ? trans.__('turn ends within %1', formatBound(left))
     : trans.__('turn is about to end');
 }
 

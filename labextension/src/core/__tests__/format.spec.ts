@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import {
+  formatBound,
   formatBytes,
   formatDuration,
+  formatEstimate,
   formatExactly,
   formatPart,
   formatPercent,
@@ -99,5 +101,20 @@ describe('formatDuration', () => {
     [200000, '2 d']
   ])('words %d as %s', (seconds, expected) => {
     expect(plain(formatDuration(seconds))).toBe(expected);
+  });
+});
+
+describe('formatBound and formatEstimate', () => {
+  it.each([
+    [12, '12 s', '12 s'],
+    [60, '1 min', '1 min'],
+    [61, '2 min', '1 min'],
+    [115, '2 min', '2 min'],
+    [3541, '1 h', '59 min'],
+    [3600, '1 h', '1 h'],
+    [3661, '1 h 2 min', '1 h 1 min']
+  ])('format %d s', (seconds, bound, estimate) => {
+    expect(plain(formatBound(seconds))).toBe(bound);
+    expect(plain(formatEstimate(seconds))).toBe(estimate);
   });
 });

@@ -76,7 +76,7 @@ describe('The section of the running kernels', () => {
         makeHibernated('asleep')
       )
     ).toEqual([
-      ['asleep', 'hibernated · 0 B'],
+      ['asleep', 'hibernated'],
       ['calm', 'frozen · 5 GiB'],
       ['deep/plots', 'running · 5 GiB'],
       ['train', 'waiting, 2nd · 5 GiB']
