@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Response, expect
+from playwright.sync_api import Locator, Response, Route, expect
 
 from tests.labextension.crowd import Crowd
 from tests.support.lab import Lab
@@ -16,7 +17,27 @@ from tests.support.lab_page import THEMES, LabPage, overflowing, write_settings
 
 pytestmark = pytest.mark.browser
 
-#: Where JupyterLab keeps what people set for the toolbar of notebooks.
+STATUS = "**/gpushare/api/status*"
+
+#: What two notebooks did in the last half hour: the notebook, the kind of event, its first and last minute before now.
+HISTORY = [
+    ("plots.ipynb", "burst", 28, 23),
+    ("evaluate.ipynb", "wait", 26, 23),
+    ("plots.ipynb", "out", 23, 22.5),
+    ("evaluate.ipynb", "in", 23, 22.5),
+    ("evaluate.ipynb", "burst", 22.5, 16),
+    ("plots.ipynb", "wait", 19, 16),
+    ("evaluate.ipynb", "out", 16, 15.5),
+    ("plots.ipynb", "in", 16, 15.5),
+    ("plots.ipynb", "burst", 15.5, 9),
+    ("evaluate.ipynb", "wait", 13, 9),
+    ("plots.ipynb", "out", 9, 8.5),
+    ("evaluate.ipynb", "in", 9, 8.5),
+    ("evaluate.ipynb", "burst", 8.5, 3),
+    ("plots.ipynb", "burst", 2, 0.5),
+]
+
+#: Where JupyterLab keeps what users set for the toolbar of notebooks.
 NOTEBOOK_TOOLBAR = "@jupyterlab/notebook-extension/panel"
 
 
@@ -54,6 +75,29 @@ def reload(page: LabPage) -> None:
     """Load the page again, with the notebook in front and the panel open."""
     page.open("lab/tree/plots.ipynb?reset")
     page.show_panel()
+
+
+def add_history(route: Route) -> None:
+    """Answer a request for the status with a timeline of half an hour, of which a test has only seconds."""
+    response = route.fetch()
+    status = response.json()
+    groups = {group["name"]: group["id"] for group in status["groups"]}
+    now, timeline = status["time"], status["timeline"]
+    timeline["start"] = now - 30 * 60
+    timeline["spans"] += [
+        {
+            "id": -number,
+            "group": groups[name],
+            "name": name,
+            "kind": kind,
+            "start": now - 60 * start,
+            "end": now - 60 * end,
+            "gpu": None,
+            "bytes": 0,
+        }
+        for number, (name, kind, start, end) in enumerate(HISTORY, 1)
+    ]
+    route.fulfill(response=response, json=status)
 
 
 def is_saved(response: Response) -> bool:
@@ -116,7 +160,15 @@ def test_the_view_menu_opens_the_timeline_in_the_main_area(crowd: Crowd, page: L
         assert page.violations("#jupyter-gpushare-timeline", "#jupyter-gpushare-panel") == []
         assert overflowing(timeline.locator(".jp-GpuSharePanel")) == []
     page.set_theme(THEMES[0])
+    page.hide_panel()
+    page.page.set_viewport_size({"width": 1000, "height": 400})
+    page.page.route(STATUS, add_history)
+    page.ask()
+    expect(picture).to_have_attribute("aria-valuemax", re.compile(r"^\d{2}$"))
     page.picture("timeline")
+    page.page.unroute(STATUS)
+    page.page.set_viewport_size({"width": 1280, "height": 800})
+    page.show_panel()
     page.execute("application:close")
     expect(timeline).to_have_count(0)
 

@@ -242,6 +242,8 @@ class LabPage:
         if SCREENSHOTS is None:
             return
         self.page.mouse.move(0, 0)
+        # Dragging the edge of the sidebar selects text.
+        self.page.evaluate("() => getSelection().removeAllRanges()")
         path = Path(SCREENSHOTS) / f"{name}.png"
         if of is not None:
             of.screenshot(path=path, animations="disabled")
