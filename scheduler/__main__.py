@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host-memory",
         type=size,
         metavar="B",
-        help="host memory available for swapped data, such as 64G (default: depends on the machine)",
+        help="host memory available for evicted data, such as 64G (default: depends on the machine)",
     )
     parser.add_argument(
         "--record",
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
-        help="least severe messages to log to standard error (default: warning)",
+        help="lowest level of the messages that are logged to standard error (default: warning)",
     )
 
 
@@ -179,7 +179,9 @@ def run(args: argparse.Namespace) -> int:
         driver = find_driver()
         if node is not None and driver is None:
             if not systemd.expects_messages():
-                return _complain("there is no NVIDIA driver; is it loaded? (nvidia-smi)", NO_DRIVER)
+                return _complain(
+                    "no NVIDIA driver found; check with nvidia-smi whether it is loaded", NO_DRIVER
+                )
             _await_driver()
             # The unit's list of devices is made at the start of the process.
             return _complain("found the NVIDIA driver; starting again to use it", NO_DRIVER)
@@ -196,11 +198,11 @@ def run(args: argparse.Namespace) -> int:
 def _await_driver() -> None:
     """Return once there is a driver: systemd would start one scheduler after the other instead, and log each start."""
     log.error(
-        "there is no NVIDIA driver; is it loaded? (nvidia-smi) The service waits until there is one"
+        "no NVIDIA driver found; check with nvidia-smi whether it is loaded. The service waits for a driver"
     )
     # Nothing is to be reloaded yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    systemd.notify("READY=1", "STATUS=There is no NVIDIA driver. Waiting until there is one.")
+    systemd.notify("READY=1", "STATUS=No NVIDIA driver found. Waiting for a driver.")
     period, pause = systemd.watchdog_period() or LAST_LOOK, FIRST_LOOK
     while find_driver() is None:
         until = time.monotonic() + pause
@@ -227,7 +229,7 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
         stated = args.socket or (node and "socket" in node.config.NodeScheduler)
         if stated and passed != path:
             raise AddressError(
-                f"systemd passes the socket {passed}, and {path} is configured: leave one of them out"
+                f"systemd passes the socket {passed}, but {path} is configured; remove one of them"
             )
         path = passed
     core = {}
@@ -264,8 +266,8 @@ def _take(plan: Plan, stack: contextlib.ExitStack) -> None:
     stack.enter_context(locked(plan.path))
     if access is not None and _answers(plan.path):
         raise TakenError(
-            f"something without a lock serves {plan.path}, perhaps systemd's socket unit: "
-            "systemctl stop gpushare.socket"
+            f"another program listens on {plan.path}, perhaps systemd's socket unit; "
+            "run: systemctl stop gpushare.socket"
         )
 
 
@@ -274,10 +276,10 @@ def _make_state_dir(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError as error:
-        raise AddressError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise AddressError(f"cannot create the folder {folder}: {error.strerror}") from error
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise AddressError(
-            f"{folder} has to belong to uid {os.getuid()}, and nobody else may write to it; "
+            f"{folder} must belong to uid {os.getuid()} and be writable by no other user; "
             "set NodeScheduler.state_dir to such a folder"
         )
 
@@ -468,13 +470,13 @@ class Reloading:
         try:
             news = load(self._path)
         except ConfigError as error:
-            log.error("%s; all stays as it was", error)
+            log.error("%s; the configuration was not changed", error)
         else:
             for event in changes(self._node, news):
                 self._server.entitle(event)
-            log.warning("the shares of %s hold now", self._path)
+            log.warning("applied the shares of %s", self._path)
             if names := ignored_changes(self._node, news):
-                log.warning("%s hold after the next start", ", ".join(names))
+                log.warning("%s will be applied at the next start", ", ".join(names))
             self._node = news
         systemd.notify("READY=1")
 

@@ -55,7 +55,7 @@ class GpuShareExtension(ExtensionApp):
     """Lets the notebooks of this server share its GPUs."""
 
     name = "jupyter_gpushare"
-    description = "Lets notebooks share a GPU; its configuration is that of GpuShare."
+    description = "Lets notebooks share a GPU; configured through GpuShare."
     classes = [ServerApp, GpuShare]  # noqa: RUF012 - as its base has it
     serverapp: ServerApp
 
@@ -180,7 +180,7 @@ class GpuShareExtension(ExtensionApp):
     @property
     def _events(self) -> EventLogger:
         events = self.serverapp.event_logger
-        assert events is not None, "the server makes it before it loads extensions"
+        assert events is not None, "the server creates it before it loads extensions"
         return events
 
     @property
@@ -272,7 +272,7 @@ class GpuShareExtension(ExtensionApp):
         client = self.host.client if self.host else None
         if client is not None and client.late:
             # Those who ask meanwhile are told so at once, and not one after the other.
-            code, why = self._unreachable(f"the scheduler at {client.path} does not answer")
+            code, why = self._unreachable(f"the scheduler at {client.path} is not responding")
         elif client is not None and code in ("ok", "provisioner_not_default"):
             try:
                 status |= (await client.request("status", **params))["status"]
@@ -423,7 +423,7 @@ class GpuShareExtension(ExtensionApp):
         if self.on_node:
             if self.options is not None and self.options.shares:
                 self.log.info(
-                    "gpushare: c.GpuShare.shares does not hold: the administrator of the node's scheduler states shares"
+                    "gpushare: c.GpuShare.shares is ignored, because the node scheduler's administrator sets the shares"
                 )
             return
         for whose, one in list(self.shares.items()):
@@ -432,7 +432,7 @@ class GpuShareExtension(ExtensionApp):
             except SchedulerUnreachable:
                 raise
             except ControlError as error:
-                self.log.warning("gpushare: the shares of %s do not hold: %s", whose, error)
+                self.log.warning("gpushare: the shares of %s were not accepted: %s", whose, error)
 
     async def _state_tickets(self, client: AsyncControlClient) -> None:
         """Say which kernels go on, so that nobody else's ticket holds; those whose ticket was lost get a new one."""

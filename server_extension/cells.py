@@ -176,7 +176,7 @@ class KernelTap:
                     loop = asyncio.get_running_loop()
                     loop.call_later(LASTING, self.cells.lasting, str(request["msg_id"]))
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            self._log.debug("gpushare: a message that is no Jupyter message: %s", error)
+            self._log.debug("gpushare: received a message that is not a Jupyter message: %s", error)
 
 
 def _monotonic(date: Any) -> float:

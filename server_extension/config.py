@@ -28,8 +28,8 @@ class GpuShare(LoggingConfigurable):
     ).tag(config=True)
 
     socket = Unicode(
-        help="Path of the scheduler's socket (default: $GPUSHARE_SOCKET, else gpushare/scheduler.sock in the user's "
-        "runtime folder).",
+        help="Path of the scheduler's socket (default: $GPUSHARE_SOCKET, otherwise gpushare/scheduler.sock in the "
+        "user's runtime folder).",
     ).tag(config=True)
 
     host = Enum(
@@ -42,7 +42,7 @@ class GpuShare(LoggingConfigurable):
     quantum = Union(
         [Float(), Unicode()],
         default_value=DEFAULTS.quantum,
-        help="Time slice: seconds that a notebook may keep other notebooks waiting, or 'auto': ten times the time "
+        help="Time slice: how long a notebook may keep others waiting, in seconds, or 'auto': ten times the time "
         "that evicting its memory takes, at least 1 s and at most 30 s (default: auto). For a scheduler that "
         "this server starts.",
     ).tag(config=True)
@@ -57,7 +57,7 @@ class GpuShare(LoggingConfigurable):
     reserve = Union(
         [Int(), Unicode()],
         default_value="",
-        help="Bytes of each GPU that stay free (default: by the GPU's size). For a scheduler that this server "
+        help="Bytes of each GPU that stay free (default: depends on the GPU's size). For a scheduler that this server "
         "starts.",
     ).tag(config=True)
 
@@ -72,23 +72,23 @@ class GpuShare(LoggingConfigurable):
         DEFAULTS.policy,
         help="Policy that orders waiting notebooks. burst: short and interactive work first, with fair GPU time "
         "between users; fcfs: first come, first served, one at a time; tgs: background work adapts its rate to "
-        "other work; gemini: by the estimated length of each burst; priority: only the highest priority runs; "
+        "other work; gemini: shorter estimated bursts first; priority: only the highest priority runs; "
         "or a policy of another package (default: burst). For a scheduler that this server starts.",
     ).tag(config=True)
 
     shares = Dict(
         help="Shares and quotas of users and teams, such as {'user:ada': {'request': 0.5}, 'team:course': "
         "{'members': ['ben', 'cy'], 'limit': 0.5, 'memory': '40GiB'}}. request: guaranteed fraction of a GPU's "
-        "time over 10 s; limit: largest fraction; weight: for spare time, 1 by default; memory: bytes on each "
-        "GPU; gpus: most GPUs with leases at the same time; host: bytes over all GPUs. 'user:*' applies to "
-        "users without an entry (default: no limits). If several servers use one scheduler, the last one to "
+        "time over 10 s; limit: maximum fraction; weight: weight for spare GPU time, 1 by default; memory: bytes on "
+        "each GPU; gpus: maximum number of GPUs in use at the same time; host: bytes over all GPUs. 'user:*' applies "
+        "to users without an entry (default: no limits). If several servers use one scheduler, the last one to "
         "start sets the shares.",
     ).tag(config=True)
 
     hibernate_after = Float(
         DEFAULTS.hibernate_after,
         allow_none=True,
-        help="Seconds of idleness after which a notebook is hibernated: it leaves the GPU completely, and its next "
+        help="Idle time in seconds after which a notebook is hibernated: it leaves the GPU completely, and its next "
         "cell wakes it. 0 or None disables hibernation completely, including on request or under memory "
         "pressure (default: 600). For a scheduler that this server starts.",
     ).tag(config=True)
@@ -103,7 +103,7 @@ class GpuShare(LoggingConfigurable):
         known = [*OURS, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]
         if proposal["value"] not in known:
             raise TraitError(
-                f"GpuShare.policy: there is no {proposal['value']!r}; choose one of {', '.join(known)}"
+                f"GpuShare.policy: unknown policy {proposal['value']!r}; choose from {', '.join(known)}"
             )
         return proposal["value"]
 
@@ -120,7 +120,7 @@ class GpuShare(LoggingConfigurable):
             return ""
         path = Path(proposal["value"]).expanduser().absolute()
         if not path.parent.is_dir():
-            raise TraitError(f"GpuShare.record: there is no folder {path.parent}")
+            raise TraitError(f"GpuShare.record: the folder {path.parent} does not exist")
         return str(path)
 
     @validate("hibernate_after")

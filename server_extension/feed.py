@@ -157,7 +157,7 @@ class Feed:
     def _register(self, page: str, timeline: bool) -> None:
         loop = asyncio.get_running_loop()
         if page not in self._pages and self._watched() and len(self._pages) >= MAX_PAGES:
-            raise TooManyPages(f"{MAX_PAGES} pages look already; close some")
+            raise TooManyPages(f"{MAX_PAGES} pages are already open; close some of them")
         self._pages[page] = Page(loop.time() + REGISTRATION, timeline)
         if self._task is None:
             # Nobody has kept the count since the last delta.
@@ -227,7 +227,7 @@ class Feed:
                     self._announce(begun)
             except Exception:
                 # The next look may do better; pages that hear nothing ask.
-                self._log.exception("gpushare: pages were not told what changed")
+                self._log.exception("gpushare: cannot send the changes to the pages")
         # The listeners write to their sockets before this goes on.
         await asyncio.sleep(0)
         return time.thread_time() - spent

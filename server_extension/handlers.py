@@ -31,7 +31,7 @@ DENIED = ("login_required", "not_allowed", "not_yours")
 
 PAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
-NOT_A_PAGE = "a page is named by 1 to 64 letters, digits, '_' and '-'"
+NOT_A_PAGE = "the name of a page must be 1 to 64 letters, digits, '_' or '-'"
 
 
 class Extension(Protocol):
@@ -103,13 +103,13 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
             return
         unknown = sorted(body.keys() - {*optional, *(["group"] if group else [])})
         if unknown:
-            self.refuse(400, f"{op} does not know {', '.join(unknown)}")
+            self.refuse(400, f"{op} has no parameter {', '.join(unknown)}")
             return
         if optional and not body.keys() & set(optional):
-            self.refuse(400, f"the body must have one of {', '.join(optional)}")
+            self.refuse(400, f"the body must contain at least one of {', '.join(optional)}")
             return
         if None in body.values():
-            self.refuse(400, "null says nothing: leave it out")
+            self.refuse(400, "a parameter is null; omit it instead")
             return
         await self.answer(self.extension.request(op, **body))
 
@@ -162,7 +162,10 @@ class ChangesHandler(GpuShareHandler):
         """Answer with the deltas after the one that the page names."""
         since = self.get_query_argument("since", "")
         if not NUMBER.fullmatch(since):
-            self.refuse(400, "Name the last delta that the page has: since=41.")
+            self.refuse(
+                400,
+                "'since' must be the number of the last change that the page received, such as since=41",
+            )
             return
         self.set_header("Cache-Control", "no-store")
         self.finish(self.extension.feed.since(int(since)))
@@ -301,7 +304,10 @@ class FocusHandler(GpuShareHandler):
             return
         ((kind, name),) = body.items() if len(body) == 1 else ((None, None),)
         if kind not in ("path", "kernel_id") or not isinstance(name, str | None):
-            self.refuse(400, 'beside its page the body must have "path" or "kernel_id", or null')
+            self.refuse(
+                400,
+                'in addition to "page", the body must contain "path" or "kernel_id"; its value can be null',
+            )
             return
         kernel_id = name if kind == "kernel_id" else None
         if kind == "path" and name:

@@ -48,7 +48,7 @@ class Documents:
             found = _documents(await self._sessions.list_sessions())  # type: ignore[no-untyped-call]
         except Exception as error:
             # Servers have session managers of their own; ours is but to name things.
-            self._log.debug("gpushare: the sessions are not known: %r", error)
+            self._log.debug("gpushare: cannot list the sessions: %r", error)
             return self._found
         self._pass_on({kernel_id: _name(documents) for kernel_id, documents in found.items()})
         self._found = found

@@ -35,7 +35,7 @@ def ask(library: Any, op: str, params: Dict[str, Any]) -> Dict[str, Any]:
         path = os.environ.get("GPUSHARE_SOCKET", "")
         raise Failure(
             f"the path of the scheduler's socket has {len(os.fsencode(path))} bytes, "
-            f"but a socket's path can have at most 107: {path}. Set GPUSHARE_SOCKET to a shorter path."
+            f"but the maximum is 107: {path}. Set GPUSHARE_SOCKET to a shorter path."
         )
     if length == -errno.EACCES:
         raise Failure(

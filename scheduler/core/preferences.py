@@ -73,13 +73,12 @@ def adjusted(preferences: Preferences, event: Adjust) -> Preferences:
         elif name == "memory":
             if not _is_bytes(value):
                 raise ValueError(
-                    f"memory must be a whole number of bytes, 0 for no cap, not {value!r}"
+                    f"memory must be a whole number of bytes, 0 for no limit, not {value!r}"
                 )
         elif name in ("request", "limit"):
             if not (_is_number(value) and 0 <= value <= 1):
                 raise ValueError(
-                    f"{name} must be a fraction of a GPU's time from 0, for none, to 1, "
-                    f"not {value!r}"
+                    f"{name} must be a fraction of a GPU's time, from 0 (none) to 1, not {value!r}"
                 )
         elif name == "weight":
             if not (_is_number(value) and 0 < value <= HEAVIEST):
@@ -108,10 +107,10 @@ def check(event: Entitle) -> None:
     gpus, host = stated.pop("gpus"), stated.pop("host")
     if not (isinstance(gpus, int) and not isinstance(gpus, bool) and 0 <= gpus <= MOST_GPUS):
         raise ValueError(
-            f"gpus must be a whole number of GPUs, at most {MOST_GPUS}, 0 for all, not {gpus!r}"
+            f"gpus must be a whole number of GPUs, at most {MOST_GPUS}, 0 for no limit, not {gpus!r}"
         )
     if not _is_bytes(host):
-        raise ValueError(f"host must be a whole number of bytes, 0 for no cap, not {host!r}")
+        raise ValueError(f"host must be a whole number of bytes, 0 for no limit, not {host!r}")
     adjusted(Preferences(), Adjust("", **stated))
 
 

@@ -55,16 +55,16 @@ class NodeScheduler(Configurable):
 
     socket = Unicode(
         SOCKET,
-        help="Path of the socket. Its folder is created if it does not exist, and only root and the scheduler's user "
-        "may be able to write to it. If systemd passes a socket, that one is used (default: "
+        help="Path of the socket. Its folder is created if it does not exist, and must be writable only by root and "
+        "the scheduler's user. If systemd passes a socket, that socket is used (default: "
         "/run/gpushare/scheduler.sock).",
     ).tag(config=True)
 
     socket_mode = Enum(
         ("0660", "0666"),
         "0660",
-        help="Which users may connect. '0660': members of socket_group; '0666': every user of the machine, and of "
-        "containers that mount the socket. If systemd passes a socket, its unit sets this (default: 0660).",
+        help="Mode of the socket. '0660': members of socket_group may connect; '0666': every user of the machine, and "
+        "of containers that mount the socket. If systemd passes a socket, its unit sets the mode (default: 0660).",
     ).tag(config=True)
 
     socket_group = Unicode(
@@ -73,13 +73,13 @@ class NodeScheduler(Configurable):
 
     state_dir = Unicode(
         help="Folder for data that survives a restart, such as the digests of tickets. It is created if it does not "
-        "exist (default: $STATE_DIRECTORY, which systemd sets, else /var/lib/gpushare).",
+        "exist (default: $STATE_DIRECTORY, which systemd sets, otherwise /var/lib/gpushare).",
     ).tag(config=True)
 
     shared_uids = List(
         Int(min=0),
-        help="Uids that several users share, for example in containers that all run as 1000. Processes with such a "
-        "uid have to present a ticket, or log in with a token of the Hub (default: none).",
+        help="Uids that several users share, for example in containers that all run as uid 1000. Processes with such a "
+        "uid have to present a ticket, or log in with a JupyterHub token (default: none).",
     ).tag(config=True)
 
     allowed_groups = List(
@@ -89,16 +89,16 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     hub_api_url = Unicode(
-        help="Address of the JupyterHub API. The scheduler asks it which user a token belongs to, and uses the "
-        "network for nothing else (default: none).",
+        help="Address of the JupyterHub API. The scheduler uses it to find out which user a token belongs to, and "
+        "makes no other network connections (default: none).",
     ).tag(config=True)
 
     shares = Dict(
         help="Shares and quotas of users and teams, such as {'user:*': {'limit': 0.5, 'gpus': 1}, 'team:course': "
         "{'request': 0.5, 'memory': '40GiB'}}. request: guaranteed fraction of a GPU's time over 10 s; limit: "
-        "largest fraction; weight: for spare time, 1 by default; memory: bytes on each GPU; gpus: most GPUs "
-        "with leases at the same time; host: bytes over all GPUs. 'user:*' applies to users without an entry. A "
-        "team consists of its members, and of the system's or the Hub's group of that name. Read again on "
+        "maximum fraction; weight: weight for spare GPU time, 1 by default; memory: bytes on each GPU; gpus: maximum "
+        "number of GPUs in use at the same time; host: bytes over all GPUs. 'user:*' applies to users without an "
+        "entry. A team consists of its members, and of the system's or the Hub's group of that name. Reloaded on "
         "SIGHUP (default: no limits).",
     ).tag(config=True)
 
@@ -111,7 +111,7 @@ class NodeScheduler(Configurable):
     quantum = Union(
         [Float(), Unicode()],
         default_value=DEFAULTS.quantum,
-        help="Time slice: seconds that a notebook may keep other notebooks waiting, or 'auto': ten times the time "
+        help="Time slice: how long a notebook may keep others waiting, in seconds, or 'auto': ten times the time "
         "that evicting its memory takes, at least 1 s and at most 30 s (default: auto).",
     ).tag(config=True)
 
@@ -125,14 +125,14 @@ class NodeScheduler(Configurable):
     hibernate_after = Float(
         DEFAULTS.hibernate_after,
         min=0.0,
-        help="Seconds of idleness after which a notebook is hibernated: it leaves the GPU completely, and its next "
+        help="Idle time in seconds after which a notebook is hibernated: it leaves the GPU completely, and its next "
         "cell wakes it. 0: never (default: 600).",
     ).tag(config=True)
 
     reserve = Union(
         [Int(), Unicode()],
         default_value="",
-        help="Bytes of each GPU that stay free (default: by the GPU's size).",
+        help="Bytes of each GPU that stay free (default: depends on the GPU's size).",
     ).tag(config=True)
 
     host_memory = Union(
@@ -150,29 +150,29 @@ class NodeScheduler(Configurable):
     revoke_deadline = Float(
         DEFAULTS.revoke_deadline,
         min=1.0,
-        help="Seconds, in addition to ten times the time that moving the memory takes, after which the scheduler no "
-        "longer waits for a process that does not respond to a revocation. Other notebooks are then served "
-        "around it (default: 30).",
+        help="Time in seconds after which the scheduler stops waiting for a process that does not respond to a "
+        "revocation, in addition to ten times the time that moving its memory takes. Other notebooks are then served "
+        "without waiting for it (default: 30).",
     ).tag(config=True)
 
     connections = Int(
         256,
         min=1,
-        help="Most connections of one user. Each process that uses CUDA has one, and each Jupyter server two "
+        help="Maximum number of connections per user. Each process that uses CUDA has one, and each Jupyter server two "
         "(default: 256).",
     ).tag(config=True)
 
     unidentified = Int(
         64,
         min=1,
-        help="Most connections, of all users together, whose uid does not identify a user and that have not "
-        "presented a ticket or logged in yet (default: 64).",
+        help="Maximum number of connections, over all users, whose uid does not identify a user and that have not yet "
+        "presented a ticket or logged in (default: 64).",
     ).tag(config=True)
 
     ticket_lifetime = Float(
         7 * 86400.0,
         min=1.0,
-        help="Seconds after which a ticket expires that no process has used. Jupyter servers renew the tickets of "
+        help="Time after which an unused ticket expires, in seconds. Jupyter servers renew the tickets of "
         "their kernels (default: 604800).",
     ).tag(config=True)
 
@@ -183,7 +183,7 @@ class NodeScheduler(Configurable):
     log_level = Enum(
         ("debug", "info", "warning", "error"),
         "warning",
-        help="Least level of messages on standard error, which systemd keeps (default: warning).",
+        help="Lowest level of the messages on standard error, which systemd's journal keeps (default: warning).",
     ).tag(config=True)
 
     @default("state_dir")
@@ -208,14 +208,14 @@ class NodeScheduler(Configurable):
                 grp.getgrnam(value)
             except KeyError:
                 raise TraitError(
-                    f"NodeScheduler.socket_group: there is no group {value!r}; make it: groupadd --system {value}"
+                    f"NodeScheduler.socket_group: unknown group {value!r}; to create it, run: groupadd --system {value}"
                 ) from None
         return value
 
     @validate("allowed_groups")
     def _valid_groups(self, proposal: dict[str, Any]) -> Any:
         if not all(proposal["value"]):
-            raise TraitError("NodeScheduler.allowed_groups: a group has a name")
+            raise TraitError("NodeScheduler.allowed_groups: the name of a group is empty")
         return proposal["value"]
 
     @validate("hub_api_url")
@@ -231,7 +231,8 @@ class NodeScheduler(Configurable):
             )
         if find_spec("jupyterhub") is None:
             raise TraitError(
-                "NodeScheduler.hub_api_url needs JupyterHub's client: pip install 'jupyter-gpushare[jupyterhub]'"
+                "NodeScheduler.hub_api_url requires JupyterHub's client; run: "
+                "pip install 'jupyter-gpushare[jupyterhub]'"
             )
         return value
 
@@ -259,7 +260,9 @@ class NodeScheduler(Configurable):
     def _valid_record(self, proposal: dict[str, Any]) -> Any:
         value = proposal["value"]
         if value and not Path(value).absolute().parent.is_dir():
-            raise TraitError(f"NodeScheduler.record: there is no folder {Path(value).parent}")
+            raise TraitError(
+                f"NodeScheduler.record: the folder {Path(value).parent} does not exist"
+            )
         return value
 
     def access(self) -> Access:
@@ -325,14 +328,14 @@ def _check_file(path: Path) -> None:
     try:
         found = path.stat()
     except OSError as error:
-        raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"the configuration {path} is not a file")
     # The file decides for all users, and is run as a program.
     if found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"the configuration {path} can be written to by users whom it governs; "
-            f"make it root's: chown root {path} && chmod go-w {path}"
+            f"users other than root and the scheduler's user can write to the configuration {path}; "
+            f"run: chown root {path} && chmod go-w {path}"
         )
 
 
@@ -340,16 +343,16 @@ def _check_names(config: Config) -> None:
     known = [NodeScheduler.__name__]
     for section in config:
         if section not in known:
-            raise ConfigError(f"there is no {section}{_meant(section, known)}")
+            raise ConfigError(f"unknown section {section}{_meant(section, known)}")
     names = NodeScheduler.class_trait_names(config=True)
     for name in config.get("NodeScheduler", {}):
         if name not in names:
-            raise ConfigError(f"NodeScheduler has no {name}{_meant(name, names)}")
+            raise ConfigError(f"unknown setting NodeScheduler.{name}{_meant(name, names)}")
 
 
 def _meant(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    return f"; {near[0]} may be meant" if near else f"; there is {', '.join(sorted(known))}"
+    return f"; did you mean {near[0]}?" if near else f"; use {', '.join(sorted(known))}"
 
 
 def _line(error: Exception) -> str:

@@ -40,9 +40,7 @@ def parse_size(text: str) -> int:
     # Whole numbers stay exact.
     size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
     if not 0 < size < 1 << 63:
-        raise ValueError(
-            f"invalid size {text!r}; use an amount that memory can have, such as 20GiB"
-        )
+        raise ValueError(f"invalid size {text!r}; use a realistic amount of memory, such as 20GiB")
     return size
 
 
@@ -89,14 +87,16 @@ def parsed(shares: Any, *, members_needed: bool = True) -> Shares:
     found = {whose: _parsed(whose, stated) for whose, stated in shares.items()}
     for whose, stated in found.items():
         if members_needed and whose.startswith("team:") and "members" not in stated:
-            raise ValueError(f'the shares of {whose} must say who is in it, as "members": ["ada"]')
+            raise ValueError(
+                f'the shares of {whose} must list its members, such as "members": ["ada"]'
+            )
     return found
 
 
 def _parsed(whose: Any, stated: Any) -> dict[str, Any]:
     kind, _, name = str(whose).partition(":")
     if kind not in ("user", "team") or not name:
-        raise ValueError(f"shares are those of 'user:NAME' or 'team:NAME', not of {whose!r}")
+        raise ValueError(f"shares must be for 'user:NAME' or 'team:NAME', not {whose!r}")
     if not isinstance(stated, dict):
         raise ValueError(
             f'the shares of {whose} must be an object such as {{"limit": 0.5}}, not {stated!r}'
@@ -104,15 +104,15 @@ def _parsed(whose: Any, stated: Any) -> dict[str, Any]:
     known = [name for name in NONE if kind == "team" or name != "members"]
     if unknown := stated.keys() - set(known):
         raise ValueError(
-            f"the shares of {whose} know no {', '.join(sorted(map(str, unknown)))}; "
-            f"there are {', '.join(known)}"
+            f"unknown share {', '.join(sorted(map(str, unknown)))} of {whose}; "
+            f"use {', '.join(known)}"
         )
     found: dict[str, Any] = {}
     for key, value in stated.items():
         try:
             found[key] = _member_names(value) if key == "members" else parse_share(key, value)
         except ValueError as error:
-            raise ValueError(f"the shares of {whose}: {error}") from None
+            raise ValueError(f"invalid shares of {whose}: {error}") from None
     return found
 
 

@@ -77,7 +77,7 @@ class Hub:
             The token is of no user, or the Hub does not answer.
         """
         if not (0 < len(token) <= LONGEST and token.isascii() and token.isprintable()):
-            raise LoginError("bad_token", "this is not a token of a JupyterHub")
+            raise LoginError("bad_token", "this is not a JupyterHub token")
         # Importing the Hub's client takes a while. A connection that ends meanwhile sends no request to the Hub.
         await asyncio.wait([asyncio.wrap_future(self._ready)])
         work = asyncio.run_coroutine_threadsafe(self._ask(token), self._loop)
@@ -92,19 +92,20 @@ class Hub:
         except ImportError as error:
             raise LoginError(
                 "hub_unreachable",
-                f"the scheduler cannot ask the Hub ({error}): install jupyter-gpushare[jupyterhub] "
-                "where it runs, then restart it",
+                f"the scheduler cannot verify tokens of the Hub ({error}); install jupyter-gpushare[jupyterhub] "
+                "in the scheduler's environment, then restart it",
             ) from None
         except Exception as error:
             # Its client may raise HTTPError for answers of the Hub, and errors of other libraries for anything else.
             raise LoginError(
                 "hub_unreachable",
-                f"the Hub at {self._url} did not say whose the token is ({_short(error)}); "
-                "see hub_api_url in the scheduler's configuration, and whether the Hub runs",
+                f"the Hub at {self._url} could not verify the token ({_short(error)}); "
+                "check hub_api_url in the scheduler's configuration, and whether the Hub is running",
             ) from None
         if not isinstance(model, dict):
             raise LoginError(
-                "bad_token", f"the Hub at {self._url} does not know the token; log in there again"
+                "bad_token",
+                f"the Hub at {self._url} does not recognise the token; log in to the Hub again",
             )
         return model
 
@@ -128,7 +129,7 @@ def _principal(model: Mapping[str, Any], uid: int) -> Principal:
     """Return the user or service of one of the Hub's models."""
     name, scopes, groups = model.get("name"), model.get("scopes"), model.get("groups")
     if not isinstance(name, str) or not name:
-        raise LoginError("bad_token", "the token has no scope that names its user")
+        raise LoginError("bad_token", "the token has no scope that identifies its user")
     scopes = scopes if isinstance(scopes, list) else []
     groups = groups if isinstance(groups, list) else []
     # A service and a user may have the same name.
@@ -144,6 +145,6 @@ def _principal(model: Mapping[str, Any], uid: int) -> Principal:
 
 def _short(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
-        return f"no answer within {PATIENCE:g} s"
+        return f"no response within {PATIENCE:g} s"
     # A message of tornado: "HTTP 500: Internal Server Error (what happened)".
     return getattr(error, "log_message", None) or str(error) or type(error).__name__

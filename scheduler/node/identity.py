@@ -90,8 +90,8 @@ class Identities:
         if uid != ticket.uid and not self.rules.shared_uids.issuperset((uid, ticket.uid)):
             raise Denied(
                 "not_allowed",
-                f"this ticket was issued to uid {ticket.uid} and shown by uid {uid}; "
-                "start the kernel as the user whose Jupyter server got the ticket",
+                f"this ticket was issued to uid {ticket.uid} and presented by uid {uid}; "
+                "start the kernel as the user whose Jupyter server received the ticket",
             )
         return Principal(ticket.user, uid, kernel=ticket.kernel, teams=ticket.teams)
 

@@ -101,7 +101,7 @@ def check(principal: Principal | None, operation: str, why: str = "") -> None:
     if role is Role.ADMINS:
         raise Denied(
             "not_allowed",
-            f"{operation!r} is for the scheduler's administrators only, and {principal.user} is not one",
+            f"{operation!r} is only for the scheduler's administrators, and {principal.user} is not an administrator",
         )
     if role is Role.SERVERS and principal.kernel is not None:
         raise Denied(

@@ -80,7 +80,7 @@ def at_once(identity: Identity, uid: int) -> Known | None:
         return Known(
             None,
             f"this scheduler serves {named(os.getuid())}, not {named(uid)}; "
-            "set GPUSHARE_SOCKET to the path of your own",
+            "set GPUSHARE_SOCKET to the path of your own scheduler's socket",
         )
     return None
 
@@ -103,7 +103,7 @@ def identify(identity: Identity, uid: int) -> Known:
         return Known(
             None,
             f"this scheduler serves members of {', '.join(identity.allowed_groups)}, and "
-            f"{named(uid)} is in none of them; ask your administrator to be added",
+            f"{named(uid)} does not belong to any of them; ask your administrator to add you",
         )
     return Known(Principal(user_name(uid), uid, teams=teams))
 
@@ -111,8 +111,8 @@ def identify(identity: Identity, uid: int) -> Known:
 def _why_shared(identity: Identity, uid: int) -> str:
     login = " or to log in with a token of the Hub" if identity.hub_api_url else ""
     return (
-        f"several people have uid {uid} here, so the scheduler has to be shown a ticket{login}; "
-        "start kernels from JupyterLab, with jupyter-gpushare of this release in the user's image"
+        f"several users share uid {uid} here, so the process must present a ticket{login}; "
+        "start kernels from JupyterLab, and install this release of jupyter-gpushare in the user's image"
     )
 
 

@@ -216,8 +216,8 @@ class Tickets:
             await asyncio.to_thread(_replace, path, self._contents())
         except OSError as error:
             log.error(
-                "the tickets cannot be kept in %s (%s): after the scheduler's next start, kernels that run now have "
-                "to be restarted; make room there, or set state_dir to a folder of the scheduler's user",
+                "cannot save the tickets to %s (%s): kernels that are running now will have to be restarted after the "
+                "scheduler's next start; free some space there, or set state_dir to a folder of the scheduler's user",
                 path,
                 error.strerror,
             )
@@ -252,8 +252,8 @@ class Tickets:
             self._claimants, self._claims = {}, {}
             aside = path.with_name(path.name + ".bad")
             log.error(
-                "the tickets in %s cannot be used (%s): kernels that run now have to be restarted; "
-                "the file is kept as %s",
+                "cannot use the tickets in %s (%s): kernels that are running now have to be restarted; "
+                "the file was kept as %s",
                 path,
                 error,
                 aside,
@@ -284,22 +284,22 @@ def _read(path: Path) -> dict[str, Any]:
     with open(descriptor, encoding="utf-8") as file:
         about = os.fstat(descriptor)
         if about.st_uid not in (0, os.getuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("users other than the scheduler's may write to it")
+            raise ValueError("users other than the scheduler's can write to it")
         found = json.load(file)
     if not isinstance(found, dict) or found.get("version") != _VERSION:
-        raise ValueError("it is of another release of jupyter-gpushare")
+        raise ValueError("it was written by a different release of jupyter-gpushare")
     return found
 
 
 def _tickets(found: Mapping[str, Any]) -> Iterator[tuple[str, Ticket]]:
     for entry in found["tickets"]:
         if not isinstance(entry, dict):
-            raise ValueError("an entry that is not a ticket")
+            raise ValueError("it contains an entry that is not a ticket")
         digest, teams = entry.pop("sha256"), entry.pop("teams")
         ticket = Ticket(**entry, teams=tuple(teams))
         texts = (digest, ticket.user, ticket.kernel, ticket.server, *ticket.teams)
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a ticket without a user or a kernel")
+            raise ValueError("it contains a ticket without a user or a kernel")
         yield digest, ticket
 
 
@@ -307,5 +307,5 @@ def _claims(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for user, groups in found.get("claims", {}).items():
         for group in groups:
             if not isinstance(group, str):
-                raise ValueError("a claim without a group")
+                raise ValueError("it contains a claim without a group")
             yield user, group

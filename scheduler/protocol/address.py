@@ -58,7 +58,7 @@ def too_long(path: str | Path, setting: str = "GPUSHARE_SOCKET") -> str:
     if length <= MAX_PATH:
         return ""
     return (
-        f"the path of the scheduler's socket has {length} bytes, but a socket's path can have at most {MAX_PATH}: "
+        f"the path of the scheduler's socket has {length} bytes, but the maximum is {MAX_PATH}: "
         f"{path}; set {setting} to a shorter path"
     )
 
@@ -109,28 +109,32 @@ def prepare(path: Path, access: Access | None = None) -> None:
         raise AddressError(trouble)
     if access is None and _is_open_socket(path):
         raise AddressError(
-            f"{path} is the socket of a node's scheduler, which its service starts; "
-            "set GPUSHARE_SOCKET to another path for one of your own"
+            f"{path} is the socket of the node's scheduler, which a system service starts; "
+            "to run your own scheduler, set GPUSHARE_SOCKET to another path"
         )
     folder = path.parent
     try:
         _make(folder, access)
         found = folder.lstat()
     except OSError as error:
-        raise AddressError(f"cannot make the socket's folder {folder}: {error.strerror}") from error
+        raise AddressError(
+            f"cannot create the socket's folder {folder}: {error.strerror}"
+        ) from error
     if stat.S_ISLNK(found.st_mode):
         # A link of root's (such as /var/run) cannot be turned elsewhere by another user.
         if found.st_uid not in (0, os.getuid()):
             raise AddressError(
-                f"{folder} is a symbolic link of another user's (uid {found.st_uid}); remove it"
+                f"{folder} is a symbolic link that belongs to another user (uid {found.st_uid}); remove it"
             )
         found = folder.stat()
     if not stat.S_ISDIR(found.st_mode):
-        raise AddressError(f"{folder} is not a folder; the scheduler's socket cannot lie there")
+        raise AddressError(
+            f"{folder} is not a folder, so the scheduler's socket cannot be created in it"
+        )
     if found.st_uid not in (0, os.getuid()):
         raise AddressError(
             f"{folder} belongs to another user (uid {found.st_uid}); "
-            "set GPUSHARE_SOCKET to a path in a folder of yours"
+            "set GPUSHARE_SOCKET to a path in a folder that you own"
         )
     if access is None:
         _keep_private(folder, found)
@@ -166,7 +170,7 @@ def bind(path: Path, access: Access | None = None) -> socket.socket:
             path.chmod(access.mode)
     except OSError as error:
         listener.close()
-        raise AddressError(f"cannot make the socket {path}: {error.strerror}") from error
+        raise AddressError(f"cannot create the socket {path}: {error.strerror}") from error
     finally:
         os.umask(before)
     return listener
@@ -186,7 +190,7 @@ def _keep_private(folder: Path, found: os.stat_result) -> None:
     if others_may_write and not found.st_mode & stat.S_ISVTX:
         if found.st_uid != os.getuid() or not _is_ours_alone(folder):
             raise AddressError(
-                f"other users may write to {folder}; "
+                f"other users can write to {folder}; "
                 "set GPUSHARE_SOCKET to a path in a private folder"
             )
         folder.chmod(0o700)
@@ -198,8 +202,8 @@ def _keep_passable(folder: Path, found: os.stat_result, access: Access) -> None:
     if found.st_mode & _OPEN:
         # This includes sticky folders: a user who makes a socket there first would block the scheduler.
         raise AddressError(
-            f"users other than {found.st_uid} may write to {folder}, where everybody's scheduler is to listen; "
-            f"forbid it: chmod go-w {folder}"
+            f"users other than uid {found.st_uid} can write to {folder}, the folder of all users' scheduler; "
+            f"run: chmod go-w {folder}"
         )
     group = os.getgid() if access.group is None else access.group
     of_group = access.mode & stat.S_IWOTH == 0 and group == found.st_gid
@@ -207,8 +211,7 @@ def _keep_passable(folder: Path, found: os.stat_result, access: Access) -> None:
         return
     if found.st_uid != os.getuid() or not _is_ours_alone(folder):
         raise AddressError(
-            f"those whom the scheduler serves cannot reach a socket in {folder}; "
-            f"let them pass: chmod a+x {folder}"
+            f"the scheduler's users cannot reach a socket in {folder}; run: chmod a+x {folder}"
         )
     folder.chmod(0o755)
 

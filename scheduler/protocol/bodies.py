@@ -40,12 +40,12 @@ class Body(Struct, kw_only=True):
 
 # The description completes the sentence "'name' must be …, not …". The core checks what depends on its state, and the
 # ranges of what configuration files and the command line can set, too.
-Text = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
+Text = Annotated[str, Meta(min_length=1, description="a non-empty string")]
 Switch = Annotated[bool, Meta(description="true or false")]
-Bytes = Annotated[int, Meta(description="a whole number of bytes, 0 for no cap")]
-Fraction = Annotated[float, Meta(description="a fraction of a GPU's time from 0, for none, to 1")]
+Bytes = Annotated[int, Meta(description="a whole number of bytes, 0 for no limit")]
+Fraction = Annotated[float, Meta(description="a fraction of a GPU's time, from 0 (none) to 1")]
 Weight = Annotated[float, Meta(description="a number above 0")]
-Seconds = Annotated[float, Meta(ge=0, le=LATEST, description="a number of seconds from 0 on")]
+Seconds = Annotated[float, Meta(ge=0, le=LATEST, description="a number of seconds, 0 or more")]
 Wall = Annotated[float, Meta(ge=0, le=LATEST_WALL, description="seconds since 1970")]
 Server = Annotated[
     str,
@@ -72,12 +72,12 @@ class Ticket(Group):
 
 
 class Tickets(Body):
-    groups: Annotated[list[str], Meta(description="the list of those that go on")]
+    groups: Annotated[list[str], Meta(description="a list of kernel IDs")]
     server: Server = ""
 
 
 class Status(Body):
-    timeline: Annotated[int | None, Meta(description="the version that you have")] = None
+    timeline: Annotated[int | None, Meta(description="a version number")] = None
     #: Whether sentences come with the codes.
     text: Switch = False
 
@@ -88,13 +88,13 @@ class History(Body):
 
 class Set(Body):
     quantum: Annotated[
-        ev.Quantum | None, Meta(description="'auto', or a number of seconds above 0")
+        ev.Quantum | None, Meta(description="'auto' or a number of seconds above 0")
     ] = None
     anti_thrash: Annotated[ev.AntiThrash | None, Meta(description="auto, on or off")] = None
     policy: Text | None = None
     #: Null: off.
     hibernate_after: Annotated[
-        float | UnsetType | None, Meta(description="a number of seconds from 0, for off, on")
+        float | UnsetType | None, Meta(description="a number of seconds, 0 (off) or more")
     ] = UNSET
 
 
@@ -118,14 +118,14 @@ class Entitle(Body):
     limit: Fraction | None = None
     weight: Weight | None = None
     memory: Bytes | None = None
-    gpus: Annotated[int | None, Meta(description="a whole number of GPUs, 0 for all")] = None
+    gpus: Annotated[int | None, Meta(description="a whole number of GPUs, 0 for no limit")] = None
     host: Bytes | None = None
     members: Annotated[list[Text] | None, Meta(description="a list of users")] = None
 
 
 class Focus(Body):
     user: Text | None = None
-    group: Annotated[str, Meta(description="the id in front, or empty")] = ""
+    group: Annotated[str, Meta(description="the ID of the notebook in focus, or empty")] = ""
 
 
 class Record(Body):

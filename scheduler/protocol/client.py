@@ -178,7 +178,7 @@ def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
             )
         lines = opened.read(MAX_TICKET + 2).decode("ascii", "replace").split("\n")
     if not 0 < len(lines[0]) <= MAX_TICKET:
-        raise NotAdmitted(f"the ticket {path} cannot be used: the file has no ticket")
+        raise NotAdmitted(f"the ticket {path} cannot be used: the file contains no ticket")
     return lines[0]
 
 
@@ -197,7 +197,7 @@ def unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
         if not is_own_place(path):
             return SchedulerUnreachable(
                 f"no scheduler is running at {path}. This is the node's scheduler, which your administrator runs; "
-                "ask whether the service is running"
+                "ask whether its service is running"
             )
         return SchedulerUnreachable(
             f"no scheduler is running at {path}; "
@@ -234,7 +234,7 @@ def decode_answer(frame: protocol.Frame) -> dict[str, Any]:
     if frame.type == protocol.REFUSED:
         raise ControlError(protocol.decode_refused(frame.body)[1])
     if frame.type not in (protocol.REPLY, protocol.EVENT):
-        raise protocol.ProtocolError(f"a frame of type {frame.type} for a control program")
+        raise protocol.ProtocolError(f"unexpected frame of type {frame.type}")
     return protocol.decode_json(frame.body)
 
 
@@ -247,7 +247,9 @@ def checked(reply: dict[str, Any]) -> dict[str, Any]:
         The scheduler refused the request.
     """
     if not reply.get("ok"):
-        refusal = ControlError(str(reply.get("error", "the scheduler refused without a reason")))
+        refusal = ControlError(
+            str(reply.get("error", "the scheduler refused the request without giving a reason"))
+        )
         refusal.code = str(reply.get("code", ""))
         raise refusal
     return reply

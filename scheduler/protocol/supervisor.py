@@ -216,7 +216,7 @@ class SchedulerHost:
                 missing = 0
         child = self._child
         if child is not None and child.returncode is None:
-            log.warning("the scheduler (pid %d) does not answer; replacing it", child.pid)
+            log.warning("the scheduler (pid %d) is not responding; replacing it", child.pid)
             child.kill()
 
     async def _connect(self) -> AsyncControlClient:
@@ -246,7 +246,7 @@ class SchedulerHost:
             try:
                 callback(*arguments)
             except Exception:
-                log.exception("a callback of the scheduler's host failed")
+                log.exception("a callback of the scheduler's supervisor failed")
 
     async def _start_child(self) -> bool:
         """Start a scheduler; return whether it is ready."""
@@ -265,7 +265,7 @@ class SchedulerHost:
                 start_new_session=True,
             )
         except OSError as error:
-            self.trouble = f"the scheduler does not start: {error}"
+            self.trouble = f"cannot start the scheduler: {error}"
             log.error("%s", self.trouble)
             return False
         assert self._child.stdout is not None
@@ -287,13 +287,15 @@ class SchedulerHost:
         try:
             status = await asyncio.wait_for(child.wait(), STOP_TIMEOUT)
         except asyncio.TimeoutError:
-            log.warning("the scheduler (pid %d) does not end; killing it", child.pid)
+            log.warning("the scheduler (pid %d) did not stop in time; killing it", child.pid)
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(signal.SIGKILL)
             status = await child.wait()
         self._hopeless = status == 2
         if status not in (0, TAKEN, -signal.SIGTERM):
-            trouble = f"the scheduler ended with status {status}; the server's log says why"
+            trouble = (
+                f"the scheduler exited with status {status}; see the server's log for the reason"
+            )
             if trouble != self.trouble:
                 log.warning("%s", trouble)
             self.trouble = trouble

@@ -131,7 +131,7 @@ class Administration:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error(
-                "the earlier settings of administrators cannot be read from %s: %s",
+                "cannot read the administrators' earlier settings from %s: %s",
                 self._steering,
                 error,
             )
@@ -174,7 +174,7 @@ class Administration:
             fresh.replace(self._steering)
         except OSError as error:
             log.error(
-                "the settings of administrators cannot be saved to %s: %s",
+                "cannot save the administrators' settings to %s: %s",
                 self._steering,
                 error.strerror,
             )
@@ -291,7 +291,7 @@ class Administration:
         found = found or [u for u in known if gpu and u.startswith(gpu)]
         if len(found) != 1:
             raise RequestError(
-                f"{gpu!r} is {'none' if not found else 'more than one'} of the GPUs here: "
+                f"{gpu!r} matches {'none' if not found else 'more than one'} of this machine's GPUs: "
                 + ", ".join(f"{one.index} ({u})" for u, one in known.items())
             )
         self._server.handle(ev.Drain(found[0], on))
@@ -424,7 +424,9 @@ def _open_audit(folder: Path | None) -> Audit:
     try:
         return Audit(folder / "audit.jsonl")
     except OSError as error:
-        log.error("there is no audit log: %s cannot be written: %s", error.filename, error.strerror)
+        log.error(
+            "no audit log is kept, because %s cannot be written: %s", error.filename, error.strerror
+        )
         return Audit(None)
 
 

@@ -30,9 +30,9 @@ def answers(path: bytes) -> str:
             connection.connect(path)
             length = _HEADER.size + len(_REQUEST)
             connection.sendall(_HEADER.pack(length, _CONTROL, 0) + _REQUEST)
-            return "" if connection.recv(1) else "the scheduler ended the connection"
+            return "" if connection.recv(1) else "the scheduler closed the connection"
     except BlockingIOError:
-        return f"the scheduler has not answered for {PATIENCE} s"
+        return f"the scheduler has not responded for {PATIENCE} s"
     except OSError as error:
         return str(error.strerror or error)
 
@@ -42,7 +42,7 @@ def main() -> int:
     path = os.environ.get("GPUSHARE_SOCKET", "")
     wrong = answers(os.fsencode(path))
     if wrong:
-        print(f"gpushare: no sign of life at {path}: {wrong}", file=sys.stderr)
+        print(f"gpushare: no response at {path}: {wrong}", file=sys.stderr)
     return 1 if wrong else 0
 
 

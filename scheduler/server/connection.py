@@ -151,7 +151,9 @@ class Connection(asyncio.Protocol):
             crowded = self._server.throttle.expect(self, self.uid, self.process)
             if isinstance(crowded, Connection):
                 # It is not refused, because an honest peer tries again.
-                crowded._warn("one of too many that have not shown a ticket or logged in")
+                crowded._warn(
+                    "closed, because too many connections have not presented a ticket or logged in"
+                )
                 crowded.disconnect()
 
     def speaks_for(self, principal: Principal) -> None:
@@ -162,8 +164,8 @@ class Connection(asyncio.Protocol):
         if not throttle.admit(self, f"user {principal.user}", free):
             self.refuse(
                 errno.EAGAIN,
-                f"{principal.user} has {throttle.limits.connections} connections to the scheduler, which is all that "
-                "one user may have; end some kernels or programs that use the GPU",
+                f"{principal.user} has {throttle.limits.connections} connections to the scheduler, the maximum for one "
+                "user; shut down some kernels or programs that use the GPU",
             )
 
     def _await_introduction(self) -> None:
@@ -293,12 +295,12 @@ class Connection(asyncio.Protocol):
         elif frame.type == protocol.TICKET and not heard:
             self._present(protocol.decode_ticket(frame.body))
         else:
-            raise protocol.ProtocolError(f"a frame of type {frame.type} out of turn")
+            raise protocol.ProtocolError(f"unexpected frame of type {frame.type}")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Notify the core that a client has left."""
         if self._reader.pending and not self._hung_up:
-            self._warn("ended in the middle of a frame")
+            self._warn("the connection ended in the middle of a frame")
         if self._work is not None:
             self._work.cancel()
         if self._deadline is not None:
@@ -314,7 +316,7 @@ class Connection(asyncio.Protocol):
         # This is checked before and not after sending, because one long reply is not the peer's fault.
         unread = self.unread
         if unread > MAX_UNREAD or (unread and self._server.throttle.overflows(self)):
-            self._warn("does not read; connection closed")
+            self._warn("closed, because the program does not read what is sent")
             self.disconnect()
             return
         self.transport.write(data)
@@ -364,7 +366,7 @@ class Connection(asyncio.Protocol):
         unsaid = self._server.throttle.may_log(self)
         if unsaid is not None:
             log.warning(
-                "%s: %s%s", self, text, f" ({unsaid} such lines left out)" if unsaid else ""
+                "%s: %s%s", self, text, f" ({unsaid} similar lines omitted)" if unsaid else ""
             )
 
     def _present(self, text: str) -> None:

@@ -134,13 +134,13 @@ class Requests:
             version = request.get("protocol")
             if version != protocol.CONTROL_VERSION:
                 raise RequestError(
-                    f"the program sends control requests of version {version!r} and the scheduler answers those of "
+                    f"the program sends control requests of version {version!r}, but the scheduler expects "
                     f"version {protocol.CONTROL_VERSION}; install the same version of jupyter-gpushare for both"
                 )
             name = request.get("op")
             operation = self._operations.get(name) if isinstance(name, str) else None
             if operation is None or not isinstance(name, str):
-                raise RequestError(f"there is no request {name!r}; see docs/reference/control.md")
+                raise RequestError(f"unknown request {name!r}; see docs/reference/control.md")
             permissions.check(connection.principal, name, connection.why)
             answer = operation(connection, bodies.read(name, request))
             if not isinstance(answer, dict):
@@ -187,7 +187,7 @@ class Requests:
         hub = self._server.hub
         if hub is None:
             raise RequestError(
-                "this scheduler uses no JupyterHub; set hub_api_url in its configuration"
+                "this scheduler cannot verify tokens of JupyterHub; set hub_api_url in its configuration"
             )
         who = await hub.login(asked.token, connection.uid)
         connection.speaks_for(who)
@@ -202,7 +202,7 @@ class Requests:
         """Give a group without an owner to the user."""
         who, identities = self._who(connection), self._identities()
         if len(group.encode("utf-8", "replace")) > LONGEST_ID:
-            raise RequestError(f"'group' may have {LONGEST_ID} bytes")
+            raise RequestError(f"'group' must have at most {LONGEST_ID} bytes")
         identities.check(who, group)
         if identities.owner(group) not in (None, who.user):
             # An administrator may act for every group, but does not become its owner.
@@ -238,13 +238,13 @@ class Requests:
     def _identities(self) -> Identities:
         identities = self._server.identities
         if not identities.rules.node:
-            raise RequestError("this scheduler serves one user, whose programs need no ticket")
+            raise RequestError("this scheduler serves only one user, whose programs need no ticket")
         return identities
 
     def _who(self, connection: Connection) -> Principal:
         """Return the user of a connection, for requests that need an identity."""
         who = connection.principal
-        assert who is not None, "permissions.check let it pass"
+        assert who is not None, "permissions.check admitted it"
         return who
 
     # --- Status -------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class Requests:
         preferences = asked.given("group", "later")
         if not preferences:
             names = [name for name in asked.__struct_fields__ if name not in ("group", "later")]
-            raise RequestError(f"there is nothing to adjust: give one of {', '.join(names)}")
+            raise RequestError(f"nothing to adjust; specify at least one of {', '.join(names)}")
         # An unknown id may be a prefix of another user's group.
         find = self._claim if asked.later else self._find
         group = find(connection, asked.group)
@@ -393,7 +393,9 @@ class Requests:
         who, group = self._who(connection), asked.group
         user = who.user if asked.user is None else asked.user
         if not who.admin and user != who.user:
-            raise Denied("not_yours", f"only {user!r} can set the notebook in front of {user!r}")
+            raise Denied(
+                "not_yours", f"only user {user!r} can set the notebook that {user!r} has in focus"
+            )
         if group or who.kernel is not None:
             self._server.identities.claim(who, group)
         self._server.handle(ev.Focus(user, group))
@@ -411,10 +413,10 @@ class Requests:
     def _op_record(self, connection: Connection, asked: bodies.Record) -> dict[str, Any]:
         core, path, seconds = self._server.core, Path(asked.file), asked.seconds
         if not isinstance(core, RecordedCore):
-            raise RequestError("this scheduler keeps no events")
+            raise RequestError("this scheduler keeps no recent events to replay")
         if seconds != 0 and core.sink is not None:
             raise RequestError(
-                f"a recording to {core.sink.path} goes on; end it with: gpushare record --stop"
+                f"a recording to {core.sink.path} is already running; stop it with: gpushare record --stop"
             )
         try:
             tell = functools.partial(recording_ended, self._server)
@@ -433,7 +435,7 @@ class Requests:
         if asked.stop:
             going = [writer for writer in writers if writer.ended is None]
             if not going:
-                raise RequestError("nothing is recorded")
+                raise RequestError("no recording is running")
             for writer in going:
                 writer.stop()
         return {"recordings": [writer.status() for writer in writers]}
@@ -458,7 +460,7 @@ class Requests:
         except ValueError:
             raise RequestError("'params' must be JSON, which has no NaN and no infinity") from None
         if length > MAX_NOTICE:
-            raise RequestError(f"'params' may have {MAX_NOTICE} bytes as JSON")
+            raise RequestError(f"'params' must have at most {MAX_NOTICE} bytes as JSON")
         group = self._claim(connection, asked.group)
         if not self._server.throttle.may_notify(connection):
             raise RequestError("too many notices for one user; wait a minute")

@@ -456,10 +456,8 @@ class Server:
 
     def _unknown(self, gpu: str) -> str:
         if not self._gpus:
-            return (
-                f"the scheduler sees no GPU (NVML: {self.devices.state}), so it cannot share {gpu}"
-            )
-        return f"the scheduler sees {', '.join(sorted(self._gpus))} and cannot share {gpu}"
+            return f"the scheduler found no GPUs (NVML: {self.devices.state}), so it cannot share {gpu}"
+        return f"the scheduler found only {', '.join(sorted(self._gpus))}, so it cannot share {gpu}"
 
     def _add_device(self, device: ev.Device) -> None:
         self._gpus.add(device.gpu)
@@ -538,7 +536,7 @@ class Server:
     def view_of(self, connection: Connection) -> View | None:
         """Return the view of a connection's user; None: the user sees everything."""
         who = connection.principal
-        assert who is not None, "who has not said who it is asks for nothing"
+        assert who is not None, "a connection without an identity makes no requests"
         return self.identities.view(who, self.core.times.teams_of(who.user))
 
     def _push(self, events: list[dict[str, Any]]) -> None:

@@ -118,7 +118,7 @@ class Succession:
         try:
             self._handle(ev.Adjust(group, **asked, later=True))
         except (TypeError, ValueError) as error:
-            log.warning("What was asked for %s before is ignored: %s", group, error)
+            log.warning("The earlier preferences of %s are ignored: %s", group, error)
 
     def _look_for_clients(self) -> None:
         self._return_timer = None

@@ -45,24 +45,23 @@ def activated(environ: MutableMapping[str, str] | None = None) -> socket.socket 
         return None
     if int(count) != 1:
         raise ActivationError(
-            f"{count} sockets were passed to the scheduler, which serves one: "
-            "its socket unit may have one ListenStream="
+            f"{count} sockets were passed to the scheduler, which can serve only one; "
+            "use a single ListenStream= in its socket unit"
         )
     os.set_inheritable(_FIRST, False)
     try:
         found = Passed(fileno=_FIRST)
     except OSError as error:
         raise ActivationError(
-            f"the scheduler was not started with a socket ({error.strerror}): "
-            "its socket unit has to have a ListenStream="
+            f"the scheduler was not started with a socket ({error.strerror}); "
+            "add a ListenStream= to its socket unit"
         ) from None
     listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     is_stream = found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM
     if not (is_stream and listens and str(found.getsockname()).startswith("/")):
         found.close()
         raise ActivationError(
-            "the scheduler serves a Unix socket with a path: its socket unit has to have a ListenStream=/run/…, and "
-            "Accept=no"
+            "the scheduler needs a Unix socket with a path; use ListenStream=/run/… and Accept=no in its socket unit"
         )
     return found
 

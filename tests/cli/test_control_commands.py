@@ -468,7 +468,7 @@ def test_without_a_scheduler_one_line_explains_what_to_do(
         (["record"], "gpushare record FILE"),
         (["record", "/proc/none/x"], "cannot write to /proc/none/x"),
         (["record", "x", "--seconds", "0"], "invalid time '0'"),
-        (["record", "--stop"], "nothing is recorded"),
+        (["record", "--stop"], "no recording is running"),
         (["replay"], "gpushare replay FILE"),
         (["simulate", "--generate", "students", "--policy", "brust"], "did you mean 'burst'?"),
         (["kernelspec", "ad", "x"], "did you mean 'add'?"),

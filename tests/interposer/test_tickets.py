@@ -99,7 +99,7 @@ def test_a_ticket_may_come_after_the_program(node: Node) -> None:
     assert a.result(waiting)["result"] == 0
     assert node.user_of("group-a") == "ada"
     # On a busy machine, the ticket may come so late that the program reports what it waits for.
-    assert all("has to be shown a ticket" in line for line in a.errors), a.errors
+    assert all("must present a ticket" in line for line in a.errors), a.errors
 
 
 def test_tickets_outlive_the_scheduler_and_so_does_the_memory(node: Node) -> None:

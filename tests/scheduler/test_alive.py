@@ -56,7 +56,7 @@ def test_one_that_hangs_does_not(scheduler: Scheduler, monkeypatch: pytest.Monke
     scheduler.process.send_signal(signal.SIGSTOP)
     try:
         begun = time.monotonic()
-        assert "has not answered for 3 s" in alive.answers(os.fsencode(scheduler.path))
+        assert "has not responded for 3 s" in alive.answers(os.fsencode(scheduler.path))
         assert time.monotonic() - begun >= alive.PATIENCE
     finally:
         scheduler.process.send_signal(signal.SIGCONT)

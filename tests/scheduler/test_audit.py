@@ -49,7 +49,7 @@ def test_the_file_is_for_its_owner_alone_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     first = Audit(path)
     first.record(NOW, ADMIN, drain(), "ok")
-    first.record(NOW + 1, ADA, drain(), "'drain' is for the scheduler's administrators")
+    first.record(NOW + 1, ADA, drain(), "'drain' is only for the scheduler's administrators")
     first.close()
     assert path.stat().st_mode & 0o777 == 0o600
     second = Audit(path)

@@ -45,16 +45,16 @@ def test_each_parameter_is_refused_with_a_sentence(operation: str) -> None:
 @pytest.mark.parametrize(
     ("operation", "request_", "sentence"),
     [
-        ("release", {}, "'group' must be a string that is not empty, not None"),
-        ("release", {"group": ""}, "'group' must be a string that is not empty, not ''"),
+        ("release", {}, "'group' must be a non-empty string, not None"),
+        ("release", {"group": ""}, "'group' must be a non-empty string, not ''"),
         ("hold", {"group": "a", "on": 1}, "'on' must be true or false, not 1"),
         ("history", {"since": None}, "'since' must be a sequence number, not None"),
         ("history", {"since": 1.0}, "'since' must be a sequence number, not 1.0"),
-        ("status", {"timeline": True}, "'timeline' must be the version that you have, not True"),
+        ("status", {"timeline": True}, "'timeline' must be a version number, not True"),
         (
             "set",
             {"quantum": "long"},
-            "'quantum' must be 'auto', or a number of seconds above 0, not 'long'",
+            "'quantum' must be 'auto' or a number of seconds above 0, not 'long'",
         ),
         ("set", {"anti_thrash": "maybe"}, "'anti_thrash' must be auto, on or off, not 'maybe'"),
         ("report", {"since": math.nan}, "'since' must be seconds since 1970, not nan"),

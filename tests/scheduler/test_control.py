@@ -447,7 +447,7 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "record", "file": "/proc/none/x"}, "cannot write to /proc/none/x"),
         ({"op": "record", "file": "/tmp/x", "seconds": -1}, "seconds"),
         ({"op": "record", "file": "/tmp/x", "seconds": "long"}, "seconds"),
-        ({"op": "recordings", "stop": True}, "nothing is recorded"),
+        ({"op": "recordings", "stop": True}, "no recording is running"),
         ({"op": "cell", "group": "a", "phase": "middle", "msg_id": "m", "at": 1}, "phase"),
         ({"op": "cell", "group": "a", "phase": "end", "msg_id": "m", "at": "now"}, "at"),
         ({"op": "cell", "group": "a", "phase": "end", "at": 1.0}, "msg_id"),

@@ -113,7 +113,7 @@ async def test_a_scheduler_that_hangs_is_replaced_within_20_s(
     assert await pid(one) == await pid(other) != scheduler
     # Whichever is faster.
     assert sorted([one.state, other.state]) == ["attached", "hosting"]
-    assert f"the scheduler (pid {scheduler}) does not answer; replacing it" in caplog.text
+    assert f"the scheduler (pid {scheduler}) is not responding; replacing it" in caplog.text
 
 
 async def test_a_scheduler_that_is_slow_for_a_moment_is_kept(
@@ -214,7 +214,7 @@ async def test_a_host_logs_in_and_knows_who_it_is(
     asked = len(hub.asked)
     node.kill()
     await until(lambda: one.state == "connecting")
-    assert "no scheduler answers" in one.trouble or not one.trouble
+    assert "no scheduler is running" in one.trouble or not one.trouble
     start_node(start, tmp_path, hub)
     await one.connected(PATIENCE)
     assert one.me["user"] == "ada"
@@ -232,7 +232,7 @@ async def test_a_host_that_is_not_known_waits_and_says_why(
     one = SchedulerHost(environ=environ)
     await one.start()
     try:
-        await until(lambda: "several people have uid" in one.trouble)
+        await until(lambda: "several users share uid" in one.trouble)
         assert one.state == "connecting"
         # A Hub that does not answer is another matter than nobody's token.
         hub.broken = True
@@ -252,7 +252,7 @@ async def test_a_host_that_may_not_start_one_waits_for_it_quietly(
     one = SchedulerHost(environ=environ, start=lambda: bool(own))
     await one.start()
     try:
-        await until(lambda: "no scheduler answers" in one.trouble)
+        await until(lambda: "no scheduler is running" in one.trouble)
         await asyncio.sleep(0.1)
         assert not one.path.exists()
         assert not caplog.records

@@ -68,20 +68,26 @@ def running(place: Place) -> Iterator[Callable[..., Scheduler]]:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("c.NodeScheduler.sokcet = '/x'", "NodeScheduler has no sokcet; socket may be meant"),
-        ("c.NodeSheduler.socket = '/x'", "there is no NodeSheduler; NodeScheduler may be meant"),
+        (
+            "c.NodeScheduler.sokcet = '/x'",
+            "unknown setting NodeScheduler.sokcet; did you mean socket?",
+        ),
+        (
+            "c.NodeSheduler.socket = '/x'",
+            "unknown section NodeSheduler; did you mean NodeScheduler?",
+        ),
         ("c.NodeScheduler.socket = 'x.sock'", "socket must be an absolute path, not 'x.sock'"),
-        ("c.NodeScheduler.socket = '/' + 'x' * 200", "a socket's path can have at most 107"),
+        ("c.NodeScheduler.socket = '/' + 'x' * 200", "but the maximum is 107"),
         ("c.NodeScheduler.socket_mode = '0777'", "socket_mode"),
-        ("c.NodeScheduler.socket_group = 'no-such-group'", "there is no group 'no-such-group'"),
+        ("c.NodeScheduler.socket_group = 'no-such-group'", "unknown group 'no-such-group'"),
         ("c.NodeScheduler.shared_uids = [-1]", "shared_uids"),
-        ("c.NodeScheduler.allowed_groups = ['']", "a group has a name"),
+        ("c.NodeScheduler.allowed_groups = ['']", "the name of a group is empty"),
         ("c.NodeScheduler.hub_api_url = 'hub:8081'", "hub_api_url must be an address"),
         ("c.NodeScheduler.shares = {'ada': {'limit': 1}}", "'user:NAME' or 'team:NAME'"),
         ("c.NodeScheduler.shares = {'user:ada': {'limit': 7}}", "fraction of a GPU's time"),
         ("c.NodeScheduler.quantum = 'soon'", "invalid quantum 'soon'"),
         ("c.NodeScheduler.reserve = 'much'", "invalid size 'much'"),
-        ("c.NodeScheduler.record = '/nowhere/at/all'", "there is no folder"),
+        ("c.NodeScheduler.record = '/nowhere/at/all'", "does not exist"),
         ("c.NodeScheduler.policy = 'chaos'", "chaos"),
         ("c.NodeScheduler.", "line 1"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
@@ -179,14 +185,14 @@ def test_shares_hold_from_the_start_and_are_read_anew(
     # A mistake changes nothing.
     place.write(shares={"user:ada": {"limit": 7}})
     one.process.send_signal(signal.SIGHUP)
-    until(lambda: "all stays as it was" in one.log)
+    until(lambda: "the configuration was not changed" in one.log)
     assert shares(place) == {**before, "user:cy": (0.125, 0, [])}
     # What was taken away does not hold any more; what an administrator said at run time does.
     place.write(shares={"user:ada": {"limit": 0.75}}, quantum=3)
     one.process.send_signal(signal.SIGHUP)
-    until(lambda: "hold after the next start" in one.log)
+    until(lambda: "will be applied at the next start" in one.log)
     assert shares(place) == {"user:ada": (0.75, 0, []), "user:cy": (0.125, 0, [])}
-    assert "quantum hold after the next start" in one.log
+    assert "quantum will be applied at the next start" in one.log
 
 
 # --- Its socket -------------------------------------------------------------------------------------
@@ -242,7 +248,7 @@ def test_nobody_starts_one_of_their_own_in_its_place(
         check=False,
     )
     assert done.returncode == 2
-    assert "the socket of a node's scheduler" in done.stderr
+    assert "the socket of the node's scheduler" in done.stderr
     assert stat.S_IMODE(place.socket.parent.stat().st_mode) == 0o755
     # The service itself begins again.
     running()
@@ -284,7 +290,7 @@ def test_a_service_waits_for_the_driver_and_says_so_once(
         assert process.main(["--config", str(place.config)]) == 69
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert told[0].startswith("READY=1\nSTATUS=There is no NVIDIA driver")
+    assert told[0].startswith("READY=1\nSTATUS=No NVIDIA driver found")
     # The pauses grow: 1, 2, 4, ... 64 ms, and in each it is told that the process lives, every 10 ms at least.
     assert {*told[1:]} == {"WATCHDOG=1"}
     assert len(told) >= 14
@@ -381,7 +387,7 @@ def test_a_socket_that_is_not_the_configured_one_is_refused(
     one.start(ready=False)
     assert one.process is not None
     assert one.process.wait(PATIENCE) == 2
-    assert "leave one of them out" in place.log.read_text()
+    assert "remove one of them" in place.log.read_text()
 
 
 @root_only

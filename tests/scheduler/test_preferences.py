@@ -55,13 +55,13 @@ def test_preferences_are_taken_in_and_told() -> None:
     ("preference", "sentence"),
     [
         ({"priority": "urgent"}, "priority must be auto, interactive or background, not 'urgent'"),
-        ({"memory": -1}, "memory must be a whole number of bytes, 0 for no cap, not -1"),
+        ({"memory": -1}, "memory must be a whole number of bytes, 0 for no limit, not -1"),
         ({"memory": 1.5}, "memory must be"),
         ({"memory": True}, "memory must be"),
         ({"memory": 1 << 60}, "memory must be"),
         (
             {"limit": 1.5},
-            "limit must be a fraction of a GPU's time from 0, for none, to 1, not 1.5",
+            "limit must be a fraction of a GPU's time, from 0 .none. to 1, not 1.5",
         ),
         ({"limit": -0.1}, "limit must be"),
         ({"limit": float("nan")}, "limit must be"),

@@ -213,11 +213,11 @@ def test_growth_beyond_the_bound_for_all_gpus_is_refused_with_the_figures() -> N
 @pytest.mark.parametrize(
     ("entitlement", "sentence"),
     [
-        ({"gpus": -1}, "gpus must be a whole number of GPUs, at most 1024, 0 for all, not -1"),
+        ({"gpus": -1}, "gpus must be a whole number of GPUs, at most 1024, 0 for no limit, not -1"),
         ({"gpus": 1.5}, "gpus must be"),
         ({"gpus": True}, "gpus must be"),
         ({"gpus": 4096}, "gpus must be"),
-        ({"host": -1}, "host must be a whole number of bytes, 0 for no cap, not -1"),
+        ({"host": -1}, "host must be a whole number of bytes, 0 for no limit, not -1"),
         ({"host": "1GiB"}, "host must be"),
     ],
 )

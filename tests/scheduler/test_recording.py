@@ -424,12 +424,14 @@ def test_a_recording_goes_on_until_it_is_stopped(scheduler: Scheduler, tmp_path:
     file = tmp_path / "live"
     with scheduler.control() as control:
         control.request("record", file=str(file))
-        with pytest.raises(ControlError, match="goes on; end it with: gpushare record --stop"):
+        with pytest.raises(
+            ControlError, match="is already running; stop it with: gpushare record --stop"
+        ):
             control.request("record", file=str(tmp_path / "other"))
         go_on(scheduler)
         control.request("recordings", stop=True)
         assert finished(control, file)["ended"] == "stopped"
-        with pytest.raises(ControlError, match="nothing is recorded"):
+        with pytest.raises(ControlError, match="no recording is running"):
             control.request("recordings", stop=True)
         with pytest.raises(ControlError, match="exists"):
             control.request("record", file=str(file))

@@ -460,7 +460,7 @@ def test_without_nvml_it_serves_and_says_so(start: Start, tmp_path: Path) -> Non
         assert control.request("status")["status"]["gpus"] == []
     with (
         FakeClient(scheduler.path, "a", UNKNOWN_GPU) as client,
-        pytest.raises(Refused, match="sees no GPU"),
+        pytest.raises(Refused, match="found no GPUs"),
     ):
         client.attach()
 

@@ -545,7 +545,7 @@ def test_one_that_cannot_be_woken_says_what_is_safe_and_is_woken_later(
     reply = notebook.run("data.read()")
     assert (reply["status"], reply.get("ename")) == ("error", "CudaError")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in events(folder, notebook, "wake_failed")[-1]["text"]
-    assert "its data is safe in host memory" in lab.log
+    assert "Its data is safe in host memory" in lab.log
     notebook.run("fail()")
     assert notebook.has_its_data()
 

@@ -112,7 +112,7 @@ async def test_who_does_not_say_who_it_is_is_told_what_to_do(
 
     async def said() -> bool:
         availability = (await get_status())["availability"]
-        return "several people have uid" in availability["params"].get("error", "")
+        return "several users share uid" in availability["params"].get("error", "")
 
     await eventually(said)
 
@@ -163,7 +163,7 @@ class TestShares:
     ) -> None:
         async def said() -> bool:
             await get_status()
-            return "c.GpuShare.shares does not hold" in caplog.text
+            return "c.GpuShare.shares is ignored" in caplog.text
 
         await eventually(said)
         with Peer(node.path, token="admin-token") as peer:

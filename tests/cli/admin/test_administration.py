@@ -153,7 +153,7 @@ def test_metrics_are_printed(scheduler: Scheduler, gpushare: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["drain", "7"], "'7' is none of the GPUs here: 0 (GPU-"),
+        (["drain", "7"], "'7' matches none of this machine's GPUs: 0 (GPU-"),
         (["hold", "nobody"], "no group on the GPU has the id or name 'nobody'"),
         (["evict", "nobody"], "no group on the GPU"),
         (["maintenance"], "gpushare maintenance TEXT, or gpushare maintenance --off"),
