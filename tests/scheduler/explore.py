@@ -25,7 +25,9 @@ from typing import Any
 
 from jupyter_gpushare.scheduler import policies
 from tests.scheduler.script import DEFAULTS, AbsentError, Chosen, Script
-from tests.scheduler.world import GPUS, GROUPS, MIB, OUTCOMES, Process, World
+from tests.scheduler.world.constants import GPUS, GROUPS, MIB, OUTCOMES
+from tests.scheduler.world.processes import Process
+from tests.scheduler.world.world import World
 
 # --- What rules are called with -------------------------------------------------------------------
 
@@ -99,34 +101,34 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
         "extra": either(among(0), whole(0, 100)),
         "urgent": FLAG,
     },
-    "pin": {"data": Drawn, "size": whole(1, 150, MIB)},
+    "allocate_unevictable": {"data": Drawn, "size": whole(1, 150, MIB)},
     "begin_context": {"data": Drawn, "size": either(whole(1, 80, MIB), whole(1, 400, MIB))},
     "free": {"data": Drawn, "part": either(among(0.0, 1.0), Random.random)},
     "submit": {"data": Drawn},
-    "call": {"data": Drawn, "cause": among("call", "exit")},
-    "everybody_rests": {
+    "wake_for_a_call": {"data": Drawn, "cause": among("call", "exit")},
+    "all_processes_go_idle": {
         "told": FLAG,
         "outcomes": several(among(*OUTCOMES), 0, 6),
         "calling": several(FLAG, 0, 6),
     },
     "hibernate_or_wake": {"data": Drawn, "hibernate": FLAG},
     "configure_hibernation": {"seconds": among(0.0, 1.0, 30.0, 30.0)},
-    "the_driver_does_something": {"data": Drawn, "outcome": among(*OUTCOMES)},
+    "the_driver_ends_a_step": {"data": Drawn, "outcome": among(*OUTCOMES)},
     "finish": {"data": Drawn, "cause": among("cell", "quiet", "idle")},
     "hand_over": {"well": FLAG},
     "move": {"which": several(whole(0, MOST_MOVING), 1, 12)},
-    "talk": {
+    "exchange_messages": {
         "turns": several(
             lambda r: (r.randint(0, MOST_MOVING), r.random() < 0.5, r.random() < 0.8), 1, 12
         )
     },
-    "wait": {"step": among(0.0005, 0.004, 0.012, 0.3, 2.0, 40.0)},
-    "die": {"data": Drawn},
+    "pass_time": {"step": among(0.0005, 0.004, 0.012, 0.3, 2.0, 40.0)},
+    "process_dies": {"data": Drawn},
     "stop": {"data": Drawn},
-    "go_on": {"data": Drawn},
-    "memory_of_the_dead_is_freed": {},
+    "resume": {"data": Drawn},
+    "memory_of_a_dead_process_is_freed": {},
     "contexts_are_measured": {"gpu": among(*GPUS)},
-    "others_use_the_gpu": {"gpu": among(*GPUS), "wanted": whole(0, 400)},
+    "other_programs_use_the_gpu": {"gpu": among(*GPUS), "wanted": whole(0, 400)},
     "release": {"data": Drawn, "evict": FLAG},
     "cancel": {"data": Drawn},
     "adjust": {
@@ -151,19 +153,19 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
     "hold": {"group": among(*GROUPS), "on": FLAG},
     "focus": {"user": among("ada", "ben"), "group": among("", *GROUPS)},
     "meter": {"seconds": among(0.001, 0.5, 4.0)},
-    "is_stuck": {"data": Drawn},
+    "report_stuck_kernel": {"data": Drawn},
     "the_scheduler_is_replaced": {},
     "a_connection_breaks": {"data": Drawn},
-    "everybody_is_served": {},
-    "everybody_else_is_served": {"data": Drawn, "for_ever": FLAG},
+    "all_processes_are_served": {},
+    "others_are_served_beside_a_stopped_process": {"data": Drawn, "for_ever": FLAG},
 }  # fmt: skip
 
 #: What takes so long that a run has at most one of them.
-SERVED = ("everybody_is_served", "everybody_else_is_served")
+SERVED = ("all_processes_are_served", "others_are_served_beside_a_stopped_process")
 #: Without these, nothing happens.
-ALWAYS = ("talk", "submit", "wait")
+ALWAYS = ("exchange_messages", "submit", "pass_time")
 #: Invariants that take longer than all others together; they are checked now and then.
-DEAR = ("victims_are_ranked_as_they_would_be_anew", "sums_are_right")
+DEAR = ("victims_are_ranked_as_in_a_new_plan", "sums_are_right")
 DEAR_EVERY = 8
 
 
@@ -293,7 +295,7 @@ def explore(random: Random, player: Player) -> None:
         left -= 1 if called else 0.1
         if called and name in SERVED:
             names.remove(name)
-    player.step("everybody_is_served", {})
+    player.step("all_processes_are_served", {})
     player.end()
 
 

@@ -42,7 +42,7 @@ from jupyter_gpushare.scheduler.simulation.run import NODE, place
 from jupyter_gpushare.scheduler.simulation.trace import read
 from tests.scheduler.explore import Player, ViolationError, check_tables, explore
 from tests.scheduler.script import Script
-from tests.scheduler.world import World
+from tests.scheduler.world.world import World
 
 HERE = Path(__file__).parent / "golden"
 TRACES = Path(__file__).parents[2] / "examples" / "traces"

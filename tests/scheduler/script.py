@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.scheduler.world import GPUS, Process, World
+from tests.scheduler.world.constants import GPUS
+from tests.scheduler.world.processes import Process
+from tests.scheduler.world.world import World
 
 
 class AbsentError(Exception):

@@ -10,7 +10,9 @@ import pytest
 from jupyter_gpushare.scheduler.core.core import Core
 from tests.scheduler import explore
 from tests.scheduler.script import Chosen, Script, begin
-from tests.scheduler.world import MIB, Process, World
+from tests.scheduler.world.constants import MIB
+from tests.scheduler.world.processes import Process
+from tests.scheduler.world.world import World
 
 
 def test_the_tables_have_all_rules_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +24,7 @@ def test_the_tables_have_all_rules_and_arguments(monkeypatch: pytest.MonkeyPatch
         explore.check_tables(World)
 
 
-def test_it_finds_nothing_in_some_runs() -> None:
+def test_the_search_finds_nothing_in_some_runs() -> None:
     said: list[str] = []
     result = explore.search(1, seconds=60.0, runs=12, shrinking=1.0, say=said.append)
     assert said == []
@@ -47,7 +49,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "make_core", staticmethod(other))
 
 
-def test_what_it_finds_is_a_short_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_is_printed_as_a_short_test(monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch)
     said: list[str] = []
     result = explore.search(1, seconds=60.0, runs=40, shrinking=30.0, say=said.append)
@@ -69,7 +71,7 @@ def test_steps_are_written_as_calls() -> None:
         ("grow", {"data": Chosen(2, "GPU-1"), "size": 3 * MIB, "extra": 0, "urgent": False}),
         ("attach", {"group": "a", "gpus": ("GPU-1",), "over": True}),
         ("adjust", {"group": "b", "preference": {"memory": 300 * MIB}}),
-        ("talk", {"turns": [(1, True, False)]}),
+        ("exchange_messages", {"turns": [(1, True, False)]}),
     ]
     start = {**explore.DEFAULTS, "footprints": [100, 0], "policy": "fcfs"}
     assert explore.as_test(explore.Run(start, calls), "test_it", "It was so").splitlines() == [
@@ -79,12 +81,12 @@ def test_steps_are_written_as_calls() -> None:
         '    script.grow(data=Chosen(2, "GPU-1"), size=3 * MIB, extra=0, urgent=False)',
         '    script.attach(group="a", gpus=("GPU-1",), over=True)',
         '    script.adjust(group="b", preference={"memory": 300 * MIB})',
-        "    script.talk(turns=[(1, True, False)])",
+        "    script.exchange_messages(turns=[(1, True, False)])",
         "    script.teardown()",
     ]
 
 
-def test_choices_that_were_made_are_kept_and_steps_without_any_left_out() -> None:
+def test_choices_are_kept_and_steps_without_a_choice_are_left_out() -> None:
     script = Script()
     drawn = [explore.Drawn(explore.Random(1)) for _ in range(2)]
     script.pick(drawn[0], [Process(3, "a")])

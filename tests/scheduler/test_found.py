@@ -65,7 +65,7 @@ def look(core: Core, now: float) -> None:
         core.times.of(group)
 
 
-def test_a_status_after_a_new_share_does_not_change_the_order() -> None:
+def test_a_status_after_a_new_entitlement_does_not_change_the_order() -> None:
     """Who may have how much was found out when somebody asked first, and counted as a change of the shares."""
     at = 1000.5
     events: list[Timed] = [
@@ -96,7 +96,7 @@ def on_other(promised: int, unevictable: int = 0) -> ev.Usage:
     return ev.Usage(OTHER_GPU, promised * MIB, 0, unevictable * MIB, host=promised * MIB)
 
 
-def test_a_quota_holds_also_for_what_is_admitted_within_the_event() -> None:
+def test_a_quota_also_limits_admissions_of_the_same_event() -> None:
     """The lease was held on no GPU before its first memory there was admitted."""
     core, decisions = decide(
         [
@@ -112,7 +112,7 @@ def test_a_quota_holds_also_for_what_is_admitted_within_the_event() -> None:
     assert core.groups["c"].yielding
 
 
-def test_those_that_wait_are_served_once_a_silent_group_is_revoked() -> None:
+def test_waiting_groups_are_served_once_a_silent_group_is_revoked() -> None:
     """It had not answered another order for too long, so it counted as not to be had at once, and no timer ran."""
     core, _ = decide(
         [
@@ -153,9 +153,7 @@ def test_those_that_wait_are_served_once_a_silent_group_is_revoked() -> None:
     assert waiting.lease is not None
 
 
-def test_a_group_that_is_silent_on_another_gpu_keeps_its_memory_from_those_that_oversubscribe() -> (
-    None
-):
+def test_oversubscription_does_not_use_memory_of_a_group_that_is_silent_on_another_gpu() -> None:
     """They need no more than what it leaves, so they are served beside it."""
     over = ev.Attach(
         8, 108, "d", "d", "swap", usages=(usage(251, 0),), user="cy", oversubscribe=True
@@ -197,7 +195,7 @@ def checkpointing() -> Core:
     return core
 
 
-def test_a_context_that_may_be_gone_does_not_hide_what_others_use() -> None:
+def test_a_possibly_ended_context_does_not_hide_foreign_use() -> None:
     """Its room counted twice: for the context, and for whoever needed it while nobody knew what had become of that."""
     core = checkpointing()
     core.handle(device(28), 1001.2)
@@ -210,7 +208,7 @@ def test_a_context_that_may_be_gone_does_not_hide_what_others_use() -> None:
     assert core.gpus[GPU].unsettled == 0
 
 
-def test_what_is_measured_of_a_context_that_may_be_gone_does_not_count() -> None:
+def test_a_measurement_of_a_possibly_ended_context_is_ignored() -> None:
     core = checkpointing()
     core.handle(ev.Measured(1, GPU, 0), 1001.2)
     core.handle(ev.Checkpointed(1, False, "failed", "failed", 0.5, 0), 1001.5)
@@ -218,7 +216,7 @@ def test_what_is_measured_of_a_context_that_may_be_gone_does_not_count() -> None
     assert core.gpus[GPU].unsettled == 0
 
 
-def test_a_context_comes_back_where_what_it_took_fits() -> None:
+def test_a_context_is_restored_where_its_measured_size_fits() -> None:
     """It states twice as much, which the GPU has no room for any more, so it waited for ever."""
     needs, alike = (ev.Usage(GPU, 0, 0, context=size * MIB) for size in (200, 100))
     _, decisions = decide(
@@ -242,7 +240,7 @@ def test_a_context_comes_back_where_what_it_took_fits() -> None:
     assert [d.needs for said in decisions for d in said if isinstance(d, ev.Wakeup)] == [100 * MIB]
 
 
-def test_a_context_counts_in_full_though_memory_left_since_the_last_reading() -> None:
+def test_a_context_counts_in_full_although_memory_left_since_the_last_reading() -> None:
     """The first reading after its begin shows both; what had left seemed to be what the context does not take."""
     core, decisions = decide(
         [
@@ -279,7 +277,7 @@ def frozen_in_the_queue() -> Script:
         preferences=[{"priority": "background"}, {}, {"frozen": True}],
     )  # fmt: skip
     script.contexts_are_measured(GPU)
-    script.everybody_else_is_served(Chosen(1), for_ever=True)
+    script.others_are_served_beside_a_stopped_process(Chosen(1), for_ever=True)
     assert script.processes[3].parked
     assert script.processes[3].waiting
     return script
@@ -288,53 +286,53 @@ def frozen_in_the_queue() -> Script:
 def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
     """It made room for others while it waited. It is woken in the turn of its lease, and gets none."""
     script = frozen_in_the_queue()
-    script.everybody_is_served()
+    script.all_processes_are_served()
     assert script.processes[3].asks, "woken, though it is frozen"
-    script.adjust_as("c", {"frozen": False})
-    script.everybody_is_served()
+    script.adjust_group("c", {"frozen": False})
+    script.all_processes_are_served()
     assert not script.processes[3].asks
     script.teardown()
 
 
-def test_a_wake_that_fails_fails_the_wait_for_the_lease() -> None:
+def test_a_failed_wake_ends_the_wait_for_the_lease() -> None:
     script = frozen_in_the_queue()
     process = script.processes[3]
-    script.adjust_as("c", {"frozen": False})
+    script.adjust_group("c", {"frozen": False})
     while not process.steps:
         script.settle()
         script.advance(script.now + 1.0)
     script.driver_steps(process, "failed")
-    script.nobody_is_forgotten()
+    script.no_request_is_lost()
     script.settle()
     assert not process.waiting
     script.teardown()
 
 
-def test_a_context_that_takes_less_than_it_states_is_woken_where_that_fits() -> None:
+def test_a_context_smaller_than_stated_wakes_where_it_fits() -> None:
     script = begin([1], context=100)
     script.contexts_are_measured(GPU)
-    script.everybody_rests(told=False, outcomes=[], calling=[])
+    script.all_processes_go_idle(told=False, outcomes=[], calling=[])
     script.settle()
     process = script.processes[1]
     while not process.parked:
         script.settle()
     script.foreign[GPU] = script.room(GPU) - 90 * MIB
-    script.submit_as(process)
+    script.submit_from(process)
     script.settle()
     assert script.core.clients[1].stage == "awake"
     script.teardown()
 
 
-def test_who_asks_again_while_its_room_is_made_is_told_again_how_much_there_is() -> None:
+def test_a_request_repeated_during_evictions_is_sent_the_room_again() -> None:
     """Its second request crossed the grant."""
     script = begin([500, 640], host=1000, hibernates=False)
     first, second = script.processes.values()
-    script.say_as(second)
+    script.send_next(second)
     script.advance(script.now + 1.0)
     while not second.inbox:
-        script.obey_as(first)
+        script.receive_next(first)
         while first.outbox:
-            script.say_as(first)
+            script.send_next(first)
     granted = [d for d in second.inbox if isinstance(d, ev.Grant | ev.Room)]
     assert [type(d) for d in granted] == [ev.Grant, ev.Room]
     second.inbox.clear()
@@ -346,7 +344,7 @@ def test_who_asks_again_while_its_room_is_made_is_told_again_how_much_there_is()
     script.teardown()
 
 
-def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request() -> None:
+def test_an_interactive_group_soon_releases_for_a_group_below_its_request() -> None:
     """Before the move of its memory has paid off."""
     script = begin([600, 0, 600], quantum="auto", hibernates=False)
     script.entitle("team:lab", {"request": 0.5})
@@ -360,7 +358,7 @@ def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request()
     script.teardown()
 
 
-def test_the_host_holds_what_contexts_leave_of_the_gpu_as_they_are() -> None:
+def test_host_memory_covers_what_contexts_leave_no_room_for() -> None:
     """More is admitted where contexts were measured to take less than they state."""
     script = begin([767, 0], context=200, host=400)
     script.contexts_are_measured(GPU)
@@ -368,18 +366,18 @@ def test_the_host_holds_what_contexts_leave_of_the_gpu_as_they_are() -> None:
     script.ask(process, GPU, 156 * MIB, 0, 0)
     script.settle()
     assert process.memory[GPU].promised >= 156 * MIB
-    script.submit_as(process)
-    script.everybody_is_served()
+    script.submit_from(process)
+    script.all_processes_are_served()
     assert script.served[process.number]
     script.teardown()
 
 
-def test_a_whole_cell_is_not_interrupted_for_one_that_waits_for_what_people_keep() -> None:
+def test_a_whole_cell_is_not_interrupted_for_a_group_that_waits_for_kept_memory() -> None:
     """What people keep may be had before the cell's time is over, its lease may not."""
     whole = {"exclusive": True}
     script = begin([50, 50, 500], context=200, dearer=True, preferences=[whole, whole])
     for group in "ab":
-        script.adjust_as(group, {"keep": True})
+        script.adjust_group(group, {"keep": True})
     first, second, waiting = script.processes.values()
     since = script.now
     while waiting.lease is None:
@@ -390,7 +388,7 @@ def test_a_whole_cell_is_not_interrupted_for_one_that_waits_for_what_people_keep
     script.teardown()
 
 
-def test_one_whose_quota_a_silent_group_fills_holds_up_nobody_of_the_same_team() -> None:
+def test_a_group_blocked_by_a_silent_groups_quota_delays_no_other_of_its_team() -> None:
     """It needs another GPU than the silent one has, so its wait reserved that for as long as that one lived."""
     core, _ = decide(
         [
@@ -416,7 +414,7 @@ def test_one_whose_quota_a_silent_group_fills_holds_up_nobody_of_the_same_team()
     assert core.groups["c"].lease is not None
 
 
-def test_others_keep_their_room_when_a_context_is_measured_while_a_group_fills() -> None:
+def test_others_keep_their_room_when_a_context_is_measured_during_a_restore() -> None:
     """The context was charged for more than it takes, which hid 41 MiB of others; the group that filled got them."""
     core, decisions = decide(
         [
@@ -434,7 +432,7 @@ def test_others_keep_their_room_when_a_context_is_measured_while_a_group_fills()
     assert 0 < max(rooms) <= (980 - 891) * MIB
 
 
-def test_memory_may_be_had_soon_after_the_end_of_a_cell_whose_lease_was_taken_back() -> None:
+def test_memory_is_available_soon_after_a_cell_ends_whose_lease_was_revoked() -> None:
     """Its work was over with its cell, although its last burst was not."""
     options: dict[str, Any] = {
         "foreign": 26,
@@ -445,12 +443,12 @@ def test_memory_may_be_had_soon_after_the_end_of_a_cell_whose_lease_was_taken_ba
     script = begin([154, 573, 146], context=100, **options)
     first = script.processes[1]
     script.cell(Chosen(1), exclusive=True, from_kernel=False)
-    script.pin(Chosen(1), size=146 * MIB)
-    script.is_stuck(Chosen(1))
+    script.allocate_unevictable(Chosen(1), size=146 * MIB)
+    script.report_stuck_kernel(Chosen(1))
     script.settle()
     assert first.lease is None
-    script.everybody_rests(told=False, outcomes=[], calling=[])
-    script.everybody_is_served()
+    script.all_processes_go_idle(told=False, outcomes=[], calling=[])
+    script.all_processes_are_served()
     script.teardown()
 
 
@@ -468,7 +466,7 @@ def silent_within_an_eviction(others: int) -> list[Timed]:
     ]
 
 
-def test_what_is_freed_does_not_pass_for_others_use_while_somebody_is_silent() -> None:
+def test_freed_memory_is_not_taken_for_foreign_use_while_a_client_is_silent() -> None:
     """What b was told to evict could be gone, and others have grown as much: so the room stayed lost."""
     events = [
         *silent_within_an_eviction(0),
@@ -493,15 +491,15 @@ def test_others_keep_their_room_when_a_silent_client_evicts_after_all() -> None:
     assert core.gpus[GPU].foreign == 41 * MIB
 
 
-def test_memory_of_one_is_taken_before_another_of_the_same_turn_is_granted() -> None:
+def test_memory_is_evicted_before_another_grant_of_the_same_cycle() -> None:
     """Who is granted makes the residency of all others longer, as they take turns: but not of what left for it."""
     script = begin([110, 596], quantum="auto", context=100, foreign=62, dearer=True)
-    script.is_stuck(Chosen(1))
-    script.everybody_rests(told=False, outcomes=[], calling=[])
+    script.report_stuck_kernel(Chosen(1))
+    script.all_processes_go_idle(told=False, outcomes=[], calling=[])
     script.teardown()
 
 
-def test_nobody_parks_for_a_head_that_is_served_in_the_same_moment() -> None:
+def test_no_group_parks_for_a_head_that_is_served_at_once() -> None:
     """The release that made room for the head was also the one after which the other had left the GPU."""
     script = begin(
         [137, 0, 0, 0],
@@ -509,27 +507,27 @@ def test_nobody_parks_for_a_head_that_is_served_in_the_same_moment() -> None:
         preferences=[{"exclusive": True}, {"priority": "background"}],
     )  # fmt: skip
     script.hold("a", True)
-    script.wait(2.0)
-    script.everybody_rests(told=False, outcomes=["failed", "", "late"], calling=[False])
+    script.pass_time(2.0)
+    script.all_processes_go_idle(told=False, outcomes=["failed", "", "late"], calling=[False])
     script.teardown()
 
 
-def test_a_hibernated_group_comes_back_though_the_host_cannot_hold_all_that_would_leave() -> None:
+def test_a_hibernated_group_wakes_although_host_memory_cannot_hold_all_evictions() -> None:
     """It was woken once all of its memory had room, so the others' had to leave before anything of its own came."""
     script = begin(
         [546, 760, 691, 325],
         policy="priority", steady=False, foreign=55, host=1000, context=200, dearer=True,
         preferences=[{"priority": "background"}],
     )  # fmt: skip
-    script.everybody_is_served()
-    script.others_use_the_gpu(GPU, 202)
+    script.all_processes_are_served()
+    script.other_programs_use_the_gpu(GPU, 202)
     outcomes = ["stuck", "stuck", "helper", "late"]
-    script.everybody_rests(told=True, outcomes=outcomes, calling=[True, False, True, False])
-    script.everybody_is_served()
+    script.all_processes_go_idle(told=True, outcomes=outcomes, calling=[True, False, True, False])
+    script.all_processes_are_served()
     script.teardown()
 
 
-def test_a_group_comes_back_though_all_others_leave_something_on_the_gpu() -> None:
+def test_a_hibernated_group_wakes_although_all_others_leave_a_residue() -> None:
     """What it had itself left there counted as others' use: so it seemed to lack room whoever hibernated for it."""
     script = begin([0, 0, 0, 0], context=200, residue=80, dearer=True)
     script.settle()
@@ -538,13 +536,14 @@ def test_a_group_comes_back_though_all_others_leave_something_on_the_gpu() -> No
         script.processes[number].sees = (GPU,)
         script.ask(script.processes[number], GPU, 525 * MIB, 0, 0)
     for _ in range(4):
-        script.everybody_is_served()
-        script.indices_are_right()
+        script.all_processes_are_served()
+        script.memory_of_hibernated_processes_is_not_charged()
+        script.parked_clients_have_no_lease()
     assert script.core.gpus[GPU].context_sizes.residue == 80 * MIB
     script.teardown()
 
 
-def test_one_that_oversubscribes_comes_back_to_as_much_as_its_context_leaves() -> None:
+def test_an_oversubscribing_group_wakes_with_as_much_as_its_context_leaves() -> None:
     """While it hibernated, it wanted all of the GPU that was free, and room for its context beside."""
     core, decisions = decide(
         [
@@ -572,7 +571,7 @@ def test_one_that_oversubscribes_comes_back_to_as_much_as_its_context_leaves() -
     assert core.clients[1].stage == "waking"
 
 
-def test_two_that_were_parked_for_the_scheduler_before_are_checkpointed_and_served() -> None:
+def test_two_clients_parked_for_the_previous_scheduler_are_checkpointed_and_served() -> None:
     """Each was thought to hibernate: what they held counted as others' use, and so kept them from their room."""
     script = begin(
         [575, 432, 142],
@@ -581,20 +580,20 @@ def test_two_that_were_parked_for_the_scheduler_before_are_checkpointed_and_serv
     )  # fmt: skip
     script.the_scheduler_is_replaced()
     outcomes = ["late", "", "failed", "stuck", "failed", ""]
-    script.everybody_rests(told=True, outcomes=outcomes, calling=[True, False, True])
+    script.all_processes_go_idle(told=True, outcomes=outcomes, calling=[True, False, True])
     for number in (1, 3):
         script.stop(data=Chosen(number))
-    script.die(data=Chosen(3))
+    script.process_dies(data=Chosen(3))
     script.cancel(data=Chosen(2))
     script.a_connection_breaks(data=Chosen(2))
     script.configure(mode="auto")
     turns = [(0, False, True), (4, True, True), (3, True, True), (5, False, False)]
     turns += [(3, False, True), (4, False, False), (3, False, True), (1, False, True)]
-    script.talk(turns=turns)
+    script.exchange_messages(turns=turns)
     script.hibernate_or_wake(data=Chosen(1), hibernate=False)
-    script.memory_of_the_dead_is_freed()
+    script.memory_of_a_dead_process_is_freed()
     script.the_scheduler_is_replaced()
     script.a_connection_breaks(data=Chosen(4))
     script.contexts_are_measured(gpu="GPU-1")
-    script.everybody_is_served()
+    script.all_processes_are_served()
     script.teardown()

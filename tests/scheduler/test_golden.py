@@ -32,17 +32,17 @@ def check(path: Path, every: int) -> None:
 
 
 @every_recording
-def test_a_tenth_of_the_runs_is_decided_as_before(path: Path) -> None:
+def test_a_tenth_of_the_runs_gives_the_recorded_decisions(path: Path) -> None:
     check(path, every=10)
 
 
 @pytest.mark.slow
 @every_recording
-def test_all_runs_are_decided_as_before(path: Path) -> None:
+def test_all_runs_give_the_recorded_decisions(path: Path) -> None:
     check(path, every=1)
 
 
-def test_the_recordings_have_everything_that_happens_in_the_world() -> None:
+def test_the_recordings_have_every_kind_of_event_of_the_world() -> None:
     names = set()
     said = set()
     for path in golden.recordings():
@@ -65,7 +65,7 @@ def recorded() -> tuple[golden.Fields, list[golden.Part]]:
     return fields, [part for _, part in zip(range(40), found, strict=False)]
 
 
-def test_another_quantum_is_noticed(recorded: tuple[golden.Fields, list[golden.Part]]) -> None:
+def test_a_different_quantum_is_detected(recorded: tuple[golden.Fields, list[golden.Part]]) -> None:
     fields, found = recorded
     others = [replace(p, settings={**p.settings, "quantum": 0.1}) for p in found]
     texts = [text for part in others if (text := golden.replay(part, fields))]
@@ -82,7 +82,7 @@ def test_another_quantum_is_noticed(recorded: tuple[golden.Fields, list[golden.P
         (0.0, "nothing came before, as recorded; the core now wants a Tick at 0.0"),
     ],
 )
-def test_a_tick_that_is_wanted_at_another_time_is_noticed(
+def test_a_different_deadline_is_detected(
     wanted: float | None,
     text: str,
     recorded: tuple[golden.Fields, list[golden.Part]],
@@ -124,7 +124,7 @@ def test_a_changed_field_of_a_decision_is_shown(
     assert minus.partition("bytes=")[0][4:] == plus.partition("bytes=")[0][4:]
 
 
-def test_a_message_with_other_fields_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_with_changed_fields_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Grant:
         __match_args__ = ("client", "lease")
 

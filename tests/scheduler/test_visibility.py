@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What users see of each other, in any state that the core gets into.
 
-The world of ``world.py`` drives a second core, that of a server, with the same events, in which all that
+The world of ``world/`` drives a second core, that of a server, with the same events, in which all that
 belongs to somebody has a mark of theirs: names, ids of groups, cells, functions on the GPU, teams, notices. Whatever a
 server answers to one user, or pushes, has no mark of another's in it.
 """
@@ -35,7 +35,8 @@ from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
 from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Disguise, View
 from jupyter_gpushare.scheduler.views.words import answers
-from tests.scheduler.world import GPUS, GROUPS, PATIENCE, SPEED, USERS, World
+from tests.scheduler.world.constants import GPUS, GROUPS, PATIENCE, SPEED, USERS
+from tests.scheduler.world.world import World
 
 MARKS = {user: f"Q{user.upper()}Q" for user in ("ada", "ben", "cy")}
 #: What becomes of a word of the world's; in the same order, since ids break ties.
