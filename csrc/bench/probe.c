@@ -353,7 +353,7 @@ __attribute__((visibility("default"))) int gpushare_probe(int count, char **argu
     } else {
         fprintf(stderr,
                 "usage: probe MODULE launch COUNT GAP_NS | MODULE slab LIVE COUNT | MODULE ordered PENDING COUNT | "
-                "MODULE serve\n");
+                "MODULE hops COUNT GAP_NS OUT IN | MODULE serve\n");
         return 2;
     }
     return 0;

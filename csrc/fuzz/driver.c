@@ -35,7 +35,7 @@ void load_module(void)
 {
     if (driver_cuModuleLoad(&module, module_path) != CUDA_SUCCESS ||
         driver_cuModuleGetFunction(&kernel, module, "mix") != CUDA_SUCCESS)
-        give_up("fuzz: the module %s cannot be loaded", module_path);
+        give_up("fuzz: cannot load the module %s", module_path);
 }
 
 void find_driver(void)
@@ -59,7 +59,7 @@ void find_driver(void)
     if (result == CUDA_SUCCESS)
         result = driver_cuCtxSetCurrent(context);
     if (result != CUDA_SUCCESS)
-        give_up("fuzz: no context: CUDA error %d", (int)result);
+        give_up("fuzz: cannot create a context: CUDA error %d", (int)result);
     load_module();
     const char *path = getenv("GPUSHARE_DRIVER");
     void *simulated = path != NULL ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;

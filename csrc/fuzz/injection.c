@@ -45,7 +45,7 @@ void start_injections(void)
 {
     pthread_t timer;
     if (inject != NULL && pthread_create(&timer, NULL, end_injections, NULL) != 0)
-        give_up("fuzz: no thread");
+        give_up("fuzz: cannot start a thread");
 }
 
 bool injected_lately(void)

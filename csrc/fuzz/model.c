@@ -52,7 +52,7 @@ void compare_reads(struct thread *thread)
 {
     bool complete = thread->read_count == 0 || wait_for_all(thread);
     if (!complete)
-        wrong(thread, "waiting for the streams does not succeed");
+        wrong(thread, "synchronising the streams failed");
     for (unsigned i = 0; i < thread->read_count; i++) {
         struct read *read = &thread->reads[i];
         if (complete)
@@ -78,7 +78,7 @@ void order(struct thread *thread, struct block *block, int stream)
             result = driver_cuStreamWaitEvent(thread->streams[stream], thread->event, 0);
         /* If the wait is cancelled, waits for the GPU instead. */
         if (result != CUDA_SUCCESS && !wait_for_all(thread))
-            wrong(thread, "work cannot be ordered: CUDA error %d", (int)result);
+            wrong(thread, "cannot order work: CUDA error %d", (int)result);
     }
     block->last = stream;
 }

@@ -37,7 +37,7 @@ static void op_alloc(struct thread *thread, const struct operation *operation)
         return;
     block->model = malloc(size);
     if (block->model == NULL)
-        give_up("fuzz: the host has no memory for the model");
+        give_up("fuzz: out of host memory for the model");
     block->at = at;
     block->size = size;
     block->pitch = pitch;
@@ -100,7 +100,7 @@ static void op_read(struct thread *thread, const struct operation *operation)
         return;
     unsigned char *found = malloc(length), *expected = malloc(length);
     if (found == NULL || expected == NULL)
-        give_up("fuzz: the host has no memory for a read");
+        give_up("fuzz: out of host memory for a read");
     memset(found, 0xee, length);
     memcpy(expected, block->model + offset, length);
     CUresult result = async ? driver_cuMemcpyDtoHAsync(found, block->at + offset, length, thread->streams[stream])
@@ -126,7 +126,7 @@ static void op_read2d(struct thread *thread, const struct operation *operation)
     size_t width = operation->n[1] % block->pitch + 1, height = operation->n[2] % (block->size / block->pitch) + 1;
     unsigned char *found = malloc(width * height);
     if (found == NULL)
-        give_up("fuzz: the host has no memory for a read");
+        give_up("fuzz: out of host memory for a read");
     CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                           .srcDevice = block->at,
                           .srcPitch = block->pitch,
@@ -209,12 +209,12 @@ static void op_query(struct thread *thread, const struct operation *operation)
     CUmemorytype type = 0;
     if (took_effect(thread, driver_cuMemGetAddressRange(&base, &size, inside)) &&
         (base != block->at || size < block->size))
-        wrong(thread, "the range of an address is wrong");
+        wrong(thread, "cuMemGetAddressRange returned a wrong range");
     if (took_effect(thread, driver_cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside)) &&
         type != CU_MEMORYTYPE_DEVICE)
-        wrong(thread, "the memory type of an address is %d", (int)type);
+        wrong(thread, "cuPointerGetAttribute returned the memory type %d", (int)type);
     if (took_effect(thread, driver_cuMemGetInfo(&available, &total)) && available > total)
-        wrong(thread, "more memory is free than there is");
+        wrong(thread, "cuMemGetInfo returned more free memory than total memory");
 }
 
 /* sync STREAM */
@@ -279,7 +279,7 @@ void make_streams(struct thread *thread)
     if (result == CUDA_SUCCESS)
         result = driver_cuEventCreate(&thread->event, CU_EVENT_DISABLE_TIMING);
     if (result != CUDA_SUCCESS)
-        give_up("fuzz: no streams: CUDA error %d", (int)result);
+        give_up("fuzz: cannot create streams: CUDA error %d", (int)result);
     thread->streams[LEGACY] = NULL;
     thread->streams[PER_THREAD] = CU_STREAM_PER_THREAD;
 }
@@ -307,7 +307,7 @@ static void op_reset(struct thread *thread, const struct operation *operation)
     if (result == CUDA_SUCCESS)
         result = driver_cuCtxSetCurrent(context);
     if (result != CUDA_SUCCESS)
-        give_up("fuzz: no context after a reset: CUDA error %d", (int)result);
+        give_up("fuzz: cannot create a context after a reset: CUDA error %d", (int)result);
     load_module();
     make_streams(thread);
 }
@@ -334,7 +334,7 @@ void run_operation(struct thread *thread, const struct operation *operation)
             others[i].run(thread, operation);
             return;
         }
-    give_up("fuzz: line %u names no operation: %s", operation->line, operation->name);
+    give_up("fuzz: line %u is not an operation: %s", operation->line, operation->name);
 }
 
 /* Compares every byte, and frees everything. */

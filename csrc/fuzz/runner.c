@@ -70,7 +70,7 @@ static bool run_program(struct operation *operations, unsigned count)
         threads[i].operations = operations;
         threads[i].count = count;
         if (used[i] && pthread_create(&threads[i].self, NULL, run_thread, &threads[i]) != 0)
-            give_up("fuzz: no thread");
+            give_up("fuzz: cannot start a thread");
     }
     for (unsigned i = 0; i < THREADS; i++) {
         if (!used[i])
@@ -130,10 +130,10 @@ __attribute__((visibility("default"))) int gpushare_fuzz(const char *kernels)
             room = room * 2 + 256;
             operations = realloc(operations, room * sizeof(*operations));
             if (operations == NULL)
-                give_up("fuzz: the host has no memory for the program");
+                give_up("fuzz: out of host memory for the program");
         }
         if (!read_operation(line, count + 1, &operations[count]))
-            give_up("fuzz: line %u is no operation: %s", count + 1, line);
+            give_up("fuzz: line %u is not an operation: %s", count + 1, line);
         count++;
     }
     free(operations);

@@ -14,7 +14,7 @@ void make_pattern(void)
 {
     pattern = malloc(PATTERN);
     if (pattern == NULL)
-        give_up("fuzz: the host has no memory");
+        give_up("fuzz: out of host memory");
     uint64_t state = UINT64_C(88172645463325252);
     for (size_t i = 0; i < PATTERN; i++) {
         state ^= state << 13;

@@ -181,7 +181,7 @@ def wrappers_source(functions: list[Function]) -> str:
         failure = failure_of(function)
         shares = [
             "    if (gs_result == CUDA_SUCCESS)",
-            "        gs_hibernate_shares();",
+            "        gs_hibernate_note_sharing();",
         ]
         lines += [
             *hook_lines(function, names),
@@ -192,7 +192,7 @@ def wrappers_source(functions: list[Function]) -> str:
             "    CUresult gs_result = gs_awake_enter(&gs_called);",
             "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
             "        return gs_result;",
-            *(["    gs_hibernate_looks_up(name);"] if function.name in LOOKS_UP else []),
+            *(["    gs_hibernate_note_lookup(name);"] if function.name in LOOKS_UP else []),
             *(
                 [
                     f"    gs_result = {failure};",

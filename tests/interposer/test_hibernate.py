@@ -566,7 +566,7 @@ def test_one_that_cannot_be_woken_alone_says_so_and_goes_on_with_the_next_schedu
     bed.script.close()
     bed.machine.socket.unlink()
     checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
-    bed.machine.until_said(bed.a, "nothing is lost")
+    bed.machine.until_said(bed.a, "No data is lost")
     assert bed.a.waits(checking, 0.1)
     bed.script = Script(bed.machine)
     assert bed.script.next(ev.Attach).hibernated

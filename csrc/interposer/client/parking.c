@@ -133,7 +133,7 @@ void gs_parking_hibernated(const struct gpushare_hibernated *hibernated)
 {
     gs_mutex_lock(&gs_client_lock);
     if (gs_waking_hibernated_locked(hibernated->serial, hibernated->done) && hibernated->done)
-        gs_hibernate_took(hibernated->context);
+        gs_hibernate_note_context_bytes(hibernated->context);
     gs_mutex_unlock(&gs_client_lock);
 }
 

@@ -32,17 +32,17 @@ static const uint64_t most_unevictable = UINT64_C(256) << 20;
 static uint32_t shares, manages, communicates;
 static uint64_t took;
 
-void gs_hibernate_shares(void)
+void gs_hibernate_note_sharing(void)
 {
     __atomic_store_n(&shares, 1, __ATOMIC_RELAXED);
 }
 
-void gs_hibernate_manages(void)
+void gs_hibernate_note_managed(void)
 {
     __atomic_store_n(&manages, 1, __ATOMIC_RELAXED);
 }
 
-void gs_hibernate_looks_up(const char *name)
+void gs_hibernate_note_lookup(const char *name)
 {
     if (name != NULL && strstr(name, "ncclDevKernel") != NULL)
         __atomic_store_n(&communicates, 1, __ATOMIC_RELAXED);
@@ -99,7 +99,7 @@ unsigned gs_hibernate_needs(struct gpushare_usage *needs)
     return used;
 }
 
-void gs_hibernate_took(uint64_t bytes)
+void gs_hibernate_note_context_bytes(uint64_t bytes)
 {
     __atomic_store_n(&took, bytes, __ATOMIC_RELAXED);
 }

@@ -20,7 +20,7 @@
 unsigned gs_hibernate_needs(struct gpushare_usage *needs);
 
 /* The bytes that the contexts freed when they left the GPU. Usually more than was admitted for them. */
-void gs_hibernate_took(uint64_t bytes);
+void gs_hibernate_note_context_bytes(uint64_t bytes);
 
 /* Returns the needs as well, and whether the process may be parked, apart from what its threads do. */
 enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs);
@@ -28,11 +28,11 @@ enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs);
 /*
  * The process shares memory or events with other processes or other APIs, or it has managed memory. Both are permanent.
  */
-void gs_hibernate_shares(void);
-void gs_hibernate_manages(void);
+void gs_hibernate_note_sharing(void);
+void gs_hibernate_note_managed(void);
 
 /* The application looks up a CUDA kernel of that name. */
-void gs_hibernate_looks_up(const char *name);
+void gs_hibernate_note_lookup(const char *name);
 
 /* The process is about to be awake. What was on the GPU `from` is on `to` now (both NULL: on the same GPU). */
 void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16]);

@@ -96,7 +96,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
     }
     CUresult result = GS_REAL(cuMemAllocManaged)(pointer, size, flags);
     if (result == CUDA_SUCCESS)
-        gs_hibernate_manages();
+        gs_hibernate_note_managed();
     return result;
 }
 

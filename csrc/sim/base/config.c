@@ -10,7 +10,7 @@
 
 static bool reject(const char *variable, const char *value, const char *wanted)
 {
-    fprintf(stderr, "gpushare-sim: %s='%s' is malformed: give %s\n", variable, value, wanted);
+    fprintf(stderr, "gpushare-sim: %s='%s' is malformed. Use %s\n", variable, value, wanted);
     return false;
 }
 

@@ -41,10 +41,10 @@ struct sim_desk {
 };
 
 struct sim_record {
-    pid_t pid;        /* 0: unused */
-    uint64_t world;   /* the PID namespace of that pid */
-    uint64_t started; /* distinguishes processes with the same pid */
-    uint64_t died_at; /* 0 while the process is alive */
+    pid_t pid;              /* 0: unused */
+    uint64_t pid_namespace; /* the PID namespace of that pid */
+    uint64_t started;       /* distinguishes processes with the same pid */
+    uint64_t died_at;       /* 0 while the process is alive */
     uint64_t charged[SIM_MAX_DEVICES][SIM_CHARGES];
     uint64_t left[SIM_MAX_DEVICES]; /* while it is parked */
     uint64_t managed[SIM_MAX_DEVICES];

@@ -76,20 +76,20 @@ struct flock sim_record_process_lock(const struct sim_record *record)
     return lock;
 }
 
-uint64_t sim_own_world(void)
+uint64_t sim_own_pid_namespace(void)
 {
-    static uint64_t world;
+    static uint64_t pid_namespace;
     struct stat status;
     /* glibc exports stat only since version 2.33. */
-    if (world == 0 && syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &status, 0) == 0)
-        world = (uint64_t)status.st_ino;
-    return world;
+    if (pid_namespace == 0 && syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &status, 0) == 0)
+        pid_namespace = (uint64_t)status.st_ino;
+    return pid_namespace;
 }
 
 /* The pid of another process in this process's namespace, 0 if it is not visible, or -1 if it has ended. */
 pid_t sim_record_pid(const struct sim_record *record)
 {
-    if (record->world == sim_own_world())
+    if (record->pid_namespace == sim_own_pid_namespace())
         return sim_process_started(record->pid) == record->started ? record->pid : -1;
     struct flock other = sim_record_process_lock(record);
     return fcntl(sim_segment_file, F_GETLK, &other) != 0 || other.l_type == F_UNLCK ? -1 : other.l_pid;

@@ -21,7 +21,7 @@ bool sim_segment_try(pthread_mutex_t *mutex);
 /* The start time of the process, or 0 if there is no such process or only its zombie is left. */
 uint64_t sim_process_started(pid_t pid);
 /* Identifies the PID namespace of this process. */
-uint64_t sim_own_world(void);
+uint64_t sim_own_pid_namespace(void);
 
 /* The file locks of a record: for its process and forked children, and for its process alone. */
 struct flock sim_record_lock(const struct sim_record *record);

@@ -64,7 +64,7 @@ static bool enroll(const struct sim_config *config)
         format_parameters(config);
     if (free_record != NULL) {
         free_record->started = sim_process_started(getpid());
-        free_record->world = sim_own_world();
+        free_record->pid_namespace = sim_own_pid_namespace();
         free_record->pid = getpid();
         struct flock own = sim_record_lock(free_record), alone = sim_record_process_lock(free_record);
         fcntl(sim_segment_file, F_OFD_SETLK, &own);
