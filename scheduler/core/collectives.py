@@ -6,16 +6,16 @@ clients of a group are revoked at once, but their gates do not shut at the same 
 GPU while another rank's is still to be submitted. The first then never drains (STUCK), and the second waits at its gate
 for the next lease.
 
-So while a client does not drain, the clients of its group that have drained and wait at their gates may submit once
-more (STEP), under the lease that is being released. The group's memory is still there, and no other group could use the
-room before the stuck client has drained anyway. A client that gets such a step drains and releases the lease again; if
-that was not enough, it gets another one. Only drained clients get steps: a rank that has submitted its part of the
-operation is inside it, so no rank gets ahead by more than its submissions in between.
+So while a client does not drain, other clients of its group may submit once more (STEP), under the lease that is being
+released. These are clients that have drained and wait at their gates. The group's memory is still there, and no other
+group could use the room before the stuck client has drained anyway. A client that gets such a step drains and releases
+the lease again; if that was not enough, it gets another one. Only drained clients get steps: a rank that has submitted
+its part of the operation is inside it, so no rank gets ahead by more than one step's submissions.
 
 This ends, because each step is a submission that the stuck client may wait for, or one that ends by itself. The steps
-become rarer over time, and stop after ``revoke_deadline``, because then the stuck client waits for something else. If
-the roles change (a client that got a step is stuck now, and waits for the first stuck client), the next step
-comes after twice the pause, until both see the end of the operation in time.
+become rarer over time, and stop after ``revoke_deadline``, because then the stuck client waits for something else. The
+roles may change: a client that got a step is stuck now, and waits for the first stuck client. The next step then comes
+after twice the pause, until both see the end of the operation in time.
 
 A process can also be stuck by itself: between submissions to several GPUs, or while a thread at the gate holds a lock
 that a host function of a stream needs. Once it reports this (STUCK), it gets steps, too. The scheduler cannot see

@@ -14,17 +14,20 @@ On each GPU, at all times (docs/contributing/design.md, "The one idea")::
 The left side is kept as running sums (``model/``); ``Gpu.free`` is the difference. A lease is granted only if, on every
 GPU of its group, the bytes that the group lacks there (``Share.need``) are at most ``free``. From then on, these bytes
 count as *arriving*. A group gets all of its GPUs or none, so it never holds one GPU while it waits for another. Room
-appears in three ways only: a client confirms an eviction, a lease is released (its missing bytes are no longer
-charged), or a reading of NVML shows that the memory of a dead process is free.
+appears in three ways only:
+
+- a client confirms an eviction
+- a lease is released, so that its missing bytes are no longer charged
+- a reading of NVML shows that the memory of a dead process is free
 
 Waiting
 -------
 The queue is in the policy's order. The first wait for a GPU is its *head*, and room is made only for heads. Another
-wait may pass a head if it needs no eviction and no revocation, if its group was not revoked for the head, and if the
-head could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for
-a fixed set of leases, each of which is revoked once its quantum is over: it is granted in bounded time, provided that
-holders yield, and then the next wait is the head. A head that could not be served even if all holders yielded (because
-of other programs' use or memory pending reclaim) keeps its place and holds up no other wait.
+wait may pass a head if three conditions hold: it needs no eviction and no revocation; its group was not revoked for the
+head; and the head could still be served from leases that are older than its time at the head (``Wait.barrier``). So a
+head waits for a fixed set of leases, each of which is revoked once its quantum is over. It is granted in bounded time,
+provided that holders yield, and then the next wait is the head. Other programs' use or memory pending reclaim may keep
+a head from being served even if all holders yield. It then keeps its place and holds up no other wait.
 
 Room is made in the order in which it becomes available, then by kind:
 
@@ -39,13 +42,13 @@ Room is made in the order in which it becomes available, then by kind:
     ==============  ==================================================  =====================================
 
 - *Debounce*: 10 ms after the end of a cell, because a "Run All" submits again within about 4 ms.
-- *Residency*: after any other end of a burst, min(10 x cost of moving the footprint x number of groups at work,
-  quantum) since the memory was restored. It ends early when the group has had no work for as long as the move takes, or
-  is expected to have none for that long (``Residency``).
+- *Residency*: after any other end of a burst, the memory stays for min(10 x cost of moving the footprint x number of
+  groups at work, quantum) since it was restored. Residency ends early once the group has had no work for as long as the
+  move takes, or is expected to have none for that long (``Residency``).
 - A group that comes back within its residency, with its memory still on the GPU, continues its *time slice* before any
   head. The clock of the slice does not start again, so this cannot go on for longer than the head had to wait anyway.
-  If the group needs more than before (it released its lease to grow), room is made for it too, from groups that do not
-  run.
+  The group may need more than before, because it released its lease to grow. Room is then made for it, too, from groups
+  that do not run.
 
 Nothing is taken before all that the head needs is available (apart from the debounce), because the memory would be
 unused meanwhile. If the victims have more, a little more than needed is taken: figures change while they are read, and
@@ -82,10 +85,10 @@ again at growing intervals, and in between its memory counts as unavailable, too
 
 Bounds
 ------
-The bounds that administrators set (``quotas.py``) hold under every policy. A group whose user or team would hold leases
-on too many GPUs is passed over, and so is a group that waits for a GPU that is drained. Neither holds up other waits.
-Waits under one quota are served in the queue's order, and holders make way for them as for waits that need their
-memory. On a drained GPU every lease ends after its quantum, and all evictable memory leaves.
+The bounds that administrators set (``quotas.py``) hold under every policy. A group is passed over if its user or team
+would hold leases on too many GPUs, or if one of its GPUs is drained. It holds up no other wait. Waits under one quota
+are served in the queue's order, and holders make way for them as for waits that need their memory. On a drained GPU
+every lease ends after its quantum, and all evictable memory leaves.
 
 Policies
 --------
@@ -95,55 +98,55 @@ class, cell, focus or meter. A policy that raises an exception is replaced (``po
 
 Filling
 -------
-If all that a head lacks is already on its way out, its lease begins at once (``Grant.filling``): its memory arrives
+If all that a head lacks is already being evicted, its lease begins at once (``Grant.filling``): its memory arrives
 while the others' memory leaves. Its share is charged only for the room that it was *allotted*. Every byte that comes
-free on that GPU is allotted to it (``Room``) before any other group can use it, so the inequality holds at each step,
+free on that GPU is allotted to it (``Room``) before any other group can use it. So the inequality holds at each step,
 and ``free`` is 0 for all others. The rest is *owed*: the next wait needs that much more. Only one share fills on a GPU
 at a time, so no leaving byte is counted twice.
 
-Such a group holds a lease while it waits for room, and yet no cycle can result: it waits for evictions under way, which
-need no lease and no room of another group on a GPU. They do need host memory, which the group's own pieces give back as
-they arrive, and of which a part is never promised (``Limits``), so that one piece can always leave. If evictions fail
-or fall short, other victims are ordered out for the rest. If there are none, the group releases the lease after a
-bounded time, keeps what has arrived, and returns to its old place in the queue.
+Such a group holds a lease while it waits for room, and yet no cycle can result. It waits for evictions that have begun,
+which need no lease and no room of another group on a GPU. They do need host memory. The group's own pieces give it back
+as they arrive, and a part of it is never promised (``Limits``), so that one piece can always leave. If evictions fail
+or fall short, other victims are evicted for the rest. If there are none, the group releases the lease after a bounded
+time. It keeps what has arrived, and returns to its old place in the queue.
 
 The peak use of host memory during a switch is therefore what the GPUs cannot hold plus what is in flight. If everything
 left before anything arrived, it would include the new group's swapped data as well.
 
 Hibernation
 -----------
-A group that has had no work, no wait and no open cell for ``hibernate_after`` also gives back its CUDA contexts
-(``hibernation.py``), as a whole or not at all. Its lease is revoked, all of its memory leaves, its clients *park* (none
-of their threads is in the driver, ``Park``), and the driver checkpoints them (``Hibernate``). On a drained GPU this
-happens after ``hibernate_pressure``. A kept group never hibernates. Work that arrives before the checkpoint has begun
-ends the attempt; later, the group is woken as soon as the checkpoint has ended. A refusal is remembered for a while.
+A group also gives back its CUDA contexts (``hibernation.py``), as a whole or not at all, once it has had no work, no
+wait and no open cell for ``hibernate_after``. Its lease is revoked, and all of its memory leaves. Its clients then
+*park* (``Park``), so that none of their threads is in the driver, and the driver checkpoints them (``Hibernate``). On a
+drained GPU this happens after ``hibernate_pressure``. A kept group never hibernates. Work that arrives before the
+checkpoint has begun ends the attempt; later, the group is woken as soon as the checkpoint has ended. A refusal is
+remembered for a while.
 
 A head that lacks room even if all holders yield makes other groups hibernate if that suffices (``pressure.py``): idle
 groups, longest idle first; waiting groups, last in the queue first; running groups, after their quantum; and kept
 groups after ``keep_patience``. While the head waits, their own work does not end the attempt. Such a head holds up
-other waits as any head does: later ones pass only if what the remaining groups would free suffices for it. A group that
-hibernated for the head is woken after the head was served; otherwise, where several must leave, the first would be back
+other waits as any head does: later waits pass only if it can still be served from the remaining groups. A group that
+hibernated for the head is woken after the head was served. Otherwise, if several must leave, the first would be back
 before the last has left. A group that hibernates while it waits for a lease keeps its place. It is woken there once
 there is room for its contexts *and* its memory (``Wait.for_lease``), and that room is kept until it has its lease. So
-each grant costs a bounded number of hibernations, and a group that could not run is not woken only to be sent away
-again.
+each grant costs a bounded number of hibernations, and no group is woken only to hibernate again before it could run.
 
-What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to other groups only after a
-reading: whatever that still shows counts as use by other programs. If the outcome of a step is unknown, everything
-stays charged. A client that was parked for an earlier scheduler may still hold all its memory. Its checkpoint is
-ordered again, and until the answer arrives, that memory counts as used by other programs.
+A client's memory is taken off its GPU only when its checkpoint is confirmed, and is given to other groups only after a
+reading. Memory that this reading still shows counts as use by other programs. If the outcome of a step is unknown,
+everything stays charged. A client that was parked for an earlier scheduler may still hold all its memory. Its
+checkpoint is ordered again, and until the answer arrives, that memory counts as used by other programs.
 
-A hibernated client is woken by its next call of the driver, by the start of a cell, and by a user's command. What it
-needs for that is admitted like growth: it waits in the queue, room is made, and the wait can be cancelled. It is then
-charged, restored (``Wakeup``) and notified (``Awake``). If the restore fails, it stays hibernated, and its next call
-tries again. If its GPU lacks room, is drained, or works for other groups while another GPU of the same name that the
-client sees has room and no work, it may be restored there.
+A hibernated client is woken by its next call of the driver, by the start of a cell, and by a user's command. The room
+that it needs for that is admitted like growth: it waits in the queue, room is made, and the wait can be cancelled. The
+client is then charged, restored (``Wakeup``) and notified (``Awake``). If the restore fails, it stays hibernated, and
+its next call tries again. If its GPU lacks room, is drained, or works for other groups, it may be restored on another
+GPU. That GPU must have the same name, be visible to the client, and have room and no work.
 
-Contexts together may thus exceed a GPU's memory. A group that hibernates is promised no more than what leaves room for
-the other group that needs the most, and for what the others leave on the GPU (their residues). So any two of them can
-run side by side, as they could without hibernation. Bytes that cannot leave, because their group cannot hibernate or
-because they are its residue, are refused if they would leave too little for what another group was promised
-(``Limits.crowded_out``). So every footprint that was admitted can be served.
+Contexts together may thus exceed a GPU's memory. A group that hibernates is promised only so much that there is room
+for the other group that needs the most, and for the residues of all others. So any two groups can run side by side, as
+they could without hibernation. Some bytes cannot leave, because their group cannot hibernate or because they are its
+residue. They are refused if they would leave too little for what another group was promised (``Limits.crowded_out``).
+So every footprint that was admitted can be served.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ it was stated.
 Other programs' use keeps its last value if the reading allows that, and otherwise takes the nearest possible value.
 Earlier readings may have been without memory that was stated as gone only later. For that memory, the last value counts
 as greater by that much and no more, or arriving memory would pass for other programs' use. A share that fills waits for
-all room that appears. While one does, the last value is raised only as far as readings have lowered it, or as contexts
-were measured to take less than their charge, because that much of other programs' use was taken for the clients'. Of a
-share that fills, or of a group that holds more than the GPU has, only the allotted bytes can be arriving.
+all room that appears. Meanwhile, the last value is raised only as far as readings have lowered it, or as contexts were
+measured to take less than their charge. That much of other programs' use was attributed to clients. Of a share that
+fills, or of a group that holds more than the GPU has, only the allotted bytes can be arriving.
 
 Decisions to grant leases or to take memory wait for a reading of the same millisecond (``ReadDevice``), unless nothing
 has to move.

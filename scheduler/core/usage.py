@@ -33,8 +33,8 @@ LEAST = 0.02
 LONGEST_PATIENCE = 600.0
 #: Uses that differ by less than this fraction of the window count as equal.
 STEP = 0.005
-#: The fraction of the window by which a client that spreads its work may stay below its limit, because of CUDA kernels
-#: of 50 ms and of reports under way.
+#: The fraction of the window by which a client that spreads its work may stay below its limit. CUDA kernels of 50 ms
+#: and reports in flight cause this.
 SPREAD = 0.03
 #: Two levels of the order are summed in one number: the first one in units of this.
 _LEVEL = 10**6

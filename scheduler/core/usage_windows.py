@@ -147,8 +147,8 @@ class ChargedTime:
 def _divide(busy: dict[Process, int], passed: int) -> Iterable[tuple[Process, int]]:
     """Return the charges of processes that were busy for these times while ``passed`` nanoseconds passed.
 
-    The overlap is assumed to be as small as possible. A process with a shorter busy time was then busy while the others
-    were, too, and each moment is divided equally among the processes that were busy in it.
+    The overlap is assumed to be as small as possible. Within it, a process with a shorter busy time was busy only while
+    the others were. Each moment is divided equally among the processes that were busy in it.
     """
     excess = sum(busy.values()) - passed
     if excess <= 0 or len(busy) == 1:

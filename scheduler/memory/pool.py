@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A user's pool of host memory for swapped data (``csrc/pool.h``): making, lending, sizing and cleaning up.
 
-Clients claim and return chunks of it without asking. The pool's owner decides how many there may be (``limit``),
-prepares the pages of some before they are needed, gives pages back to the system when they are no longer wanted, and
-frees what ended processes held. A client's slot in the pool is bound to its process, because a connection may end and
-come back.
+Clients claim and return chunks of it by themselves. The pool's owner bounds their number (``limit``), prepares the
+pages of some before they are needed, and gives unwanted pages back to the system. It also frees the chunks of ended
+processes. A client's slot in the pool is bound to its process, because a connection may end and come back.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Lends pools of host memory for swapped data to clients, and sets their sizes.
 
 Each user has a pool of their own, because all clients with a pool map the whole of it. A pool is made with the user's
-first client that swaps, is never lent to another user, and is released once none of the user's processes is left. All
-pools together have the budget. Each may use the part that the others leave, up to the administrator's limit for its
+first client that swaps, and is never lent to another user. It is released once none of the user's processes is left.
+All pools together have the budget. Each may use the part that the others leave, up to the administrator's limit for its
 user.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The audit log: a line for each request that changes something, in a file that only grows.
 
-The file is JSON lines, readable only for its owner, and rotated by size. Users' own requests are included, but only a
-number of them a minute, so that one user's loop does not push out the lines of others.
+The file is JSON lines, readable only for its owner, and rotated by size. Users' own requests are included, up to a
+number in each minute. So one user's loop does not push out the lines of others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A core's whole state as JSON, so that a recording can begin in the middle.
 
-Every object is one entry of a table, and references are its numbers, so their order does not matter, and they may refer
-to each other. Only classes of the scheduler and of policies are made from it, and none of their code runs for that, so
-reading a recording does not run code from it.
+Every object is one entry of a table, and references are its numbers. So the order does not matter, and objects may
+refer to each other. Only classes of the scheduler and of policies are made from a state. This runs none of their code,
+so reading a recording does not run code from it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Practices a hand-off just before a real one.
 
-The first hand-off of a scheduler that has slept takes two to five times as long as its second, because the processor's
-caches hold other programs' code by then. The GPU would be idle for that time. So the scheduler first runs a hand-off of
-a small core of its own, while the holder of the real lease still computes.
+After a sleep, the first hand-off of a scheduler takes two to five times as long as the second, because the processor's
+caches contain other programs' code. The GPU would be idle for that time. So the scheduler first runs a hand-off of a
+small core of its own, while the holder of the real lease still computes.
 """
 
 from __future__ import annotations

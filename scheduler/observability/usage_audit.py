@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Finds processes with more GPU memory than their client states, and processes without a client, from NVML. Sans-IO.
 
-This is found, not prevented. The driver's figure of a process is compared with its client's statements, and a process
-that holds noticeably more in several readings is reported. Other processes lose nothing in the meantime, because memory
-that is used and not stated counts as other programs' use, which is promised to no process. Small differences are what
-the client's contexts take, and are charged to it: that depends on the driver, the GPU and the modules of the process.
+Such use is reported, not prevented. The driver's figure of a process is compared with its client's statements. A
+process that holds noticeably more in several readings is reported. Other processes lose nothing meanwhile: memory that
+is used and not stated counts as other programs' use, which is promised to no process. Small differences come from the
+client's contexts, and are charged to it: they depend on the driver, the GPU and the modules of the process.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class Burst(FirstComeFirstServed):
     name = "burst"
     serialises = False
     orders_by_gpu_time = True
-    #: Seconds by which a background wait ranks later, by which a wait ranks later at most for its expected cost to
-    #: others, and by which a wait in focus ranks earlier.
+    #: Seconds by which a background wait ranks later; by which a wait ranks later at most for its cost to other
+    #: groups; and by which a wait in focus ranks earlier.
     background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
     #: Seconds after its cell for which an interactive group is *present*, and *thinking*.
     present, thinking = 30.0, 600.0

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-#: Control characters (with ESC, BEL and line ends), separators of lines, overrides and isolates of the direction of
-#: writing, and halves of surrogate pairs, which no encoding can write.
+#: Unsafe characters: control characters (with ESC, BEL and line ends); separators of lines; characters that change the
+#: direction of writing; and halves of surrogate pairs, which no encoding can write.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-#: What JSON has to hold for one of them to be in it: an escape, or the character in UTF-8.
+#: What JSON contains if one of them is in it: an escape, or the character in UTF-8.
 _MAY_BE_UNSAFE = re.compile(
     rb'\\[^"\\/]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]'
 )
@@ -29,13 +29,13 @@ def printable(text: str) -> str:
 def parse_json(source: bytes) -> Any:
     """Return the JSON value of a UTF-8 text, with all strings made printable.
 
-    ``json.loads`` would guess the encoding of bytes. UTF-16 and UTF-32 hide from the search for unsafe characters, and
-    so does half of a surrogate pair that is encoded as if it were a character.
+    ``json.loads`` would guess the encoding of bytes. The search for unsafe characters does not find them in UTF-16 and
+    UTF-32, nor half of a surrogate pair that is encoded as if it were a character.
 
     Raises
     ------
     ValueError
-        If the text is not UTF-8, or no JSON.
+        The text is not UTF-8, or not JSON.
     """
     value = json.loads(source.decode("utf-8"))
     # In most texts a single search shows that there is nothing to escape.
