@@ -30,7 +30,7 @@ export interface IGpuShareModel {
   readonly colours: ReadonlyMap<string, number>;
   /** The scheduler's clock now, in seconds, as far as this page can tell. */
   readonly now: number;
-  /** What people set; read it again when `changed` comes. */
+  /** The user's settings; read them again when `changed` is emitted. */
   readonly preferences: IPreferences;
   /**
    * Keep the state up to date until the returned object is disposed. It costs nothing
@@ -40,14 +40,14 @@ export interface IGpuShareModel {
   /** The group of a kernel, or null if the kernel has not used the GPU. */
   groupOf(kernelId: string | null | undefined): IGroup | null;
   /**
-   * Ask the server to do something.
+   * Send an action to the server.
    *
-   * @throws Error - with the server's sentence, if it refuses or does not answer.
+   * @throws Error - if the server refuses or does not respond; its message explains why.
    */
   act(action: IAction): Promise<void>;
-  /** Tell the server whose document is in front here; null: none, or the page has not the focus. */
+  /** Report the kernel of the active document to the server; null if there is none or the page does not have the focus. */
   focus(kernelId: string | null): void;
-  /** What the server says of why a group stands where it does; null if it says nothing. */
+  /** The server's explanation of a group's place in the queue; null if there is none. */
   explain(group: string): Promise<unknown>;
 }
 
@@ -56,10 +56,10 @@ export const IGpuShareModel = new Token<IGpuShareModel>(
   'The state of the GPUs that notebooks share, and the actions on it.'
 );
 
-/** What is wanted of the state. */
+/** The parts of the state that a view needs. */
 export interface ILookOptions {
   timeline?: boolean;
-  /** Minutes of the timeline, if they are to be more than people set as its history. */
+  /** Minutes of the timeline, if more than the setting `history`. */
   minutes?: number;
 }
 
@@ -82,9 +82,9 @@ export type IAction =
       hibernate_after?: number;
     };
 
-/** What people set in JupyterLab's settings editor (schema/plugin.json). */
+/** The user's settings in JupyterLab's settings editor (schema/plugin.json). */
 export interface IPreferences {
-  /** Whether a notification comes when a cell waits for the GPU, and after how many seconds. */
+  /** Whether a notification is shown when a cell waits for the GPU, and after how many seconds. */
   notify: boolean;
   notificationDelay: number;
   /** Minutes of the timeline. */
@@ -95,8 +95,8 @@ export interface IPreferences {
 }
 
 /**
- * The commands. Each takes `{ group }`, a group's id; without it, it means the notebook
- * or console in front.
+ * The commands. The argument `{ group }` is a group's id; the default is the active notebook
+ * or console.
  */
 export namespace CommandIds {
   /** Show the panel. */
@@ -107,25 +107,25 @@ export namespace CommandIds {
   export const goTo = 'gpushare:go-to';
   /** End the burst, so that others can run. */
   export const release = 'gpushare:release';
-  /** End the burst and move the memory to the host; asks first. */
+  /** End the burst and evict the memory to the host; asks first. */
   export const evict = 'gpushare:evict';
-  /** Take a notebook that is idle off the GPU altogether. */
+  /** Hibernate an idle notebook: remove it from the GPU completely. */
   export const hibernate = 'gpushare:hibernate';
-  /** Wake it before its next cell does. */
+  /** Wake a hibernated notebook before its next cell does. */
   export const wake = 'gpushare:wake';
   /** `{ priority }`: 'interactive', 'background' or 'auto'. */
   export const setPriority = 'gpushare:set-priority';
-  /** Keep the memory on the GPU, or no longer. */
+  /** Turn keeping the memory on the GPU on or off. */
   export const toggleKeep = 'gpushare:toggle-keep';
   /** Freeze, or unfreeze; freezing asks first. */
   export const toggleFrozen = 'gpushare:toggle-frozen';
-  /** Set a cap to its memory; asks for it. */
+  /** Limit the memory; asks for the size. */
   export const setMemory = 'gpushare:set-memory';
   /** `{ anti_thrash }`: 'auto', 'on' or 'off'; 'on' and 'off' ask first. */
   export const setAntiThrash = 'gpushare:set-anti-thrash';
-  /** Set the quantum; asks for it. */
+  /** Set the time slice; asks for it. */
   export const setQuantum = 'gpushare:set-quantum';
-  /** Hibernate notebooks that are idle, or no longer. */
+  /** Turn the hibernation of idle notebooks on or off. */
   export const toggleHibernation = 'gpushare:toggle-hibernation';
   /** `{ hibernate_after }`: seconds, 0: never; asks for it. */
   export const setHibernation = 'gpushare:set-hibernation';
@@ -133,21 +133,21 @@ export namespace CommandIds {
   export const setPolicy = 'gpushare:set-policy';
 }
 
-/** The documents of this page, and what they have to do with the groups. */
+/** The documents of this page, and the groups that they belong to. */
 export interface IDocuments {
-  /** Emitted when a name changed, or another document came to the front. */
+  /** Emitted when a name changes, or another document becomes active. */
   readonly changed: ISignal<IDocuments, void>;
-  /** The kernel of the notebook or console in front, or of the last one that was. */
+  /** The kernel of the active notebook or console, or of the last active one. */
   readonly currentKernel: string | null;
   /** The group of that kernel. */
   readonly currentGroup: IGroup | null;
   /** The documents that use a group's kernel, as the page knows them. */
   of(group: Pick<IGroup, 'id' | 'sessions'>): ISession[];
-  /** What the groups are called; the same object until a name changes. */
+  /** The names of the groups, by their ids; the same object until a name changes. */
   names(status: IStatus): Names;
 }
 
 export const IDocuments = new Token<IDocuments>(
   'jupyter-gpushare:IDocuments',
-  'What the documents of the page have to do with the GPUs that they share.'
+  'The documents of the page, and the groups that they belong to.'
 );

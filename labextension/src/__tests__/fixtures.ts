@@ -25,7 +25,7 @@ import type {
 
 export const GiB = 1024 ** 3;
 
-/** A text whose spaces are ordinary ones. */
+/** Replace no-break spaces by ordinary ones. */
 export function plain(text: string): string {
   return text.replace(/\u00a0/g, ' ');
 }
@@ -114,7 +114,7 @@ export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
   };
 }
 
-/** A group that waits behind one whose name is `train.ipynb`. */
+/** A group that is waiting for `train.ipynb`. */
 export function makeWaiting(
   id: string,
   position: number,
@@ -249,7 +249,7 @@ export function makeTimeline(...spans: ISpan[]): ITimeline {
   return { start: 0, spans, samples: [] };
 }
 
-/** What the server answers when it is asked who comes before a group. */
+/** The server's answer that explains which groups are ahead. */
 export function explained(
   ...before: { group: string; name: string; code: string; params?: object }[]
 ): object {
@@ -260,7 +260,7 @@ export function explained(
   };
 }
 
-/** A model whose state the test sets. */
+/** A model with a state that the test sets. */
 export class FakeModel implements IGpuShareModel {
   constructor(status: IStatus | null = null) {
     this._status = status;
@@ -307,19 +307,19 @@ export class FakeModel implements IGpuShareModel {
     return Promise.resolve(this.explanation);
   }
 
-  /** What it was asked to do. */
+  /** The actions that were sent. */
   readonly acts: IAction[] = [];
   readonly changed = new Signal<this, void>(this);
-  /** What it was asked to explain, and what the server says to that. */
+  /** The groups whose explanation was requested, and the server's answer. */
   readonly explained: string[] = [];
   explanation: unknown = null;
-  /** What it told to be in front. */
+  /** The active kernels that were reported. */
   readonly fronts: (string | null)[] = [];
-  /** Who looks now. */
+  /** The views that are visible. */
   readonly looks: ILookOptions[] = [];
   now: number;
   preferences = PREFERENCES;
-  /** The sentence with which the server refuses, if it does. */
+  /** The message with which the server refuses actions; '' if it accepts them. */
   refusal = '';
   private _palette = new Palette();
   private _status: IStatus | null;

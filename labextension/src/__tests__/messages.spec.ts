@@ -48,7 +48,7 @@ describe('the extraction of messages', () => {
     ["this._trans._n('one', 'more', 2)", 1, 0],
     ["props.trans._p('context', 'found')", 1, 0],
     ["document.__('of others')", 0, 0]
-  ])('knows what is read of %s', (source, found, lost) => {
+  ])('reads %s correctly', (source, found, lost) => {
     const { messages, unreadable } = extractFrom('test.ts', source);
     expect([messages.length, unreadable.length]).toEqual([found, lost]);
   });
@@ -73,7 +73,7 @@ describe('the catalogue', () => {
     ]);
   });
 
-  it('is the committed one; if not, run `jlpm messages`', () => {
+  it('is up to date (run `jlpm messages` otherwise)', () => {
     expect(readCatalogue()).toBe(catalogueOf(messages));
   });
 });

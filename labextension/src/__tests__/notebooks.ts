@@ -122,7 +122,7 @@ export function makeTracker(...panels: FakePanel[]): INotebookTracker {
   } as unknown as INotebookTracker;
 }
 
-/** The documents that the status tells of; one of them is in front. */
+/** The documents in the status; one of them is active. */
 export class FakeDocuments implements IDocuments {
   constructor(
     private _model: IGpuShareModel,

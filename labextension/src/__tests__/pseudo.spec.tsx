@@ -88,7 +88,7 @@ function check(...texts: string[]): void {
   }
 }
 
-/** All that a person can see or hear of an element; commands to type are in no language. */
+/** All visible text of an element and its text for screen readers, without commands to type. */
 function textsOf(root: Element): string[] {
   const texts: string[] = [];
   for (const element of [root, ...root.querySelectorAll('*')]) {
@@ -309,14 +309,14 @@ function checkPanel(
 }
 
 describe('in a language of brackets', () => {
-  it('would see a text that is not translated', () => {
+  it('detects a text that is not translated', () => {
     expect(unbracketed(`⟦GPU ⟦1 of 2⟧⟧ ${name} 3 GiB 4 s –`)).toBe('');
     expect(unbracketed('⟦GPU⟧ idle')).toBe('idle');
     expect(unbracketed('7 waiting')).toBe('waiting');
   });
 
   it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
-    'the panel says all of %s %s',
+    'the panel translates all of %s %s',
     (_state, _code, group) => {
       const other = makeGroup('h', { name: OTHER, sessions: [] });
       for (const front of ['a', null]) {
@@ -326,12 +326,12 @@ describe('in a language of brackets', () => {
     }
   );
 
-  it.each(AVAILABILITIES)('the panel says %s', code => {
+  it.each(AVAILABILITIES)('the panel translates %s', code => {
     const params = { error: '', socket: '/1', url: '7', provisioner: '8' };
     checkPanel({ ...statusOf(), availability: { code, params } });
   });
 
-  it('the panel says what there is besides notebooks', () => {
+  it('the panel translates everything besides notebooks', () => {
     checkPanel(null);
     checkPanel({ ...statusOf(), gpus: [] });
     checkPanel({
@@ -359,7 +359,7 @@ describe('in a language of brackets', () => {
   });
 
   it.each([...LEFT_ALONE, null])(
-    'panel and commands say that notebooks cannot be hibernated: %s',
+    'panel and commands translate why notebooks cannot be hibernated: %s',
     code => {
       const status: IStatus = {
         ...statusOf(makeGroup('a', { name, sessions })),
@@ -380,7 +380,7 @@ describe('in a language of brackets', () => {
   );
 
   it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
-    'notebooks, status bar and commands say %s %s',
+    'notebooks, status bar and commands translate %s %s',
     (_state, _code, group) => {
       const status = statusOf(group);
       const strips = [
@@ -408,7 +408,7 @@ describe('in a language of brackets', () => {
   );
 
   it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
-    'the sidebar of running kernels says %s %s',
+    'the sidebar of running kernels translates %s %s',
     (_state, _code, group) => {
       const model = new FakeModel(statusOf(group));
       const section = new GpuSection({
@@ -427,7 +427,7 @@ describe('in a language of brackets', () => {
     }
   );
 
-  it.each(UNSHARED)('the chip says %s', code => {
+  it.each(UNSHARED)('the chip translates %s', code => {
     const unshared = { kernel_id: 'a', code, params: {}, sessions: [] };
     const model = new FakeModel();
     const commands = makeCommands(model);
@@ -447,7 +447,7 @@ describe('in a language of brackets', () => {
     cleanup();
   });
 
-  it('all explanations are said', () => {
+  it('all explanations are translated', () => {
     for (const rule of [
       ...['came', 'number', 'background', 'class', 'focus', 'length', 'turn'],
       ...['user_share', 'share', 'request', 'use', 'weight', 'growth', '7']

@@ -121,8 +121,8 @@ async function perform(
 }
 
 /**
- * Tell the palette and menus when labels or states may have changed. They ask again when
- * they are told, which must be seldom; the status changes all the time.
+ * Notify the palette and menus when labels or states may have changed. They update all entries
+ * then, so this must not happen with every change of the status.
  */
 function notifyOfChanges({
   commands,

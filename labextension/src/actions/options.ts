@@ -5,7 +5,7 @@ import type { ISession } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import type { IDocuments, IGpuShareModel } from '../tokens';
 
-/** What the commands need for their labels and their work. */
+/** The services that the commands use. */
 export interface ICommandsOptions {
   commands: CommandRegistry;
   model: IGpuShareModel;

@@ -12,12 +12,12 @@ export interface IPageCommandOptions {
   commands: CommandRegistry;
   model: IGpuShareModel;
   trans: ITranslation;
-  /** One of the commands about the page. */
+  /** A command that shows a part of the page. */
   command: string;
   execute: (args: Args) => void;
 }
 
-/** Add a command that shows a part of this extension; the plugin of that part adds it. */
+/** Add a command that shows a part of this extension. The plugin of that part calls this. */
 export function addPageCommand(options: IPageCommandOptions): IDisposable {
   const { commands, model, trans, execute } = options;
   const row = actionOf(options.command);

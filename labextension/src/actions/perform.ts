@@ -17,7 +17,7 @@ import { SHOWN } from './options';
 import type { Args } from './table';
 import { LONGEST_QUANTUM, modeOf, priorityOf } from './table';
 
-/** What an action is to do, about one notebook or, with no group, about all. */
+/** An action on one notebook or, without a group, on all. */
 interface IChoice {
   args: Args;
   options: ICommandsOptions;
@@ -25,11 +25,11 @@ interface IChoice {
 
 interface IGroupChoice extends IChoice {
   group: IGroup;
-  /** What it is called in a sentence. */
+  /** The name of the notebook for sentences. */
   name: string;
 }
 
-/** What to ask of the server; null if people change their minds. */
+/** The request to the server; null if the user cancels. */
 type Decision = IAction | null | Promise<IAction | null>;
 
 /**
@@ -290,13 +290,13 @@ function readNumber(text: string, most: number): number | null {
   return value > 0 && value <= most ? value : null;
 }
 
-/** After so many seconds of idleness notebooks hibernate, where people say only that they are to. */
+/** Seconds of idleness after which notebooks hibernate if the user turns hibernation on without a time. */
 const USUAL_IDLENESS = 600;
 
-/** The longest time of idleness that the scheduler takes: 30 days, in minutes. */
+/** The longest idle time that the scheduler accepts, in minutes: 30 days. */
 const LONGEST_IDLENESS = 30 * 24 * 60;
 
-/** A quantum that the scheduler chooses. */
+/** The text for a time slice that the scheduler chooses. */
 const AUTO = 0;
 
 function cancelText(trans: ITranslation): string {
@@ -328,7 +328,7 @@ async function confirm(
   return answer.button.accept;
 }
 
-/** Ask for one of some names; for any, where nobody says which there are. */
+/** Ask for one of some names, or for any name if the list is unknown. */
 async function choose(
   { trans }: ICommandsOptions,
   title: string,
@@ -340,7 +340,7 @@ async function choose(
     title,
     label,
     items: items ?? [current],
-    // Only a list that takes other names knows the current one by its name.
+    // JupyterLab finds the current item by its name only in lists that accept other names.
     current: items ? items.indexOf(current) : current,
     editable: items === null,
     ...inputLabels(trans)
@@ -349,10 +349,10 @@ async function choose(
 }
 
 /**
- * Ask for a text until it is a good one.
+ * Ask for a text until it is valid.
  *
- * @param parse - Its value, or a sentence that says what is wrong with it.
- * @returns Null if people change their minds.
+ * @param parse - Returns the value, or a sentence that explains why the text is invalid.
+ * @returns Null if the user cancels.
  */
 async function ask<T>(
   { trans }: ICommandsOptions,

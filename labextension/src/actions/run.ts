@@ -3,7 +3,7 @@ import type { CommandRegistry } from '@lumino/commands';
 
 import type { IEntry } from './table';
 
-/** Run a command, and keep its failure from the page: people may have disabled what adds it. */
+/** Run a command. It may fail, because users can disable the plugin that adds it. */
 export function run(
   commands: CommandRegistry,
   { command, args }: IEntry
@@ -11,7 +11,7 @@ export function run(
   commands.execute(command, args).catch(console.error);
 }
 
-/** Whether a command makes sense now; one that does not is left to the menu, which shows it greyed. */
+/** Whether a command is possible now. Only menus show commands that are not possible. */
 export function isPossible(
   commands: CommandRegistry,
   { command, args }: IEntry

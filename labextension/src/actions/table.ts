@@ -19,13 +19,13 @@ export interface IEntry {
   args?: ReadonlyJSONObject;
 }
 
-/** The moment at which an action is offered. */
+/** The state in which an action is offered. */
 export interface IAbout {
   args: Args;
-  /** The group that the action is about; null: none, or it is about all. */
+  /** The group that the action affects; null if there is none, or if it affects all. */
   group: IGroup | null;
   status: IStatus | null;
-  /** Whether a document of the group is open, or can be opened, here. */
+  /** Whether a document of the group can be opened on this page. */
   hasDocument: boolean;
   trans: ITranslation;
 }
@@ -37,34 +37,34 @@ export interface IAbout {
  */
 export type Place = 'palette' | 'row' | 'chip' | 'mode' | 'document';
 
-/** One action: all that menus, buttons and the palette need to offer it. */
+/** One action, with everything that menus, buttons and the palette need to offer it. */
 export interface IActionRow {
   command: string;
-  /** What it is about: the page, one notebook, or how all notebooks share. */
+  /** What it affects: the page, one notebook, or how all notebooks share. */
   scope: 'page' | 'notebook' | 'settings';
-  /** Whether a viewer without permissions may do it. */
+  /** Whether it needs no permissions. */
   isFree?: boolean;
   label: (about: IAbout) => string;
-  /** Whether the label itself says that the action is about the GPU. */
+  /** Whether the label mentions the GPU. */
   isNamed?: boolean;
   /** A label for a button next to the name of the notebook. */
   short?: (about: IAbout) => string;
   caption: (about: IAbout) => string;
-  /** Whether it makes sense now. About one notebook it does not without a group. */
+  /** Whether it is possible now. Actions on one notebook are not possible without a group. */
   isEnabled?: (about: IAbout) => boolean;
-  /** Whether it is offered at all. */
+  /** Whether it is shown in menus. */
   isVisible?: (about: IAbout) => boolean;
-  /** Whether it is the choice that holds now. */
+  /** Whether it is the current choice. */
   isToggled?: (about: IAbout) => boolean;
   /** The schemas of its arguments, other than `group`. */
   parameters?: (trans: ITranslation) => object;
-  /** Arguments with which it is offered, each as an entry of its own. */
+  /** Sets of arguments; each is an entry of its own. */
   choices?: readonly ReadonlyJSONObject[];
-  /** Its rank where it is offered. Entries of different tens are separated. */
+  /** Its rank in each place. A separator is drawn between entries with different tens. */
   ranks: Partial<Record<Place, number>>;
 }
 
-/** The longest quantum that the scheduler takes, in seconds. */
+/** The longest time slice that the scheduler accepts, in seconds. */
 export const LONGEST_QUANTUM = 3600;
 
 /** Every action, in the order of `CommandIds`. */
@@ -211,7 +211,7 @@ export const ACTIONS: readonly IActionRow[] = [
       })[priorityOf(group, args)],
     isEnabled: ({ group, args }) =>
       group?.preferences.priority !== priorityOf(group, args),
-    // What is so anyway needs no word.
+    // Defaults are not mentioned.
     isVisible: ({ group, args }) =>
       priorityOf(group, args) !== 'auto' ||
       group?.preferences.priority !== 'auto',
@@ -402,7 +402,7 @@ export function entriesOf(
   return entries;
 }
 
-/** The label of an action where its arguments say that it is offered. */
+/** The label of an action in the place that its arguments name. */
 export function labelOf(
   { label, short, isNamed }: Pick<IActionRow, 'label' | 'short' | 'isNamed'>,
   about: IAbout
@@ -412,11 +412,11 @@ export function labelOf(
     return trans.__('GPU sharing: %1', label(about));
   }
   const text = ((args['isShort'] && short) || label)(about);
-  // Nothing else in the menu of a document says that the entry is about the GPU.
+  // In the menu of a document, nothing else tells the user that the entry is about the GPU.
   return args['isDocument'] && !isNamed ? gpuText(text, trans) : text;
 }
 
-/** The priority that is asked for; without a word, the class that it has not. */
+/** The priority in the arguments; without one, the opposite of the current class. */
 export function priorityOf(group: IGroup | null, args: Args): Priority {
   const { priority } = args;
   return priority === 'background' ||
@@ -441,7 +441,7 @@ function isOrdered(group: IGroup | null): boolean {
   return group?.hibernation?.state === 'ordered';
 }
 
-/** Whether its hibernation is to come, has begun, or is over. */
+/** Whether it is about to hibernate, is hibernating, or is hibernated. */
 function isAsleep(group: IGroup | null): boolean {
   return ['ordered', 'parking', 'hibernating', 'hibernated', 'waking'].includes(
     group?.hibernation?.state ?? ''
@@ -463,7 +463,7 @@ function awakeBecause({ group, status, trans }: IAbout): string {
   return group.preferences.keep ? trans.__('it is kept on the GPU') : '';
 }
 
-/** Whether the scheduler says when idle notebooks hibernate; older ones do not. */
+/** Whether the scheduler reports when idle notebooks hibernate; older schedulers do not. */
 function knowsHibernation({ status }: IAbout): boolean {
   return status?.settings?.hibernate_after !== undefined;
 }

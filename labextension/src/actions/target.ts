@@ -18,7 +18,7 @@ export interface ITargetOptions {
 }
 
 /**
- * The id of the group whose context menu is open: its row or chip here, or a tab, a file
+ * The id of the group whose context menu is open: on its row, its chip, or a tab, a file
  * or a kernel in JupyterLab's own lists. Null if the kernel there does not use the GPU.
  */
 export function targetGroup(options: ITargetOptions): string | null {
@@ -34,7 +34,7 @@ export function targetGroup(options: ITargetOptions): string | null {
   return found;
 }
 
-/** The id of the kernel that an element of JupyterLab stands for. */
+/** The id of the kernel that an element of JupyterLab represents. */
 function kernelOf(node: HTMLElement, options: ITargetOptions): string | null {
   const { id, context } = node.dataset;
   if (id) {

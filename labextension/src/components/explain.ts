@@ -6,13 +6,13 @@ import { isRunning } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import type { IWording } from '../words/short';
 
-/** What an element needs to know that somebody points at it, or has the focus there. */
+/** The event handlers that notice that an element has the pointer or the focus. */
 type Pointing = Pick<
   React.HTMLAttributes<HTMLElement>,
   'onMouseEnter' | 'onMouseLeave' | 'onFocus' | 'onBlur'
 >;
 
-/** Whether there is more to say than its state: who waits has others before it, and the background gives way. */
+/** Whether the scheduler can explain the state: why a group waits, or why a running group is preempted. */
 export function canExplain(group: IGroup): boolean {
   return (
     group.state === 'waiting' ||
@@ -21,9 +21,10 @@ export function canExplain(group: IGroup): boolean {
 }
 
 /**
- * Which rule put whom before a group, or what holds it back: asked for while somebody points at it.
+ * Explain which rule put other groups ahead of a group, or what limits it. The server is asked
+ * while the element has the pointer or the focus.
  *
- * @returns The words, or '' while there are none; and what the element is to be told.
+ * @returns The explanation, '' while there is none; and the event handlers for the element.
  */
 export function useExplanation(
   model: Pick<IGpuShareModel, 'explain'>,
@@ -31,10 +32,10 @@ export function useExplanation(
   wording: IWording | null
 ): [text: string, pointing: Pointing] {
   const [pointed, point] = React.useState(false);
-  const [text, say] = React.useState('');
+  const [text, setText] = React.useState('');
   const wordingNow = React.useRef(wording);
   wordingNow.current = wording;
-  // It is asked for again when the place in the queue, or what it waits for, is another.
+  // Ask again when the position in the queue or the reason changes.
   const { id, position, reason } = group ?? {};
   const place =
     pointed && group && canExplain(group)
@@ -48,7 +49,7 @@ export function useExplanation(
   React.useEffect(() => {
     let current = place !== '';
     if (!current) {
-      say('');
+      setText('');
       return;
     }
     Promise.all([
@@ -57,15 +58,15 @@ export function useExplanation(
     ])
       .then(([answer, { explanationText }]) => {
         if (current && wordingNow.current) {
-          say(explanationText(answer, wordingNow.current));
+          setText(explanationText(answer, wordingNow.current));
         }
       })
-      // The reason is there without it.
+      // The reason is shown without the explanation.
       .catch(console.error);
     return () => {
       current = false;
     };
-    // `place` has the id.
+    // `place` contains the id.
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [model, place]);
   const pointing = React.useMemo<Pointing>(() => {

@@ -7,13 +7,13 @@ const EXTENSION = '.ipynb';
 
 interface INameProps {
   text: string;
-  /** Letters of the end, before the extension, that always stay. */
+  /** Number of letters before the extension that are always shown. */
   end: number;
 }
 
 function SplitName({ text, end }: INameProps): JSX.Element {
   if (isRightToLeft(text)) {
-    // Its parts would be put in another order: it stays one run of its own direction.
+    // Splitting the name would let the browser reorder its parts.
     return (
       <bdi className="jp-GpuShare-run" dir="auto">
         {text}
@@ -36,7 +36,7 @@ function SplitName({ text, end }: INameProps): JSX.Element {
 }
 
 /**
- * A name that loses its extension where it is too long, and then letters in its middle:
- * ends tell names apart.
+ * A name. If it is too long, its extension is hidden first, and then letters in its middle,
+ * because similar names often differ at the end.
  */
 export const Name = React.memo(SplitName);

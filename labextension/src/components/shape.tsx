@@ -3,7 +3,7 @@ import React from 'react';
 
 import type { IGroup } from '../core/status';
 
-/** How a notebook stands with the GPU, as far as its marks tell apart. */
+/** The states that have marks of their own. */
 export type Mark =
   | 'running'
   | 'waiting'
@@ -43,7 +43,7 @@ const PATHS: Record<Mark, string> = {
     'M6 1.2a4.8 4.8 0 1 0 0 9.6 4.8 4.8 0 0 0 0-9.6zM2.8 6A3.2 3.2 0 0 1 7.7 3.2L3.2 7.7A3.2 3.2 0 0 1 2.8 6zm1.5 2.8l4.5-4.5a3.2 3.2 0 0 1-4.5 4.5z'
 };
 
-/** The mark as a shape, so that nobody needs its colour. */
+/** The mark as a shape, which can be recognized without its colour. */
 export function Shape({ mark }: { mark: Mark }): JSX.Element {
   return (
     <svg

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { IAnnouncement, IDelta, IStatus, ITimeline } from './status';
 
-/** As many as the scheduler keeps. */
+/** The limits of the scheduler. */
 const MOST_SPANS = 5000;
 const MOST_SAMPLES = 20_000;
 
@@ -45,7 +45,7 @@ function numbers(...names: string[]): Record<string, Check> {
 
 const isCode = shape({ code: isText, params: isParams });
 
-/** Why one is not hibernated, where it is not. */
+/** The reason why a notebook is not hibernated. */
 const asWhy = { code: nullable(isText), text: isText };
 
 const isSession = shape({
@@ -209,7 +209,7 @@ const isStatus = shape({
   )
 });
 
-/** What the server answered, or null if that is the answer of another version. */
+/** Check a status from the server; null if it comes from another version. */
 export function readStatus(value: unknown): IStatus | null {
   if (!isStatus(value)) {
     return null;
@@ -223,7 +223,7 @@ export function readStatus(value: unknown): IStatus | null {
   };
 }
 
-/** What somebody posted on the event bus as an announcement, or null if it is none. */
+/** Check an announcement from the event bus, where any client can post; null if it is not valid. */
 export function readAnnouncement(value: unknown): IAnnouncement | null {
   return isAnnouncement(value) ? (value as IAnnouncement) : null;
 }
@@ -234,7 +234,7 @@ const isChanges = shape({
   deltas: arrayOf(isDelta)
 });
 
-/** The deltas that the server answered, or null if that is the answer of another version. */
+/** Check deltas from the server; null if they come from another version. */
 export function readChanges(
   value: unknown
 ): (IAnnouncement & { deltas: IDelta[] }) | null {
@@ -244,7 +244,7 @@ export function readChanges(
 }
 
 /**
- * The status after a delta. What did not change stays the same object.
+ * Apply a delta to a status. Parts that did not change stay the same objects.
  *
  * @param history - Seconds of the timeline to keep.
  */
@@ -293,7 +293,7 @@ export function applyDelta(
   };
 }
 
-/** What a timeline has from a time on. */
+/** Remove the part of a timeline before a time. */
 export function trim(timeline: ITimeline, from: number): ITimeline {
   const { spans, samples } = timeline;
   const later = spans
@@ -308,7 +308,7 @@ export function trim(timeline: ITimeline, from: number): ITimeline {
 }
 
 /**
- * A whole new status, in which what is as before is the same object as before.
+ * Return a new status in which unchanged parts are the same objects as before.
  */
 export function keepSame(before: IStatus | null, after: IStatus): IStatus {
   if (!before) {
@@ -335,7 +335,7 @@ export function keepSame(before: IStatus | null, after: IStatus): IStatus {
   };
 }
 
-/** The old one if it says the same. The server writes members in one order, so that equal values are equal texts. */
+/** Return the old value if it is equal to the new one. The server always writes members in the same order, so equal values have equal texts. */
 function same<T>(before: T | undefined, after: T): T {
   return before !== undefined &&
     JSON.stringify(before) === JSON.stringify(after)
@@ -343,7 +343,7 @@ function same<T>(before: T | undefined, after: T): T {
     : after;
 }
 
-/** The items with some replaced or added, and some removed. */
+/** Return the items after replacing or adding some and removing others. */
 function replace<T, K>(
   items: T[],
   changed: T[],

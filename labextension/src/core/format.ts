@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
 // Sizes, fractions and exact durations read as in `scheduler/views/words/amounts.py`:
-// the cases in `tests/formats.json` hold the two together.
+// the cases in `tests/formats.json` keep the two in step.
 
 /** 1 GiB = 1024 MiB, or 1 GB = 1000 MB. */
 export type Units = 'binary' | 'decimal';
 
-/** Between a number and its unit: a line is not broken there. */
+/** The no-break space between a number and its unit. */
 const SPACE = '\u00a0';
 
 /** In seconds. */
@@ -19,7 +19,7 @@ const SYSTEMS = {
   decimal: { base: 1000, units: ['B', 'kB', 'MB', 'GB', 'TB'] }
 };
 
-/** The unit in which a size reads best: how many bytes it is, and its name. */
+/** The best unit for a size: its number of bytes and its name. */
 function unitOf(bytes: number, units: Units): [number, string] {
   const { base, units: names } = SYSTEMS[units];
   const size = Math.abs(bytes);
@@ -31,11 +31,11 @@ function unitOf(bytes: number, units: Units): [number, string] {
   return [base ** power, names[power] ?? ''];
 }
 
-/** Three digits at most, no zeros after the point. */
+/** Format a number with at most three digits, without trailing zeros. */
 function digits(value: number): string {
   const size = Math.abs(value);
   const scale = size < 9.995 ? 100 : size < 99.95 ? 10 : 1;
-  // `toFixed` rounds what the number is in binary, which differs from what Python makes of it.
+  // `toFixed` rounds the binary value, which would differ from Python's result.
   return String(Math.floor(value * scale + 0.5) / scale);
 }
 
@@ -45,7 +45,7 @@ export function formatBytes(bytes: number, units: Units): string {
   return `${digits(bytes / unit)}${SPACE}${name}`;
 }
 
-/** The two sizes of "x of y" in one unit, named once: `['130', '139 GiB']`. */
+/** Format the two sizes of "x of y", with the unit only once: `['130', '139 GiB']`. */
 export function formatPart(
   part: number,
   whole: number,
@@ -59,9 +59,9 @@ export function formatPart(
 }
 
 /**
- * The bytes that somebody means by `20 GiB`, `20 GB`, `1.5g` or `0`.
+ * Parse a size such as `20 GiB`, `20 GB`, `1.5g` or `0`.
  *
- * @returns Null if it is no size. A number alone is one of GiB or GB.
+ * @returns The bytes, or null if the text is not a size. A number without a unit means GiB or GB.
  */
 export function parseBytes(text: string, units: Units): number | null {
   const match = /^\s*(\d+(?:[.,]\d+)?)\s*(?:([kmgt])?(i)?b?)\s*$/i.exec(text);
@@ -116,7 +116,7 @@ export function formatEstimate(seconds: number): string {
   return formatDuration(seconds, Math.round);
 }
 
-/** A duration in all that matters of it: `2.1 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `1 d 6 h`. */
+/** Format a duration with two units: `2.1 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `1 d 6 h`. */
 export function formatExactly(seconds: number): string {
   const tenths = Math.floor(10 * Math.max(0, seconds) + 0.5);
   if (tenths < 100) {
@@ -129,13 +129,13 @@ export function formatExactly(seconds: number): string {
   if (whole < HOUR) {
     return formatTwo(whole, 60, 'min', 's');
   }
-  // Whole minutes and hours that have passed: a wait of 59 minutes and 59 seconds is no hour.
+  // Rounded down: 59 minutes and 59 seconds are not an hour.
   return whole < DAY
     ? formatTwo(Math.floor(whole / MINUTE), 60, 'h', 'min')
     : formatTwo(Math.floor(whole / HOUR), 24, 'd', 'h');
 }
 
-/** A number of small units in large ones and the rest. */
+/** Format a number of small units as large units and a rest. */
 function formatTwo(
   count: number,
   sizeOfLarger: number,

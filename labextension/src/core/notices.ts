@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { INotice, IStatus, Params } from './status';
 
-/** A host with less than this part of its budget left has no memory for more. */
+/** The part of the host memory budget from which the host counts as full. */
 const FULL = 0.98;
 
-/** Notices about a notebook that matter only while it is there. */
+/** Notices that matter only while their notebook exists. */
 const OF_LIVING = ['stuck', 'hibernation_stuck'];
 
-/** What users should know: what the scheduler reports, each once, and a host without memory. */
+/** The notices for users: each notice of the scheduler once, and full host memory. */
 export function noticesOf({
   host,
   gpus,
@@ -24,12 +24,12 @@ export function noticesOf({
     ...(isFull
       ? [{ group: '', code: 'host_full', params: { ...host } as Params }]
       : []),
-    // What runs without us is listed with its remedy.
+    // Kernels that do not share are listed in a section of their own.
     ...notices.filter(
       ({ group, code }, index) =>
         !unshared.some(({ kernel_id }) => kernel_id === group) &&
         (!OF_LIVING.includes(code) || groups.some(({ id }) => id === group)) &&
-        // The scheduler may report the same again.
+        // The scheduler may repeat a notice.
         !notices
           .slice(index + 1)
           .some(

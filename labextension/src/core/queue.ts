@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { IGroup, ISettings, IStatus } from './status';
 
-/** How much of its turn a group has had, in percent; null while nobody wants it to end. */
+/** The part of its time slice that a group has used, in percent; null while no other group is waiting for it. */
 export function turnPercent(
   group: IGroup,
   settings: ISettings | null,
@@ -12,7 +12,7 @@ export function turnPercent(
   }
   const left = Math.max(0, group.yields_in - Math.max(0, now - group.at));
   const quantum = settings?.quantum;
-  // The scheduler's own quantum is not told: what was had and what is left make it.
+  // The scheduler does not report the length that it chose, so add up the used and the remaining time.
   const whole =
     typeof quantum === 'number' && quantum > 0
       ? quantum
@@ -22,7 +22,7 @@ export function turnPercent(
     : 100;
 }
 
-/** The group that another one waits for: who has the GPU, not who merely comes before it. */
+/** The group that has the GPU that another group is waiting for, as opposed to groups that are ahead in the queue. */
 export function holderOf(group: IGroup, status: IStatus): IGroup | null {
   const named = ({ reason }: IGroup, key: string): IGroup | null =>
     status.groups.find(({ id }) => id === reason?.params[key]) ?? null;

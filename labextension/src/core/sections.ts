@@ -8,13 +8,13 @@ export interface ISections {
   idle: IGroup[];
 }
 
-/** Each group in the section that people expect, in the order in which they look for it. */
+/** Sort the groups into sections. */
 export function makeSections(groups: readonly IGroup[]): ISections {
   return {
     running: groups.filter(isRunning),
     waiting: groups
       .filter(isWaiting)
-      // One that wakes has no place: it is served already.
+      // A waking group has no position, because it is already being served.
       .sort((a, b) => placeOf(a) - placeOf(b)),
     idle: groups
       .filter(group => !isWaiting(group) && !isRunning(group))
@@ -26,7 +26,7 @@ function placeOf({ state, position }: IGroup): number {
   return position ?? (state === 'waking' ? 0 : Infinity);
 }
 
-/** The rows of a section that is not shown whole: the first, and the one of the notebook in front. */
+/** The rows of a collapsed section: the first ones, and that of the active notebook. */
 export function firstRows(
   groups: IGroup[],
   limit: number,

@@ -2,10 +2,10 @@
 import type { IGpu, IGroup, IShare } from './status';
 import { isRunning, isWaiting } from './status';
 
-/** Seconds of rest after which a GPU is shown as one line. */
+/** Seconds of rest after which a GPU is counted among the idle ones. */
 export const REST = 60;
 
-/** Since when no notebook uses a GPU or waits for it; Infinity while one does, or while it is not at rest otherwise. */
+/** The time since which a GPU has been at rest; Infinity while a notebook or another program is using it. */
 export function restsSince(
   { uuid, utilization, draining }: IGpu,
   groups: readonly IGroup[]
@@ -23,7 +23,7 @@ export function restsSince(
         );
 }
 
-/** What a group has on a GPU. */
+/** The memory of a group on one GPU. */
 export interface IGroupShare extends Pick<
   IShare,
   'resident' | 'unevictable' | 'swapped'
@@ -34,10 +34,10 @@ export interface IGroupShare extends Pick<
   asleep: boolean;
 }
 
-/** Bytes that the driver may keep on a GPU for one that is hibernated, which nobody can tell from others' use. */
+/** Bytes that the driver may keep on a GPU for a hibernated group. They look like memory of other programs. */
 const RESIDUE = 16 * 1024 ** 2;
 
-/** Whether what is on a GPU without us is no more than what hibernated notebooks leave there. */
+/** Whether the memory of other programs is no more than hibernated notebooks leave behind. */
 export function isResidue(
   { foreign }: Pick<IGpu, 'foreign'>,
   shares: readonly IGroupShare[]
@@ -45,7 +45,7 @@ export function isResidue(
   return foreign <= RESIDUE * shares.filter(({ asleep }) => asleep).length;
 }
 
-/** What the groups have on each GPU, by its uuid; the same arrays where it is as before. */
+/** The memory of the groups on each GPU, by its uuid. Unchanged arrays stay the same objects. */
 export function makeShares(
   groups: readonly IGroup[],
   before: ReadonlyMap<string, IGroupShare[]> = new Map()

@@ -4,13 +4,13 @@
  * with what the server adds (docs/contributing/lab-protocol.md). Sizes are bytes, times and durations seconds.
  */
 export interface IStatus {
-  /** Names the server process whose deltas continue this state. */
+  /** The id of the server process whose deltas continue this state. */
   stream: string;
-  /** The number of the last delta that this state takes in. */
+  /** The number of the last delta that is included. */
   sequence: number;
   /** Whether the GPU is shared, and if not, why. */
   availability: ICode;
-  /** What the viewer may do. */
+  /** The permissions of the user. */
   may: { adjust: boolean; settings: boolean };
   settings: ISettings | null;
   /** Whether idle notebooks can be hibernated; null without a scheduler. */
@@ -23,7 +23,7 @@ export interface IStatus {
   notices: INotice[];
   /** Kernels of this server that do not share the GPU. */
   unshared: IUnshared[];
-  /** Only if somebody who looks wants it. */
+  /** Only while a view needs it. */
   timeline: ITimeline | null;
 }
 
@@ -32,17 +32,17 @@ export interface ISettings {
   quantum: number | 'auto';
   anti_thrash: AntiThrash;
   policy: string;
-  /** Names of all policies, also of those of other packages. Older schedulers do not say. */
+  /** The names of all policies, including those of other packages. Older schedulers do not report them. */
   policies?: string[];
-  /** Seconds of idleness after which a notebook hibernates; null: never. Older schedulers do not say. */
+  /** Seconds of idleness after which a notebook hibernates; null: never. Older schedulers do not report it. */
   hibernate_after?: number | null;
 }
 
-/** Whether idle notebooks can be hibernated, and be woken on another GPU. */
+/** Whether idle notebooks can be hibernated, and woken on another GPU. */
 export interface IHibernation {
-  /** Null: nobody has tried yet. */
+  /** Null if no attempt has been made yet. */
   able: boolean | null;
-  /** Why not. */
+  /** The reason why they cannot. */
   code: string | null;
   /** The same in the scheduler's words. */
   text: string;
@@ -59,7 +59,7 @@ export interface IHost {
   pool?: { in_use: number; prepared: number } | null;
 }
 
-/** A message as a code; the interface words it. */
+/** A message as a code. The user interface has the text. */
 export interface ICode {
   code: string;
   params: Params;
@@ -80,9 +80,9 @@ export interface IGpu {
   foreign: number;
   pending_reclaim: number;
   free: number;
-  /** Percent of the time in which some kernel ran, or null if NVML does not say. */
+  /** Percentage of time in which a CUDA kernel was running; null if NVML does not report it. */
   utilization: number | null;
-  /** An administrator wants it empty: nobody gets it. */
+  /** Whether an administrator is draining it, so that it is not granted to any group. */
   draining: boolean;
 }
 
@@ -108,9 +108,9 @@ export interface IGroup {
   yields_in: number | null;
   estimate: IEstimate | null;
   preferences: IGroupPreferences;
-  /** What it counts as now. */
+  /** Its current class. */
   class: Class;
-  /** Whose it is. */
+  /** Its owner. */
   user: string;
   cell: ICell | null;
   last_cell: Omit<ICell, 'since'> | null;
@@ -118,29 +118,29 @@ export interface IGroup {
   /** The documents of this server that use the kernel. */
   sessions: ISession[];
   totals: ITotals;
-  /** Null where it is awake and nobody tried to hibernate it. */
+  /** Null while it is awake and no attempt was made to hibernate it. */
   hibernation?: ISleep | null;
-  /** The scheduler's clock when it said all this: what counts up or down, counts from here. */
+  /** The scheduler's clock at the time of this message. Values that count up or down start here. */
   at: number;
 }
 
-/** How long one that waits has to wait still. */
+/** How much longer a group has to wait, in seconds. */
 export interface IEstimate {
   seconds: number;
   low: number;
   high: number;
 }
 
-/** How far a group is from being hibernated, or awake. */
+/** The progress of hibernating or waking a group. */
 export interface ISleep {
   state:
     'ordered' | 'parking' | 'hibernating' | 'hibernated' | 'waking' | 'refused';
   since: number;
-  /** Bytes of the GPU that it gives back, and needs to wake. */
+  /** GPU memory that it frees, and needs again to wake. */
   frees: number;
   /** Seconds that waking it takes. */
   estimate: number | null;
-  /** Why it was left alone. */
+  /** The reason why it was not hibernated. */
   code: string | null;
   /** The same in the scheduler's words. */
   text: string;
@@ -148,22 +148,22 @@ export interface ISleep {
 
 export type Class = 'interactive' | 'background';
 
-/** `auto`: its class follows from what it does. */
+/** `auto`: the scheduler chooses the class from the group's behaviour. */
 export type Priority = Class | 'auto';
 
-/** What people asked for a group. */
+/** The settings of users for a group. */
 export interface IGroupPreferences {
   priority: Priority;
   keep: boolean;
   frozen: boolean;
-  /** An administrator froze it. */
+  /** Whether an administrator has put it on hold. */
   on_hold: boolean;
-  /** Bytes that it may have on each GPU; 0: no cap. */
+  /** The most bytes that it may have on each GPU; 0: no limit. */
   memory: number;
-  /** Fractions of one GPU's time: what is guaranteed, and what is never exceeded; 0: none. */
+  /** The guaranteed and the largest fraction of one GPU's time; 0: none. */
   request: number;
   limit: number;
-  /** Its part of what is spare, beside the others'. */
+  /** Its part of the spare time, relative to those of other groups. */
   weight: number;
   exclusive: boolean;
 }
@@ -171,7 +171,7 @@ export interface IGroupPreferences {
 export interface ICell {
   msg_id: string;
   since: number;
-  /** Seconds for which it has waited for the GPU, and run on it. */
+  /** Seconds for which it has waited for the GPU and run on it. */
   waited: number;
   ran: number;
 }
@@ -185,7 +185,7 @@ export interface ITotals {
   restored: number;
 }
 
-/** What a group has on one GPU. */
+/** The memory of a group on one GPU. */
 export interface IShare {
   uuid: string;
   footprint: number;
@@ -218,7 +218,7 @@ export interface IUnshared {
 
 /** What happened in the last minutes. */
 export interface ITimeline {
-  /** The time from which on it is known. */
+  /** The time of the oldest data. */
   start: number;
   spans: ISpan[];
   /** Utilisation of the GPUs: time, uuid, percent. */
@@ -237,7 +237,7 @@ export interface ISpan {
   bytes: number;
 }
 
-/** What the server pushes: the number of the last delta. */
+/** An event of the server with the number of the last delta. */
 export interface IAnnouncement {
   stream: string;
   sequence: number;
@@ -271,14 +271,14 @@ export function isRunning({ state }: Pick<IGroup, 'state'>): boolean {
   return ['running', 'finishing', 'restoring'].includes(state);
 }
 
-/** Whether a group is kept from its work: by others, or because it has to wake first. */
+/** Whether a group is waiting for the GPU, or has to wake first. */
 export function isWaiting({ state }: Pick<IGroup, 'state'>): boolean {
   return state === 'waiting' || state === 'waking';
 }
 
 /**
- * Whether it makes a difference that a group is in the background: somebody asked for it,
- * or it competes with another one now.
+ * Whether the low priority of a group is worth showing: a user has chosen it, or the group is
+ * competing with another one now.
  */
 export function showsBackground(
   group: IGroup,
@@ -304,7 +304,7 @@ export function isOf(
   );
 }
 
-/** Bytes of a group on all GPUs; `resident` is all that is there, also what cannot move. */
+/** Bytes of a group on all GPUs. `resident` includes unevictable memory. */
 export function memoryOf(group: IGroup): {
   resident: number;
   swapped: number;

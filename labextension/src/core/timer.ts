@@ -3,9 +3,9 @@ import type { IDisposable } from '@lumino/disposable';
 import { Poll } from '@lumino/polling';
 
 /**
- * Calls back once, when a pause is over.
+ * Calls back once after a pause.
  *
- * A `Poll` repeats in one rhythm, and a `Debouncer` has one pause; this has another pause each time.
+ * Unlike with a `Poll` or a `Debouncer`, the length of the pause can differ each time.
  */
 export class Timer implements IDisposable {
   constructor(callback: () => void) {
@@ -21,7 +21,7 @@ export class Timer implements IDisposable {
     });
   }
 
-  /** Whether it will call back. */
+  /** Whether a call is scheduled. */
   get isSet(): boolean {
     return this._isSet;
   }
@@ -30,7 +30,7 @@ export class Timer implements IDisposable {
     return this._poll.isDisposed;
   }
 
-  /** Call back after some milliseconds, instead of when it was set to. */
+  /** Call back after some milliseconds. This replaces an earlier schedule. */
   set(pause: number): void {
     this._isSet = !this.isDisposed;
     void this._poll.schedule({ interval: Math.max(0, pause) });

@@ -14,24 +14,24 @@ import { detailsOf } from '../words/details';
 import type { IWording } from '../words/short';
 import { gpuText, placeText, stateName, unsharedName } from '../words/short';
 
-/** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
+/** The content of the chip of one notebook; empty until its kernel has used the GPU. */
 export interface IChipState {
   group: IGroup | null;
   unshared: IUnshared | null;
-  /** Whether it makes a difference that it is in the background. */
+  /** Whether its low priority makes a difference now. */
   background: boolean;
   wording: IWording;
   /** The scheduler's clock. */
   now: number;
 }
 
-/** What the parts of a notebook need to ask and to act. */
+/** The services that the parts of a notebook use. */
 export interface IPartOptions {
   model: Pick<IGpuShareModel, 'explain'>;
   commands: CommandRegistry;
 }
 
-/** A notebook's own state, for its toolbar; its menu has what one can do about it. */
+/** The state of a notebook in its toolbar, with a menu of actions. */
 export function Chip(
   props: IPartOptions & { state: IChipState }
 ): JSX.Element | null {
@@ -71,7 +71,7 @@ export function Chip(
       data-group={group?.id}
       {...pointing}
       onClick={({ currentTarget }) => {
-        // Without a group there is nothing to do but to look at the panel.
+        // Without a group, the only possible action is to open the panel.
         if (group) {
           openMenu(commands, currentTarget, 'chip', { group: group.id });
         } else {

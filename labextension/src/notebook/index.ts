@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-// What is loaded when some kernel first uses the GPU, its style too.
+// Loaded with its style when a kernel first uses the GPU.
 import '../../style/notebook.css';
 
 export { NotebookParts } from './parts';

@@ -14,14 +14,14 @@ import type { IWording } from '../words/short';
 import { placeText } from '../words/short';
 import { goToText } from '../words/states';
 
-/** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
+/** The longest name. JupyterLab cuts off long messages, and names matter less than the rest. */
 const LONGEST_NAME = 36;
 
-/** A button has less room. */
+/** The longest name on a button. */
 const LONGEST_LABEL = 20;
 
 /**
- * Tells of one notebook's long waits: once for each, and no longer than it lasts.
+ * Notifies the user about long waits of one notebook, once for each, and only while it lasts.
  */
 export class WaitNotification implements IDisposable {
   constructor(commands: CommandRegistry) {
@@ -33,10 +33,10 @@ export class WaitNotification implements IDisposable {
   }
 
   /**
-   * Show what there is to tell, or take it back.
+   * Show or withdraw the notification.
    *
-   * @param delay - Seconds after which a wait is worth telling, or Infinity.
-   * @returns Seconds until it would tell, or Infinity.
+   * @param delay - Seconds after which a wait is reported, or Infinity.
+   * @returns Seconds until the notification is due, or Infinity.
    */
   update(
     group: IGroup | null,
@@ -45,7 +45,7 @@ export class WaitNotification implements IDisposable {
     now: number,
     delay: number
   ): number {
-    // Who froze a notebook knows why it waits.
+    // A user who froze a notebook knows why it is waiting.
     if (
       !group?.cell ||
       !isWaiting(group) ||
@@ -133,6 +133,6 @@ export class WaitNotification implements IDisposable {
   private _commands: CommandRegistry;
   private _id = '';
   private _isDisposed = false;
-  /** The wait that was told. */
+  /** The wait that was last reported. */
   private _wait = '';
 }

@@ -18,31 +18,31 @@ import type { IStripState } from './strip';
 import type { ToolbarSlots } from './slot';
 import { resultStrip, runningStrip, StripWidget, waitingStrip } from './strip';
 
-/** Seconds of waiting from which a strip is shown: earlier it would only flicker. */
+/** Seconds of waiting after which a strip is shown. Shorter waits would only make it flicker. */
 const SHOWN_AFTER = 0.3;
 
-/** Seconds of waiting that are worth telling afterwards. */
+/** The shortest wait that is reported after the cell has finished, in seconds. */
 const TOLD_AFTER = 0.2;
 
-/** For how long a strip tells how the cell fared, in milliseconds. */
+/** Milliseconds for which a strip stays after the cell has finished. */
 const TOLD_FOR = 5 * 60_000;
 
-/** Seconds between two drawings of what counts time. */
+/** Seconds between two updates of the shown times. */
 const SECOND = 1;
 
-/** What there is to show. */
+/** The state to show. */
 export interface IMoment {
   status: IStatus;
   wording: IWording;
   /** The scheduler's clock. */
   now: number;
-  /** Seconds after which a wait is worth a notification, or Infinity. */
+  /** Seconds after which a wait causes a notification, or Infinity. */
   delay: number;
-  /** Whether this is of the time since the page is seen: older news disturb nobody. */
+  /** Whether the state is newer than the moment at which the page became visible. Older events cause no notifications. */
   fresh: boolean;
 }
 
-/** All that one notebook shows of the GPU: chip, strips, notification. */
+/** The GPU state in one notebook: chip, strips and notification. */
 export class NotebookPart implements IDisposable {
   constructor(panel: NotebookPanel, options: NotebookPart.IOptions) {
     this.panel = panel;
@@ -61,7 +61,7 @@ export class NotebookPart implements IDisposable {
     return this.panel.sessionContext.session?.kernel?.id ?? null;
   }
 
-  /** Whether anybody can see it, or it works: then it matters what its kernel gets. */
+  /** Whether the state of its kernel matters, because the notebook is visible or busy. */
   get active(): boolean {
     return (
       this.panel.isVisible ||
@@ -70,9 +70,9 @@ export class NotebookPart implements IDisposable {
   }
 
   /**
-   * Show how the kernel stands with the GPU.
+   * Show the GPU state of the kernel.
    *
-   * @returns Seconds until this differs although nothing happens, or Infinity.
+   * @returns Seconds until a shown time changes, or Infinity.
    */
   update(group: IGroup | null, moment: IMoment): number {
     const { status, wording, now, delay, fresh } = moment;
@@ -88,7 +88,7 @@ export class NotebookPart implements IDisposable {
       : next;
   }
 
-  /** Take away what is told of runs of a cell that are over. */
+  /** Remove the strips of earlier runs of a cell. */
   forget(cell: Cell): void {
     for (const [id, strip] of this._strips) {
       if (strip.cell === cell && !this._open.has(id)) {
@@ -136,13 +136,13 @@ export class NotebookPart implements IDisposable {
     const last = group?.last_cell ?? null;
     for (const [id, strip] of this._strips) {
       if (strip.cell.isDisposed) {
-        // Its cell is gone, or was moved and is another widget now.
+        // The cell was deleted, or moved, which creates a new widget.
         this._remove(id);
       } else if (this._open.has(id) && id !== cell?.msg_id) {
         if (group) {
           const waited = this._open.get(id) ?? 0;
-          const fared = last?.msg_id === id ? last : { waited, ran: null };
-          this._tell(id, fared, wording);
+          const result = last?.msg_id === id ? last : { waited, ran: null };
+          this._showResult(id, result, wording);
         } else {
           this._remove(id);
         }
@@ -151,7 +151,7 @@ export class NotebookPart implements IDisposable {
     if (last && last.msg_id !== this._told) {
       this._told = last.msg_id;
       if (!this._strips.has(last.msg_id)) {
-        this._tell(last.msg_id, last, wording);
+        this._showResult(last.msg_id, last, wording);
       }
     }
     if (!group || !cell) {
@@ -172,17 +172,17 @@ export class NotebookPart implements IDisposable {
     return SECOND;
   }
 
-  /** Tell how a cell fared that is over. */
-  private _tell(
+  /** Show how long a finished cell has waited and run. */
+  private _showResult(
     id: string,
-    fared: { waited: number; ran: number | null },
+    result: { waited: number; ran: number | null },
     wording: IWording
   ): void {
     this._open.delete(id);
-    if (fared.waited <= TOLD_AFTER) {
+    if (result.waited <= TOLD_AFTER) {
       this._remove(id);
     } else if (
-      this._show(id, resultStrip(fared, wording), this._runs.cellOf(id))
+      this._show(id, resultStrip(result, wording), this._runs.cellOf(id))
     ) {
       const end = new Timer(() => this._remove(id));
       end.set(TOLD_FOR);
@@ -228,24 +228,24 @@ export class NotebookPart implements IDisposable {
     this._open.delete(id);
     const { cell, widget } = this._strips.get(id) ?? {};
     if (widget?.node.contains(document.activeElement)) {
-      // Who goes by keyboard stays where they are.
+      // Keyboard users should not lose their place.
       cell?.node.focus({ preventScroll: true });
     }
     widget?.dispose();
     this._strips.delete(id);
   }
 
-  /** For strips of cells that are over: when they go. */
+  /** The times at which the strips of finished cells are removed. */
   private _ends = new Map<string, Timer>();
   private _isDisposed = false;
   private _notification: WaitNotification;
-  /** Of cells with a strip that are not over: for how many seconds they have waited. */
+  /** Seconds for which unfinished cells with a strip have waited. */
   private _open = new Map<string, number>();
   private _options: NotebookPart.IOptions;
   private _runs: Runs;
-  /** The strips, by the message that ran the cell. */
+  /** The strips, by the id of the message that runs the cell. */
   private _strips = new Map<string, { cell: CodeCell; widget: StripWidget }>();
-  /** The last cell of which it was told how it fared. */
+  /** The last cell whose result was shown. */
   private _told = '';
 }
 
@@ -257,7 +257,7 @@ export namespace NotebookPart {
   }
 }
 
-/** Where kernels could share the GPU, so that one that does not is worth a word. */
+/** Whether kernels can share the GPU here, so that a kernel that does not share is worth mentioning. */
 const SHARING = ['ok', 'provisioner_not_default'];
 
 /** Seconds for which a cell has waited until now. */
@@ -265,11 +265,11 @@ function waitedOf(cell: ICell, group: IGroup, now: number): number {
   return cell.waited + (isWaiting(group) ? now - group.at : 0);
 }
 
-/** Put a strip below the cell's outputs; one that is not drawn yet has no place for it. */
+/** Add a strip below the cell's outputs, unless the cell has not been rendered yet. */
 function insert(cell: CodeCell, strip: StripWidget): void {
   if (!cell.isDisposed && !strip.isDisposed) {
     const layout = cell.layout as PanelLayout;
-    // The last is the footer.
+    // The last widget is the footer.
     layout.insertWidget(layout.widgets.length - 1, strip);
   }
 }

@@ -16,16 +16,16 @@ import type { IDocuments, IGpuShareModel } from '../tokens';
 import { NotebookPart } from './part';
 import type { ToolbarSlots } from './slot';
 
-/** Milliseconds for which it looks on when no notebook needs it: cells follow each other. */
+/** Milliseconds for which the model stays active when no notebook needs it. The next cell often follows at once. */
 const PATIENCE = 5000;
 
-/** Milliseconds between two drawings of what counts time, at least. */
+/** The shortest time between two updates of the shown times, in milliseconds. */
 const SHORTEST = 100;
 
-/** Messages after which a widget may be seen, or no longer. */
+/** Messages that can change whether a widget is visible. */
 const VISIBILITY = ['after-show', 'after-hide', 'after-attach', 'after-detach'];
 
-/** What notebooks show of the GPU; see `NotebookPart`. */
+/** The GPU state in all notebooks; see `NotebookPart`. */
 export class NotebookParts implements IDisposable {
   constructor(options: NotebookParts.IOptions) {
     this._options = options;
@@ -39,7 +39,7 @@ export class NotebookParts implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Show it in all notebooks, also in those that come. */
+  /** Show the GPU state in all notebooks, including those that are opened later. */
   connect(notebooks: INotebookTracker): void {
     notebooks.forEach(panel => this._add(panel));
     notebooks.widgetAdded.connect(this._onAdded, this);
@@ -105,7 +105,7 @@ export class NotebookParts implements IDisposable {
     this._update();
   };
 
-  /** Look around soon, once for all that comes now. */
+  /** Schedule one update for all current changes. */
   private _schedule(): void {
     if (!this._scheduled) {
       this._scheduled = true;
@@ -148,7 +148,7 @@ export class NotebookParts implements IDisposable {
     }
   }
 
-  /** Whether the state is one of the time since the page is seen. */
+  /** Whether the state is newer than the moment at which the page became visible. */
   private _fresh = !document.hidden;
   private _isDisposed = false;
   private _leaving = new Debouncer(() => {
@@ -156,7 +156,7 @@ export class NotebookParts implements IDisposable {
     this._look = null;
   }, PATIENCE);
   private _look: IDisposable | null = null;
-  /** For what changes although nothing happens. */
+  /** Timer for texts that change with time. */
   private _next = new Timer(() => this._update());
   private _options: NotebookParts.IOptions;
   private _parts = new Map<NotebookPanel, NotebookPart>();

@@ -6,7 +6,7 @@ import { KernelMessage } from '@jupyterlab/services';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
-/** Requests of others that are remembered: a few, because only the last ones are asked for. */
+/** Number of requests of other senders to keep. Only the last ones are looked up. */
 const REMEMBERED = 20;
 
 /** A request that this notebook did not send itself. */
@@ -81,7 +81,7 @@ export class Runs implements IDisposable {
     );
   }
 
-  /** The cell of this source that waits for the request of another sender. */
+  /** The cell with this source that another sender is running. */
   private _find(code: string): CodeCell | null {
     const others = [...this._scheduled]
       .filter(([cell, future]) => cell.outputArea.future === future)
@@ -132,7 +132,7 @@ export class Runs implements IDisposable {
   private _panel: NotebookPanel;
   /** Requests of other senders, by their message. */
   private _requests = new Map<string, IRequest>();
-  /** Cells that this page is running, in the order in which it began, and their earlier requests. */
+  /** Cells that this page is running, in the order in which they were started, and their previous requests. */
   private _scheduled = new Map<CodeCell, CodeCell['outputArea']['future']>();
 }
 

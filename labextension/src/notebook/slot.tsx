@@ -3,8 +3,8 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ReactWidget } from '@jupyterlab/ui-components';
 
 /**
- * The place in a notebook's toolbar. It is there from the start, as JupyterLab's registry
- * of toolbar items wants; what it shows is loaded when a kernel uses the GPU.
+ * The place of the chip in a notebook's toolbar. JupyterLab's toolbar registry needs it from the
+ * start, but its content is loaded only when a kernel uses the GPU.
  */
 export class ToolbarSlot extends ReactWidget {
   constructor() {
@@ -38,7 +38,7 @@ export class ToolbarSlots {
     return slot;
   }
 
-  /** The slot of a notebook; null if people took it out of the toolbar. */
+  /** The slot of a notebook; null if the user has removed it from the toolbar. */
   of(panel: NotebookPanel): ToolbarSlot | null {
     const slot = this._slots.get(panel);
     return slot && !slot.isDisposed ? slot : null;

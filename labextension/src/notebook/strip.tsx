@@ -26,16 +26,16 @@ import {
 } from '../words/states';
 import type { IPartOptions } from './chip';
 
-/** What a strip says. */
+/** The content of a strip. */
 export interface IStripState {
   mark: Mark | null;
   text: string;
-  /** More, for who points at it. */
+  /** Details for the tooltip. */
   title: string;
   actions: IStripAction[];
-  /** The group that waits, whose place can be explained. */
+  /** The waiting group, whose place in the queue can be explained. */
   asked?: { group: IGroup; wording: IWording };
-  /** What is said aloud when it differs from what was said before. */
+  /** The text for screen readers; announced when it changes. */
   announcement: string;
 }
 
@@ -43,7 +43,7 @@ export interface IStripAction extends IEntry {
   title: string;
 }
 
-/** What the strip says while the cell waits, or its memory arrives. */
+/** The strip while the cell is waiting, or its memory is being restored. */
 export function waitingStrip(
   group: IGroup,
   status: IStatus,
@@ -82,7 +82,7 @@ export function waitingStrip(
     const left = waitText(group, trans, now);
     return {
       mark: 'waiting',
-      // That it wakes needs no second word.
+      // The state already says that it is waking.
       text:
         group.reason && group.reason.code !== 'waking'
           ? trans.__('%1: %2', left, reason)
@@ -137,7 +137,7 @@ function actionsOf(
   return actions;
 }
 
-/** What the strip says while the cell runs that has waited. */
+/** The strip while a cell that has waited is running. */
 export function runningStrip(waited: number, { trans }: IWording): IStripState {
   return {
     mark: 'running',
@@ -149,9 +149,9 @@ export function runningStrip(waited: number, { trans }: IWording): IStripState {
 }
 
 /**
- * What the strip says when the cell is over.
+ * The strip after the cell has finished.
  *
- * @param cell - How it fared; `ran` is null if nobody told.
+ * @param cell - How long the cell waited and ran; `ran` is null if unknown.
  */
 export function resultStrip(
   cell: { waited: number; ran: number | null },
@@ -171,20 +171,20 @@ export function resultStrip(
 }
 
 /**
- * Says a text aloud when it comes, but not again when it is only drawn again.
+ * Announces a text when it changes, but not when the component is only rendered again.
  *
- * A region that comes with its text is silent in most screen readers.
+ * Most screen readers ignore the text of a region that was added together with it.
  */
 function Announcement(props: {
   text: string;
-  said: { current: string };
+  announced: { current: string };
 }): JSX.Element {
-  const { text, said } = props;
-  const [shown, show] = React.useState(said.current);
+  const { text, announced } = props;
+  const [shown, show] = React.useState(announced.current);
   React.useEffect(() => {
-    said.current = text;
+    announced.current = text;
     show(text);
-  }, [said, text]);
+  }, [announced, text]);
   return (
     <span className="jp-GpuShare-announcement" role="status">
       {shown}
@@ -202,7 +202,7 @@ function Action(props: {
     const node = button.current;
     const strip = node?.closest<HTMLElement>('.jp-GpuShare-strip');
     return () => {
-      // What one has done is offered no longer; who goes by keyboard stays where they are.
+      // The button is removed after its action. Keyboard users should not lose their place.
       if (node === document.activeElement) {
         strip?.focus({ preventScroll: true });
       }
@@ -224,7 +224,7 @@ function Strip(props: {
   state: IStripState;
   model: IPartOptions['model'];
   commands: CommandRegistry;
-  said: { current: string };
+  announced: { current: string };
 }): JSX.Element {
   const { mark, text, title, actions, asked, announcement } = props.state;
   const { commands } = props;
@@ -253,16 +253,15 @@ function Strip(props: {
         .map(action => (
           <Action key={action.command} action={action} commands={commands} />
         ))}
-      <Announcement text={announcement} said={props.said} />
+      <Announcement text={announcement} announced={props.announced} />
     </>
   );
 }
 
 /**
- * A line in a cell that says how long it waits, or has waited, for the GPU.
+ * A line below a cell that shows how long the cell is waiting, or has waited, for the GPU.
  *
- * It is a widget of the cell alone: the cell's model, which is what a file holds, knows
- * nothing of it.
+ * It is only part of the widget. The cell's model, which is saved in the file, does not contain it.
  */
 export class StripWidget extends ReactWidget {
   constructor(
@@ -295,13 +294,13 @@ export class StripWidget extends ReactWidget {
         state={this._state}
         model={this._model}
         commands={this._commands}
-        said={this._said}
+        announced={this._announced}
       />
     );
   }
 
   private _commands: CommandRegistry;
   private _model: IPartOptions['model'];
-  private _said = { current: '' };
+  private _announced = { current: '' };
   private _state: IStripState;
 }

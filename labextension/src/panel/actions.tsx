@@ -19,7 +19,7 @@ import { CommandIds } from '../tokens';
 import { actionsText, moreText } from '../words/panel';
 import type { IWording } from '../words/short';
 
-/** Made once: what is the same element as before is not drawn again. */
+/** Created once, because React does not render the same element again. */
 const ICONS = {
   open: <launchIcon.react tag="span" />,
   unfreeze: <runIcon.react tag="span" />,
@@ -32,13 +32,13 @@ const ICONS = {
 interface IActionsProps {
   group: IGroup;
   name: string;
-  /** Whether its document is here. */
+  /** Whether its document can be opened on this page. */
   canOpen: boolean;
   commands: CommandRegistry;
   wording: IWording;
 }
 
-/** What one can do about a group. */
+/** The buttons with the actions on a group. */
 export function Actions(props: IActionsProps): JSX.Element {
   const { group, name, canOpen, commands, wording } = props;
   const { frozen } = group.preferences;
@@ -77,7 +77,7 @@ function entriesOf(
 }
 
 interface IButtonsProps {
-  /** Of the group. */
+  /** The id of the group. */
   id: string;
   name: string;
   commands: CommandRegistry;
@@ -87,7 +87,7 @@ interface IButtonsProps {
   canOpen: boolean;
   canStop: boolean;
   canChange: boolean;
-  /** It says how many others wait. */
+  /** The tooltip of the button to release, which contains the number of waiting notebooks. */
   releaseTitle: string;
 }
 
@@ -141,7 +141,7 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
 
 interface IMoreButtonProps {
   className: string;
-  /** Id of the group on which the menu acts. */
+  /** The id of the group on which the menu acts. */
   group: string;
   commands: CommandRegistry;
   trans: ITranslation;
@@ -168,5 +168,5 @@ export function MoreButton(props: IMoreButtonProps): JSX.Element {
   );
 }
 
-/** Drawn again only when others make sense: most of what is new about a group changes none. */
+/** Rendered again only when the possible actions change, which is less often than the group does. */
 const Buttons = React.memo(ActionButtons);

@@ -8,19 +8,19 @@ import { announce } from '../words/announcements';
 interface IAnnouncementProps {
   group: IGroup | null;
   nameOf: (id: string) => string;
-  /** How often another document came to the front. */
+  /** How many times the active document has changed. */
   fronts: number;
   trans: ITranslation;
 }
 
 /**
- * Says aloud when the document in front goes from one state to another, and nothing else.
+ * Announces changes of the active document's state to screen readers.
  *
- * A cell of a notebook says it itself, in its strip: nobody should hear it twice.
+ * The strip of a cell makes its own announcement, which should not be repeated.
  */
 export function Announcement(props: IAnnouncementProps): JSX.Element {
   const { nameOf, fronts, trans } = props;
-  const [said, say] = React.useState('');
+  const [announced, setAnnounced] = React.useState('');
   const before = React.useRef<number | null>(null);
   const inCell =
     props.group !== null &&
@@ -28,20 +28,20 @@ export function Announcement(props: IAnnouncementProps): JSX.Element {
     props.group.sessions.some(({ type }) => type === 'notebook');
   const group = inCell ? null : props.group;
   const text = group ? announce(group, nameOf(group.id), trans) : '';
-  // A queue that moves on, or a new name, is no change of state.
+  // A new position in the queue or a new name is not a change of state.
   const state = group ? announce({ ...group, position: null }, '', trans) : '';
   React.useEffect(() => {
     if (before.current === fronts) {
-      say(text);
+      setAnnounced(text);
     }
-    // That a cell is over is no news either.
+    // The end of a cell is not announced.
     before.current = inCell ? null : fronts;
-    // The words are those of the moment of the change.
+    // The text is that of the moment of the change.
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [fronts, state, inCell]);
   return (
     <div className="jp-GpuShare-announcement" role="status">
-      {said}
+      {announced}
     </div>
   );
 }

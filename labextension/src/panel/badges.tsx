@@ -9,12 +9,12 @@ interface IBadgesProps {
   group: IGroup;
   /** Whether its low priority makes a difference now. */
   background: boolean;
-  /** The settings of users that the text next to the badges does not mention. */
+  /** The settings that the text next to the badges does not mention. */
   preferences: IGroupPreferences;
   wording: IWording;
 }
 
-/** Short labels for what users have set for a notebook, and for its hibernation. */
+/** Short labels for the settings of a notebook, and for its hibernation. */
 export function Badges(props: IBadgesProps): JSX.Element {
   const { group, background, preferences, wording } = props;
   const { trans } = wording;
@@ -45,7 +45,7 @@ function Badge(props: { text: string; title?: string }): JSX.Element {
   );
 }
 
-/** Whether it hibernates, or is about to; and why not, if that was refused. */
+/** Whether it is hibernating or about to, or why that was refused. */
 function Sleep(
   props: Pick<IBadgesProps, 'group' | 'wording'>
 ): JSX.Element | null {
@@ -57,7 +57,7 @@ function Sleep(
     ordered: trans.__('hibernates when idle'),
     parking: hibernating,
     hibernating,
-    // The text next to it says so.
+    // The text next to the badge says so.
     hibernated: '',
     waking: '',
     // The tooltip has the reason.

@@ -8,7 +8,7 @@ interface IBoundaryProps {
   children: React.ReactNode;
 }
 
-/** Shows what went wrong where React would leave an empty panel. */
+/** Shows an error message where React would leave an empty panel. */
 export class Boundary extends React.Component<
   IBoundaryProps,
   { error: Error | null }

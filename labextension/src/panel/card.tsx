@@ -22,7 +22,7 @@ import { choicesOf, RESTART } from './choices';
 import type { IRowContext } from './row';
 import { Counting, Reason, Turn } from './row';
 
-/** A button has little room. */
+/** The longest name on a button. */
 const LONGEST_LABEL = 20;
 
 interface ICardProps {
@@ -33,7 +33,7 @@ interface ICardProps {
   context: IRowContext;
 }
 
-/** What about my notebook: its state, why, what it keeps on the GPU, and what to do now. */
+/** The active notebook: its state and the reason, its memory on the GPU, and the most useful actions. */
 export function Card(props: ICardProps): JSX.Element {
   const { group, name, colour, status, context } = props;
   const { wording, commands, clock } = context;

@@ -7,14 +7,14 @@ import { isRunning, isWaiting } from '../core/status';
 import type { IGroup } from '../core/status';
 import { CommandIds } from '../tokens';
 
-/** Actions that the card offers; its menu has the others. */
+/** Number of actions on the card; its menu has all of them. */
 const MOST = 2;
 
-/** The command of JupyterLab that restarts the kernel of the active document. */
+/** JupyterLab's command to restart the kernel of the active document. */
 export const RESTART = 'kernelmenu:restart';
 
 /**
- * The actions that make most sense for the active notebook in its state.
+ * Choose the most useful actions for the active notebook in its state.
  *
  * @param holder - The notebook that it is waiting for.
  */

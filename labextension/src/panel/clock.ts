@@ -7,10 +7,10 @@ import type { IGpuShareModel } from '../tokens';
 const SECOND = 1000;
 
 /**
- * What the texts that count time look at.
+ * The clock for all texts that show a time.
  *
- * It moves once a second while it runs, and with each new status, so that what is drawn
- * together shows the same moment.
+ * It advances once a second while it is running, and with each new status, so that all texts show
+ * the same moment.
  */
 export class Clock {
   constructor(model: IGpuShareModel) {
@@ -23,7 +23,7 @@ export class Clock {
     return this._now;
   }
 
-  /** Whether it goes by itself. */
+  /** Whether it advances once a second. */
   get running(): boolean {
     return this._running;
   }
@@ -56,19 +56,19 @@ export class Clock {
       return Promise.resolve();
     },
     frequency: { interval: SECOND, backoff: false },
-    // The component that draws the time stops it while the panel is hidden.
+    // The component that shows the time stops it while the panel is hidden.
     standby: 'never'
   });
   private _running = false;
 }
 
-/** What depends on the time; a component draws again only when it differs. */
+/** Return a value that depends on the time. The component renders again only when the value changes. */
 export function useClock<T extends string | number>(
   clock: Clock,
   select: (now: number) => T
 ): T {
   let known: { now: number; value: T } | null = null;
-  // React asks several times about one moment.
+  // React asks for the same moment several times.
   return React.useSyncExternalStore(clock.subscribe, () => {
     const { now } = clock;
     if (known?.now !== now) {

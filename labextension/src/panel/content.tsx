@@ -35,13 +35,13 @@ export interface IPanelProps {
   model: IGpuShareModel;
   commands: CommandRegistry;
   trans: ITranslation;
-  /** What the groups are called, by their ids. */
+  /** The names of the groups, by their ids. */
   names: (status: IStatus) => Names;
-  /** The id of the group of the notebook in front. */
+  /** The id of the active document's group. */
   currentGroup: () => string | null;
-  /** The id of the kernel of the notebook in front. */
+  /** The id of the active document's kernel. */
   currentKernel: () => string | null;
-  /** Emitted when another document came to the front, or one got another name. */
+  /** Emitted when another document becomes active, or a name changes. */
   changed?: ISignal<unknown, unknown>;
 }
 
@@ -97,7 +97,7 @@ export function PanelContent(props: IPanelProps): JSX.Element {
   );
 }
 
-/** The last status; while nobody sees the panel, it keeps the one that it has. */
+/** Return the last status. While the panel is hidden, the status does not change. */
 function useStatus(
   model: IGpuShareModel,
   clock: Clock,
@@ -109,9 +109,9 @@ function useStatus(
       if (!visible) {
         return () => undefined;
       }
-      // As the clock's texts it comes from a store: React draws both at once.
+      // This is a store like the clock, so that React renders both together.
       const update = (): void => {
-        // Another object even for the same status: the preferences may have changed.
+        // A new object even for the same status, because the preferences may have changed.
         shown.current = { status: model.status };
         clock.update();
         redraw();
@@ -127,7 +127,7 @@ function useStatus(
   return React.useSyncExternalStore(subscribe, () => shown.current).status;
 }
 
-/** Whether a person could see the element now. */
+/** Whether the element is visible. */
 function useVisible(element: React.RefObject<Element>): boolean {
   const [inView, setInView] = React.useState(true);
   const [inFront, setInFront] = React.useState(!document.hidden);
@@ -151,7 +151,7 @@ function useVisible(element: React.RefObject<Element>): boolean {
 interface IBodyProps extends IPanelProps {
   status: IStatus;
   clock: Clock;
-  /** How often another document came to the front. */
+  /** How many times the active document has changed. */
   fronts: number;
 }
 
@@ -241,7 +241,7 @@ function Body(props: IBodyProps): JSX.Element {
         {...section}
         id="idle"
         label={trans.__('Idle')}
-        // The card has all that there is to know of it.
+        // The card shows the active notebook in full.
         groups={sections.idle.filter(({ id }) => id !== current)}
       />
       <OtherPrograms status={status} shares={shares} wording={wording} />
@@ -305,7 +305,7 @@ function Front(props: IFrontProps): JSX.Element | null {
   ) : null;
 }
 
-/** What the groups have on each GPU; the same arrays while that is the same. */
+/** The memory of the groups on each GPU. Unchanged arrays stay the same objects. */
 function useShares(groups: IGroup[]): ReadonlyMap<string, IGroupShare[]> {
   const before = React.useRef<ReadonlyMap<string, IGroupShare[]>>(new Map());
   before.current = React.useMemo(
@@ -315,7 +315,7 @@ function useShares(groups: IGroup[]): ReadonlyMap<string, IGroupShare[]> {
   return before.current;
 }
 
-/** The numbers of several GPUs; the same object while they are the same GPUs. */
+/** The numbers of the GPUs by their uuids; null for a single GPU. It stays the same object while the GPUs do. */
 function useNumbers(gpus: IGpu[]): ReadonlyMap<string, number> | null {
   const key = gpus.map(({ uuid, index }) => `${index} ${uuid}`).join();
   return React.useMemo(

@@ -2,8 +2,8 @@
 import React from 'react';
 
 /**
- * Keep the focus with a notebook whose button goes away under it: one that was released
- * goes to another section, and users should not have to look for it from the top of the page.
+ * Keep the focus on a notebook when its focused button is removed. A released notebook moves to
+ * another section, for example, and keyboard users should not lose their place.
  */
 export function useKeptFocus(): Pick<
   React.HTMLAttributes<HTMLElement>,
@@ -31,8 +31,8 @@ export function useKeptFocus(): Pick<
       group.current = row?.dataset['group'] ?? '';
     },
     onBlur: ({ target }) => {
-      // What is removed may say that it lost the focus before it is gone. A plain timer, once the
-      // browser is done with the event: it only reads what is on the page then, and outlives nothing.
+      // An element can lose the focus just before it is removed, so look again after the event. A
+      // plain timer is enough, because the callback only reads the page.
       window.setTimeout(() => {
         if (focused.current === target && target.isConnected) {
           focused.current = null;

@@ -17,7 +17,7 @@ const SPARK = { width: 64, height: 14 };
 
 export interface IGpuProps {
   gpu: IGpu;
-  /** Whether there are others. */
+  /** Whether there are other GPUs. */
   several: boolean;
   /** Whether a notebook is running on it. */
   isInUse: boolean;
@@ -27,14 +27,14 @@ export interface IGpuProps {
   colours: ReadonlyMap<string, number>;
   wording: IWording;
   clock: Clock;
-  /** Seconds of the history of its utilisation. */
+  /** The length of its utilisation history in seconds. */
   seconds: number;
 }
 
 /**
- * How busy a GPU is; '' if that is unknown.
+ * The utilisation of a GPU as text; '' if unknown.
  *
- * The driver's figure is an average over the last second or so: it is still 0 when a notebook
+ * The driver reports an average over about the last second, which is still 0 when a notebook
  * has just started to run.
  */
 function utilisationText(
@@ -47,12 +47,12 @@ function utilisationText(
     : busyText(utilization, trans);
 }
 
-/** The usual name of a GPU's model, without the maker and the memory size, which stands next to it. */
+/** The name of a GPU's model without the vendor, and without the memory size, which is shown next to it. */
 function shortModel(name: string): string {
   return name.replace(/^NVIDIA /, '').replace(/[ -]\d+ ?GB.*$/, '');
 }
 
-/** Whether details are shown, as a mark in front of a line. */
+/** The arrow in front of a line that unfolds. */
 export function Caret({ open }: { open: boolean }): JSX.Element {
   return open ? (
     <caretDownIcon.react tag="span" className="jp-GpuShare-caret" />
@@ -131,7 +131,7 @@ function GpuLine(props: IGpuProps): JSX.Element {
   );
 }
 
-/** A GPU as one line, which unfolds; drawn again only when something of it changed. */
+/** A GPU as one line, which unfolds. It is rendered again only when its properties change. */
 export const Gpu = React.memo(GpuLine);
 
 interface IContentsProps {
@@ -139,7 +139,7 @@ interface IContentsProps {
   parts: ISegment[];
 }
 
-/** What is on a GPU, and how much. */
+/** The list of a GPU's contents. */
 function Contents({ label, parts }: IContentsProps): JSX.Element {
   return (
     <ul className="jp-GpuShare-contents" role="list" aria-label={label}>
@@ -162,7 +162,7 @@ type BarProps = {
   segments: ISegment[];
 } & ({ label: string; trans: ITranslation } | { label?: undefined });
 
-/** A bar of memory. Without a label, the text next to it has its figures. */
+/** A memory bar. It needs no label if the text next to it has the figures. */
 export function Bar(props: BarProps): JSX.Element {
   const { segments } = props;
   const accessible =
@@ -204,7 +204,7 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
   const { gpu, text, samples, seconds, clock, wording } = props;
   const { trans } = wording;
   const { width, height } = SPARK;
-  // The picture moves when it would differ by a pixel.
+  // Update only when the picture moves by a pixel.
   const step = seconds / width;
   const now = useClock(clock, now => Math.ceil(now / step) * step);
   const path = React.useMemo(

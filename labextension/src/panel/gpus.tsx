@@ -19,19 +19,19 @@ interface IGpusProps {
   colours: ReadonlyMap<string, number>;
   wording: IWording;
   clock: Clock;
-  /** Seconds of the history of their utilisation. */
+  /** The length of their utilisation history in seconds. */
   seconds: number;
-  /** The text next to the heading. */
+  /** The element next to the heading. */
   children: React.ReactNode;
 }
 
-/** What is on the GPUs: a line for each, and one line for all idle ones. */
+/** The GPUs: a line for each busy GPU, and one line for all idle ones. */
 export function Gpus(props: IGpusProps): JSX.Element | null {
   const { status, shares, colours, wording, clock, seconds } = props;
   const { gpus, groups, host, timeline } = status;
   const { trans } = wording;
   const several = gpus.length > 1;
-  // The uuids as one text: the component draws again when it differs.
+  // Joined, because the clock compares values by identity.
   const rests = useClock(clock, now =>
     gpus
       .filter(gpu => now - restsSince(gpu, groups) >= REST)

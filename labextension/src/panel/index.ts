@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-// What is loaded when the panel is first shown, its style too.
+// Loaded with its style when the panel is first shown.
 import '../../style/panel/index.css';
 
 export { PanelContent } from './content';

@@ -22,21 +22,21 @@ export type Part =
 export interface ISegment {
   key: string;
   part: Part;
-  /** A number of the palette, or null if it is no notebook's. */
+  /** The colour of the notebook; null for other memory. */
   colour: number | null;
   bytes: number;
   percent: number;
-  /** What it is. */
+  /** The name of the notebook or of the kind of memory. */
   name: string;
   size: string;
-  /** Both. */
+  /** The name with the size. */
   title: string;
 }
 
 export interface IGpuView {
-  /** What is on the GPU. */
+  /** The memory in use on the GPU. */
   segments: ISegment[];
-  /** What was evicted to host memory, as parts of what the host may hold. */
+  /** The memory that was evicted to the host, in proportion to the host memory budget. */
   host: ISegment[];
   /** The memory of the GPU that is free; null if there is none. */
   free: ISegment | null;
@@ -45,12 +45,12 @@ export interface IGpuView {
   hostText: string;
 }
 
-/** With more groups than these, those of less than MERGED percent share a segment. */
+/** With more groups than this, groups with less than MERGED percent share a segment. */
 const SEGMENTS = 12;
 
 const MERGED = 1.5;
 
-/** What the bar of a GPU is made of. */
+/** Compute the bar and the texts of a GPU. */
 export function makeGpu(
   gpu: IGpu,
   groups: readonly IGroupShare[],
@@ -125,7 +125,7 @@ export function makeGpu(
     }
   }
   const swapped = shares.reduce((sum, share) => sum + share.swapped, 0);
-  // A reading of the driver may be older than what the notebooks have told: the text fits the bar.
+  // The driver's value can be older than the notebooks' reports. The text must agree with the bar.
   const shown = segments.reduce((sum, { bytes }) => sum + bytes, 0);
   return {
     segments,

@@ -12,7 +12,7 @@ import type { IWording } from '../words/short';
 interface IModeProps {
   settings: ISettings;
   hibernation: IHibernation | null;
-  /** Whether the viewer may change it. */
+  /** Whether the user has the permission to change it. */
   may: boolean;
   commands: CommandRegistry;
   wording: IWording;
@@ -64,5 +64,5 @@ function ModeChoice(props: IModeProps): JSX.Element {
   );
 }
 
-/** How notebooks share, and for those allowed the menu to change it. */
+/** How notebooks share the GPU, with a menu to change it for users with the permission. */
 export const Mode = React.memo(ModeChoice);

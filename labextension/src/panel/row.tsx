@@ -22,16 +22,16 @@ import { Badges } from './badges';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 
-/** What the rows have in common; the same object until something of it changes. */
+/** The common properties of all rows; the same object until one of them changes. */
 export interface IRowContext {
   wording: IWording;
   model: Pick<IGpuShareModel, 'explain'>;
   commands: CommandRegistry;
   clock: Clock;
   settings: ISettings | null;
-  /** The numbers of the GPUs by their uuids, where there are several. */
+  /** The numbers of the GPUs by their uuids; null for a single GPU. */
   gpus: ReadonlyMap<string, number> | null;
-  /** Whether the viewer may act; the commands ask too, but nobody tells us when that changes. */
+  /** Whether the user may act. The commands check this too, but the rows must be rendered again when it changes. */
   mayAdjust: boolean;
 }
 
@@ -39,12 +39,12 @@ interface IRowProps {
   group: IGroup;
   name: string;
   colour: number;
-  /** Whether it makes a difference that it is in the background. */
+  /** Whether its low priority makes a difference now. */
   background: boolean;
   context: IRowContext;
 }
 
-/** A text that counts. */
+/** A text that changes with time. */
 export function Counting(props: {
   clock: Clock;
   text: (now: number) => string;
@@ -52,7 +52,7 @@ export function Counting(props: {
   return <>{useClock(props.clock, props.text)}</>;
 }
 
-/** One group: its name, what it does, how much memory it has, and what users can do about it. */
+/** One group: its name, state, memory and actions. */
 function GroupRow(props: IRowProps): JSX.Element {
   const { group, name, colour, background, context } = props;
   const { wording, commands } = context;
@@ -115,7 +115,7 @@ function GroupRow(props: IRowProps): JSX.Element {
   );
 }
 
-/** Drawn again only when something of the group, or of what all rows share, changed. */
+/** Rendered again only when the group or the common properties change. */
 export const Row = React.memo(GroupRow);
 
 interface IOwnRowProps {
@@ -125,7 +125,7 @@ interface IOwnRowProps {
   wording: IWording;
 }
 
-/** The place of the active notebook among the others: the card above has everything else. */
+/** The row of the active notebook, which only shows its place; the card shows everything else. */
 export function OwnRow(props: IOwnRowProps): JSX.Element {
   const { group, name, colour, wording } = props;
   return (
@@ -175,17 +175,17 @@ interface IGroupProps {
 }
 
 interface IReasonProps extends IGroupProps {
-  /** What it says, which may count. */
+  /** Returns the text, which can depend on the time. */
   text: (now: number) => string;
 }
 
-/** What a group does or is waiting for; pointing at it tells which rule put which notebook ahead. */
+/** The state of a group or the reason for its wait. The tooltip explains which rule puts other notebooks ahead. */
 export function Reason(props: IReasonProps): JSX.Element {
   const { group, context } = props;
   const { model, clock, wording } = context;
   const [explanation, pointing] = useExplanation(model, group, wording);
   const text = <Counting clock={clock} text={props.text} />;
-  // A row has one time; its tooltip has the others.
+  // The row shows only one time, so the tooltip has the others.
   const full = isWaiting(group)
     ? [
         waitTitle(group, wording.trans, clock.now),
@@ -215,7 +215,7 @@ export function Reason(props: IReasonProps): JSX.Element {
   );
 }
 
-/** How much of its turn is over. */
+/** The used part of a group's time slice. */
 export function Turn(props: IGroupProps & { name: string }): JSX.Element {
   const { group, name, context } = props;
   const { trans } = context.wording;

@@ -16,7 +16,7 @@ import type { IWording } from '../words/short';
 import type { IRowContext } from './row';
 import { OwnRow, Row } from './row';
 
-/** Rows of a section that is not shown whole. */
+/** Number of rows of a collapsed section. */
 const ROWS = 8;
 
 export const NO_SHARES: readonly IGroupShare[] = [];
@@ -25,13 +25,13 @@ interface IListProps<T> {
   id: string;
   label: string;
   items: readonly T[];
-  /** The items that are shown until the user asks for all. */
+  /** The items of the collapsed section. */
   few: readonly T[];
   draw: (item: T) => JSX.Element;
   trans: ITranslation;
 }
 
-/** A section whose rows are not all shown at first; no section without rows. */
+/** A section that shows only some rows at first. It is left out if it has none. */
 function List<T>(props: IListProps<T>): JSX.Element | null {
   const { id, label, items, few, draw, trans } = props;
   const [all, setAll] = React.useState(false);
@@ -67,7 +67,7 @@ interface ISectionProps {
   label: string;
   groups: IGroup[];
   context: IRowContext;
-  /** Those of the other sections, too. */
+  /** The groups of all sections. */
   all: readonly IGroup[];
   colours: ReadonlyMap<string, number>;
   current: string | null;
@@ -161,7 +161,7 @@ interface INotSharingProps {
   trans: ITranslation;
 }
 
-/** Kernels of this server that use the GPU without taking turns, and how to change that. */
+/** Kernels of this server that do not share the GPU, and what to do about it. */
 export function NotSharing({ unshared, trans }: INotSharingProps): JSX.Element {
   const short = shortestNames(
     new Set(

@@ -12,8 +12,8 @@ import type { PanelContent } from './content';
 import { loadingText, titleText } from '../words/short';
 
 /**
- * The side panel. Its content is loaded when it is first shown, and it looks at the
- * GPUs while it is.
+ * The side panel. Its content is loaded when it is first shown. It keeps the model up to date
+ * while it is visible.
  */
 export class GpuSharePanel extends ReactWidget {
   constructor(options: GpuSharePanel.IOptions) {

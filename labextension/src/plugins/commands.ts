@@ -85,5 +85,5 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   deactivate: lifetime.end
 };
 
-/** JupyterLab's command that shows a console whose session runs. */
+/** JupyterLab's command to show a running console. */
 const OPEN_CONSOLE = 'console:open';

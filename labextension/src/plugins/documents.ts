@@ -8,7 +8,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 
 import { Documents } from '../state/documents';
-import { FocusTeller } from '../state/focus';
+import { FocusReporter } from '../state/focus';
 import { IDocuments, IGpuShareModel } from '../tokens';
 import { Lifetime } from './lifetime';
 import { load } from './translation';
@@ -41,7 +41,7 @@ export const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
         trans: load(translator)
       })
     );
-    lifetime.add(new FocusTeller(model, documents));
+    lifetime.add(new FocusReporter(model, documents));
     return documents;
   },
   deactivate: lifetime.end

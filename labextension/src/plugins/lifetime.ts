@@ -2,15 +2,15 @@
 import type { IDisposable } from '@lumino/disposable';
 import { DisposableSet } from '@lumino/disposable';
 
-/** What a plugin has made while it is active. */
+/** The objects that a plugin has created while it is active. */
 export class Lifetime {
-  /** Keep something until the plugin is deactivated. */
+  /** Keep an object until the plugin is deactivated. */
   add<T extends IDisposable>(made: T): T {
     this._made.add(made);
     return made;
   }
 
-  /** Dispose of all of it; the plugin may be activated again. */
+  /** Dispose of all objects. The plugin may be activated again. */
   readonly end = (): void => {
     this._made.dispose();
     this._made = new DisposableSet();

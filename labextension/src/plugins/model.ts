@@ -43,7 +43,7 @@ export const modelPlugin: JupyterFrontEndPlugin<IGpuShareModel> = {
           })
         );
       } catch (error) {
-        // What people set wrongly must not cost them the panel.
+        // Invalid settings must not prevent the panel from loading.
         console.error('The settings of GPU sharing could not be read.', error);
       }
     }

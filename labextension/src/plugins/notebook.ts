@@ -39,7 +39,7 @@ export const notebookPlugin: JupyterFrontEndPlugin<void> = {
     toolbars?.addFactory<NotebookPanel>('Notebook', 'gpushare', panel =>
       slots.add(panel)
     );
-    // Until some kernel uses the GPU there is nothing to show in a notebook.
+    // Notebooks show nothing until a kernel uses the GPU.
     let look: IDisposable | null = null;
     const update = (): void => {
       if (notebooks.size > 0) {
@@ -61,7 +61,7 @@ export const notebookPlugin: JupyterFrontEndPlugin<void> = {
           })
           .catch((error: unknown) => {
             console.error(error);
-            // The next notebook that is opened tries again.
+            // Loading is tried again when the next notebook is opened.
             notebooks.widgetAdded.connect(update);
           })
           .finally(() => {

@@ -59,7 +59,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     );
     restorer?.add(panel, panel.id);
     void app.restored.then(() => {
-      // The layout that was restored may be from before people chose another side.
+      // The restored layout can be older than the setting of the side.
       side = null;
       place();
     });

@@ -34,7 +34,7 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
     sidebar: IRunningSessionSidebar | null,
     translator: ITranslator | null
   ): void => {
-    // Notebook 7 has no such sidebar.
+    // Notebook 7 does not have this sidebar.
     if (!managers || !(sidebar instanceof Widget)) {
       return;
     }
@@ -61,13 +61,13 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
           })
           .catch((error: unknown) => {
             console.error(error);
-            // It tries again when the sidebar is shown again.
+            // Loading is tried again when the sidebar is shown again.
             isLoaded = false;
           });
       }
     };
     const onMessage = (): boolean => {
-      // The sidebar takes in the message after this.
+      // The sidebar handles the message after this.
       queueMicrotask(update);
       return true;
     };

@@ -42,7 +42,7 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
         item,
         align: 'left',
         rank: 3,
-        // It stays where there is little room: that a cell waits matters more than its line.
+        // Kept in a narrow status bar, because a waiting cell matters more than its line number.
         priority: 1,
         isActive: () => item.wanted,
         activeStateChanged: item.wantedChanged

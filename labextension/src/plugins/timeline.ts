@@ -17,7 +17,7 @@ import { load } from './translation';
 
 const lifetime = new Lifetime();
 
-/** Minutes that are shown at first: as many as the scheduler keeps. */
+/** The initial length in minutes: as much as the scheduler keeps. */
 const MINUTES = 30;
 
 export const timelinePlugin: JupyterFrontEndPlugin<void> = {
@@ -34,7 +34,7 @@ export const timelinePlugin: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null
   ): void => {
-    // The main area of Notebook 7 has room for the notebook alone.
+    // In Notebook 7, the main area can only show the notebook.
     if (!shell) {
       return;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-// Loaded when the sidebar of running kernels is first shown, its style too.
+// Loaded with its style when the sidebar of running kernels is first shown.
 import '../../style/running.css';
 
 export { GpuSection } from './section';

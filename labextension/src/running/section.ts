@@ -69,7 +69,7 @@ export class GpuSection implements IRunningSessions.IManager, IDisposable {
         className: 'jp-GpuShare-running',
         context: group.id,
         icon: () => gpuShareIcon,
-        // There is little room next to the state: the tooltip has the whole name.
+        // The line is narrow, so the whole name is in the tooltip.
         label: () => wordName(name),
         labelTitle: () =>
           [name, detailsOf(group, wording, now, background)].join('\n'),
@@ -111,7 +111,7 @@ export class GpuSection implements IRunningSessions.IManager, IDisposable {
     }
   }
 
-  /** Tell JupyterLab when the list would read differently, not with each change of the status. */
+  /** Notify JupyterLab when the text of the list changes, not with each change of the status. */
   private _update(): void {
     const shown = JSON.stringify(
       this.running().map(({ context, label, detail }) => [
@@ -129,7 +129,7 @@ export class GpuSection implements IRunningSessions.IManager, IDisposable {
   private _isDisposed = false;
   private _options: GpuSection.IOptions;
   private _runningChanged = new Signal<this, void>(this);
-  /** The list as JupyterLab shows it. */
+  /** The text of the list when JupyterLab was last notified. */
   private _shown = '[]';
 }
 

@@ -80,7 +80,7 @@ export class Documents implements IDocuments, IDisposable {
     sessionContext.kernelChanged.connect(this._emit, this);
   }
 
-  /** The sessions of the page by their kernels: it hears of its own renames at once. */
+  /** The sessions of the page by their kernels. They have new names earlier than the status. */
   private _running(): Map<string, ISession[]> {
     const running = new Map<string, ISession[]>();
     this._kernels.clear();

@@ -5,17 +5,17 @@ import { Signal } from '@lumino/signaling';
 
 import type { IDocuments, IGpuShareModel } from '../tokens';
 
-/** Milliseconds for which somebody stays at a document before the server is told. */
+/** Milliseconds for which a document must stay active before it is reported. */
 const SETTLED = 150;
 
-/** What comes when the page gets or loses the focus; the last bubbles up from the document. */
+/** Events when the page gets or loses the focus. The last one bubbles up from the document. */
 const EVENTS = ['focus', 'blur', 'visibilitychange'];
 
 /**
- * Tells the server which document's kernel somebody works with: the one in front, while
- * the page has the focus. It comes first among the same person's own.
+ * Reports to the server which kernel the user works with: that of the active document, while
+ * the page has the focus. The scheduler serves it before the user's other kernels.
  */
-export class FocusTeller implements IDisposable {
+export class FocusReporter implements IDisposable {
   constructor(model: IGpuShareModel, documents: IDocuments) {
     this._model = model;
     this._documents = documents;
@@ -44,7 +44,7 @@ export class FocusTeller implements IDisposable {
 
   private _onFocus = (): void => this._schedule();
 
-  /** Tell once it is settled: who goes through the tabs stays at none of them. */
+  /** Report once the user stays at a document, and not each tab that is only passed. */
   private _schedule(): void {
     const next = this._wanted.join(' ');
     if (next !== this._next) {
@@ -53,17 +53,17 @@ export class FocusTeller implements IDisposable {
     }
   }
 
-  private _tell(): void {
+  private _report(): void {
     const [stream, kernel] = this._wanted;
-    const [before, known] = this._told;
-    this._told = [stream, kernel];
-    // Another server process, or one that was not there for a while, knows of nothing in front.
+    const [before, known] = this._reported;
+    this._reported = [stream, kernel];
+    // A new server process has no report yet.
     if (stream && kernel !== (stream === before ? known : '')) {
       this._model.focus(kernel || null);
     }
   }
 
-  /** Who is to be told, '' for nobody; and the kernel of the document in front, '' for none. */
+  /** The server process to report to, and the kernel of the active document; '' if there is none. */
   private get _wanted(): [stream: string, kernel: string] {
     const { status } = this._model;
     if (status?.availability.code !== 'ok') {
@@ -77,6 +77,6 @@ export class FocusTeller implements IDisposable {
   private _isDisposed = false;
   private _model: IGpuShareModel;
   private _next = '';
-  private _settled = new Debouncer(() => this._tell(), SETTLED);
-  private _told: [stream: string, kernel: string] = ['', ''];
+  private _settled = new Debouncer(() => this._report(), SETTLED);
+  private _reported: [stream: string, kernel: string] = ['', ''];
 }

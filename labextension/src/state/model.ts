@@ -27,39 +27,39 @@ import type {
 } from '../tokens';
 import { Requests } from './requests';
 
-/** Announces on the event bus that there are new deltas; what they say is fetched. */
+/** The event that announces new deltas. It does not contain them, so they are fetched. */
 export const SCHEMA_ID =
   'https://events.jupyter.org/jupyter_gpushare/changed/v1';
 
-/** The shortest time between two requests for deltas: the server may announce ten a second. */
+/** The shortest time between two requests for deltas. The server may announce ten a second. */
 const PACE = 250;
 
-/** The server says something every 5 s; a lost connection loses events without a sign. */
+/** The longest time without an event. The server sends one every 5 s, and a lost connection is not reported. */
 const SILENCE = 15_000;
 
-/** How often to ask a server whose events do not come. */
-const DEAF = 5_000;
+/** The time between two requests while no events arrive. */
+const SILENT_PAUSE = 5_000;
 
-/** The longest pause between two attempts while the server does not answer. */
+/** The longest time between two attempts while the server does not respond. */
 const LONGEST_RETRY = 30_000;
 
-/** The server forgets who has not asked for 60 s. */
+/** The longest time between two requests. The registration as a watcher expires after 60 s. */
 const RENEWAL = 45_000;
 
-/** How long nobody may look before the server is told: a panel that moves is shown again. */
+/** The delay before the registration ends when nothing is visible. A panel that is moved is hidden for a moment. */
 const GRACE = 1_000;
 
-/** The pause after a request that a wrong announcement caused: anybody can post those. */
+/** The pause after a request that an invalid announcement caused. Any client can post those. */
 const CALM = 1_000;
 
-/** A clock that differs by more than this, in seconds, was moved, or slept. */
+/** A clock that differs by more seconds than this was changed, or the computer slept. */
 const JUMP = 1;
 
 /**
- * The state of the GPUs as the server tells it.
+ * The state of the GPUs as reported by the server.
  *
- * While somebody looks at the visible page, it asks once for the whole state, and then
- * fetches the deltas that the server announces. It asks nothing while nobody looks.
+ * While a view is visible, the model requests the whole state once, and then the deltas that
+ * the server announces. It sends no requests while nothing is visible.
  */
 export class GpuShareModel implements IGpuShareModel, IDisposable {
   constructor(options: GpuShareModel.IOptions) {
@@ -99,7 +99,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     return this._isDisposed;
   }
 
-  /** Whether somebody looks, so that the server is asked. */
+  /** Whether a view is visible, so that the model sends requests. */
   get isActive(): boolean {
     return this._active;
   }
@@ -136,7 +136,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     return this._requests.explain(group);
   }
 
-  /** Ask for the whole state; one request at a time, and one more if this comes meanwhile. */
+  /** Request the whole state. During a request, this schedules one more. */
   refresh(): void {
     if (this._isDisposed) {
       return;
@@ -179,7 +179,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     return [...this._looks].some(({ timeline }) => timeline);
   }
 
-  /** Begin, or end in a moment, as people look or no longer do. */
+  /** Start when a view becomes visible, and stop soon after the last one is hidden. */
   private _update(): void {
     const wanted = this._looks.size > 0 && !document.hidden;
     if (wanted) {
@@ -215,7 +215,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
   }
 
-  /** Take a whole state, and ask for what was announced while it was on its way. */
+  /** Take over a whole state, and request the deltas that were announced in the meantime. */
   private _take(answer: IStatus): void {
     this._failures = 0;
     this._setClock(answer.time, answer.stream !== this._status?.stream);
@@ -232,7 +232,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _fail(failure: ICode): void {
     this._failures++;
     this._failed = performance.now();
-    // A server that does not answer for a moment leaves what is known in place.
+    // Keep the last state while the server does not respond.
     const known = failure.code === 'server_unreachable' ? this._status : null;
     this._stopped ??= this.now;
     this._status = { ...(known ?? NOTHING), availability: failure };
@@ -245,17 +245,17 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
     const announcement = readAnnouncement(event);
     if (!announcement || this._failures > 0) {
-      this._askCalmly();
+      this._askLater();
       return;
     }
     this._announced = announcement;
-    // While the whole state is on its way, it may be older than this, or newer.
+    // During a request, the whole state may turn out to be newer than this.
     if (!this._asking) {
       this._follow();
     }
   }
 
-  /** Fetch the deltas that were announced: once for all that are announced meanwhile. */
+  /** Fetch the announced deltas; one request for all that are announced until then. */
   private _follow(): void {
     const announced = this._announced;
     const status = this._status;
@@ -264,11 +264,11 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
     if (announced.stream !== status.stream) {
       this._announced = null;
-      this._askCalmly();
+      this._askLater();
     } else if (announced.sequence <= status.sequence) {
       this._announced = null;
       if (announced.sequence === status.sequence) {
-        this._hear();
+        this._noteEvent();
       }
     } else if (!this._fetching && !this._following.isSet) {
       this._following.set(this._followed + this._pace - performance.now());
@@ -294,9 +294,9 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
         this._takeChanges(answer, sequence);
       }
     } catch {
-      // The request for the whole state finds out what is wrong.
+      // The request for the whole state shows what is wrong.
       this._announced = null;
-      this._askCalmly();
+      this._askLater();
     }
   }
 
@@ -310,11 +310,11 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
       answer?.stream !== status?.stream ||
       (answer?.sequence ?? 0) > (status?.sequence ?? 0)
     ) {
-      // It is of another server, or not all that is missing is kept there.
+      // The answer is from another server process, or some deltas are no longer kept.
       this._announced = null;
-      this._askCalmly();
+      this._askLater();
     } else if (answer?.sequence === since) {
-      // There was nothing new, though somebody announced it.
+      // The announcement was wrong.
       this._announced = null;
       this._pace = CALM;
     } else {
@@ -331,19 +331,19 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     ) {
       this._setClock(delta.time, false);
       this._status = applyDelta(status, delta, this._history);
-      this._hear();
+      this._noteEvent();
       this._emit();
     }
   }
 
-  /** Note that the server is there, and that its events come. */
-  private _hear(): void {
+  /** Note that events arrive. */
+  private _noteEvent(): void {
     this._heard = performance.now();
-    this._deaf = false;
+    this._isSilent = false;
   }
 
-  /** Ask, but not all the time: anybody may post wrong announcements, and a server may stay unwell. */
-  private _askCalmly(): void {
+  /** Request the state at a limited rate, because wrong announcements and failures may continue. */
+  private _askLater(): void {
     if (this._active && !this._calm.isSet) {
       const rest = Math.min(CALM * 2 ** this._failures, LONGEST_RETRY);
       this._calm.set(this._calmed + rest - performance.now());
@@ -355,7 +355,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     this.refresh();
   }
 
-  /** Ask again when it is time to. */
+  /** Schedule the next request. */
   private _schedule(): void {
     if (this._active) {
       this._next.set(this._due - performance.now());
@@ -364,21 +364,24 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   private get _due(): number {
     if (this._failures > 0) {
-      const pause = Math.min(DEAF * 2 ** (this._failures - 1), LONGEST_RETRY);
+      const pause = Math.min(
+        SILENT_PAUSE * 2 ** (this._failures - 1),
+        LONGEST_RETRY
+      );
       return this._failed + pause;
     }
-    const silence = this._heard + (this._deaf ? DEAF : SILENCE);
+    const silence = this._heard + (this._isSilent ? SILENT_PAUSE : SILENCE);
     return Math.min(silence, this._asked + RENEWAL);
   }
 
   private _onNext(): void {
     const now = performance.now();
     if (now < this._due) {
-      // Something came since the timer was set.
+      // An event has arrived since the timer was set.
       this._schedule();
       return;
     }
-    this._deaf ||= now >= this._heard + SILENCE;
+    this._isSilent ||= now >= this._heard + SILENCE;
     this.refresh();
   }
 
@@ -390,24 +393,24 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
   };
 
-  /** Somebody else's request failed; if ours fails too, it is repeated in its own time. */
+  /** Another request of the page failed, so check the connection. */
   private _onFailure(): void {
     if (this._active && this._failures === 0) {
       this.refresh();
     }
   }
 
-  private _setClock(time: number, anew: boolean): void {
+  private _setClock(time: number, isNew: boolean): void {
     this._stopped = null;
     const offset = time - performance.now() / 1000;
-    // The message that was under way for the shortest time is the most exact.
+    // The message with the shortest delay gives the most exact offset.
     this._offset =
-      anew || Math.abs(offset - this._offset) > JUMP
+      isNew || Math.abs(offset - this._offset) > JUMP
         ? offset
         : Math.max(offset, this._offset);
   }
 
-  /** Say that there is news, once for each picture that the page draws. */
+  /** Emit `changed`, at most once for each frame that the browser draws. */
   private _emit(): void {
     if (this._frame === 0 && !this._isDisposed) {
       this._frame = window.requestAnimationFrame(() => {
@@ -425,38 +428,38 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   private _active = false;
   private _again = false;
-  /** The last announcement, until its deltas are here. */
+  /** The last announcement, until its deltas have been fetched. */
   private _announced: IAnnouncement | null = null;
   private _asked = 0;
   private _asking = false;
-  /** For a request that a wrong announcement or a failure causes. */
+  /** Timer for a request after a wrong announcement or a failure. */
   private _calm = new Timer(() => this._onCalm());
   private _calmed = -Infinity;
   private _changed = new Signal<this, void>(this);
-  private _deaf = false;
+  private _isSilent = false;
   private _failed = 0;
   private _failures = 0;
   private _fetching = false;
   private _followed = -Infinity;
-  /** For a request for deltas. */
+  /** Timer for the next request for deltas. */
   private _following = new Timer(() => this._onFollowing());
   private _frame = 0;
   private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
   private _isDisposed = false;
   private _looks = new Set<ILookOptions>();
-  /** For the next request for the whole state that nothing else causes. */
+  /** Timer for the next regular request for the whole state. */
   private _next = new Timer(() => this._onNext());
   private _offset = 0;
   private _options: GpuShareModel.IOptions;
-  /** Milliseconds between two requests for deltas, at least. */
+  /** The shortest time between two requests for deltas, in milliseconds. */
   private _pace = PACE;
   private _palette = new Palette();
   private _preferences: IPreferences;
   private _requests: Requests;
   private _status: IStatus | null = null;
   private _stopped: number | null = null;
-  /** After those that it lists. */
+  /** Declared after the timers that it contains. */
   private _timers = [this._calm, this._following, this._next];
 }
 
@@ -464,7 +467,7 @@ export namespace GpuShareModel {
   export interface IOptions {
     serverSettings: ServerConnection.ISettings;
     events: Pick<Event.IManager, 'stream'>;
-    /** Emitted when some request of the page failed. */
+    /** Emitted when any request of the page fails. */
     connectionFailure?: ISignal<unknown, Error>;
     preferences: IPreferences;
     trans: ITranslation;

@@ -5,7 +5,7 @@ import { DisposableDelegate } from '@lumino/disposable';
 
 import type { IPreferences } from '../tokens';
 
-/** What holds until people set something else: as in schema/plugin.json. */
+/** The default settings, as in schema/plugin.json. */
 export const DEFAULTS: Readonly<IPreferences> = {
   notify: true,
   notificationDelay: 10,
@@ -15,7 +15,7 @@ export const DEFAULTS: Readonly<IPreferences> = {
   statusBar: 'state-and-memory'
 };
 
-/** What people set; a wrong value is taken for none. */
+/** Read the user's settings; invalid values are replaced by the defaults. */
 export function readPreferences(
   settings: Readonly<Record<string, unknown>>
 ): IPreferences {
@@ -43,11 +43,11 @@ export function readPreferences(
 }
 
 /**
- * Follow what people set.
+ * Apply the settings now and after each change.
  *
- * @param id - The plugin whose schema it is.
- * @param apply - Is called with the preferences now, and after each change.
- * @returns What ends it.
+ * @param id - The id of the plugin with the schema.
+ * @param apply - Called with the settings.
+ * @returns An object that stops this when it is disposed.
  */
 export async function followPreferences(
   registry: ISettingRegistry,

@@ -8,17 +8,17 @@ import type { IAnnouncement, ICode, IDelta, IStatus } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import type { IAction } from '../tokens';
 
-/** How long an answer may take: a connection that died in a sleep answers never. */
+/** The longest time for an answer, in milliseconds. A connection that broke while the computer slept never answers. */
 const PATIENCE = 10_000;
 
-/** What this page asks the server extension. */
+/** The requests of this page to the server extension. */
 export class Requests {
   constructor(settings: ServerConnection.ISettings, trans: ITranslation) {
     this._settings = settings;
     this._trans = trans;
   }
 
-  /** The whole state, or why there is none; the server counts this page as a watcher from now on. */
+  /** Request the whole state, or the reason why there is none. This registers the page as a watcher. */
   async status(timeline: boolean): Promise<IStatus | ICode> {
     try {
       const response = await this._request(
@@ -36,7 +36,7 @@ export class Requests {
     }
   }
 
-  /** The deltas after one, or null if the server has no answer that makes sense. */
+  /** Request the deltas after a number; null if the answer is not valid. */
   async changes(
     since: number
   ): Promise<(IAnnouncement & { deltas: IDelta[] }) | null> {
@@ -47,7 +47,7 @@ export class Requests {
     return response.ok ? readChanges(await response.json()) : null;
   }
 
-  /** Watch no longer. If this does not arrive, the server forgets the page by itself. */
+  /** End the registration as a watcher. If this request is lost, the registration expires. */
   leave(): void {
     this._request(`watchers/${this._id}`, {
       method: 'DELETE',
@@ -73,7 +73,7 @@ export class Requests {
   }
 
   focus(kernelId: string | null): void {
-    // It is kept alive: the page may be on its way out.
+    // Kept alive because the page may be closing.
     this._request('focus', {
       method: 'POST',
       body: JSON.stringify({ page: this._id, kernel_id: kernelId }),

@@ -6,7 +6,7 @@ import type { IDocuments, IGpuShareModel } from '../tokens';
 import type { Names } from '../words/names';
 import type { IWording } from '../words/short';
 
-/** How things are worded now; names are looked for only if something is named. */
+/** The options for texts. Names are looked up only when a text needs them. */
 export function wordingOf(
   status: IStatus,
   model: IGpuShareModel,

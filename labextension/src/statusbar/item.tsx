@@ -51,12 +51,12 @@ export class StatusItem extends ReactWidget {
     options.documents.changed.connect(this._onChanged, this);
     document.addEventListener('visibilitychange', this._onVisibility);
     this.addClass('jp-GpuShare-statusItem');
-    // JupyterLab's own marks of what one can click: no style sheet of ours is here yet.
+    // JupyterLab's own style for clickable items, because ours is loaded later.
     this.addClass('jp-mod-highlighted');
     this._onChanged();
   }
 
-  /** Whether people want to see it, and a signal for when that changes. */
+  /** Whether the item is shown, and a signal for when that changes. */
   get wanted(): boolean {
     return this._wanted;
   }
@@ -146,7 +146,7 @@ export class StatusItem extends ReactWidget {
     );
   }
 
-  /** Load the sentences, with the first that there is to say. */
+  /** Load the texts of the tooltip when they are first needed. */
   private _load(): void {
     this._loading ??= import(
       /* webpackChunkName: "details" */ '../words/details'
@@ -155,7 +155,7 @@ export class StatusItem extends ReactWidget {
         this._details = details;
         this.update();
       })
-      // The text is there without them.
+      // The text is shown without the tooltip.
       .catch(console.error);
   }
 
@@ -190,7 +190,7 @@ export class StatusItem extends ReactWidget {
   private _loading: Promise<void> | null = null;
   private _look: IDisposable | null = null;
   private _options: StatusItem.IOptions;
-  /** Moves on what counts time. */
+  /** Updates the times that are shown. */
   private _poll = new Poll({
     auto: false,
     factory: () => {

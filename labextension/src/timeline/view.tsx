@@ -21,7 +21,7 @@ import { CommandIds } from '../tokens';
 import { explain } from '../words/availability';
 import { loadingText } from '../words/short';
 
-/** Lengths to choose from, in minutes; the scheduler keeps no more than the last. */
+/** Lengths to choose from, in minutes. The scheduler keeps no more than the last one. */
 const LENGTHS = [5, 10, 30];
 
 export interface ITimelineOptions {
@@ -31,11 +31,11 @@ export interface ITimelineOptions {
   trans: ITranslation;
   /** How much is shown, in minutes. */
   minutes: number;
-  /** Called when people choose another length. */
+  /** Called when the user chooses another length. */
   onMinutes: (minutes: number) => void;
 }
 
-/** Fill the widget of the main area: a choice of the length in its toolbar, and the timeline. */
+/** Add the timeline to a widget of the main area, with a choice of its length in the toolbar. */
 export function fill(
   main: MainAreaWidget<Panel>,
   options: ITimelineOptions
@@ -47,7 +47,7 @@ export function fill(
     const button = new CommandToolbarButton({
       commands,
       id: CommandIds.openPanel,
-      // The icon is enough, with the command's caption as its tooltip.
+      // The command's caption is the tooltip of the icon.
       label: ''
     });
     main.toolbar.addItem('panel', button);
@@ -56,7 +56,7 @@ export function fill(
   main.content.addWidget(view);
 }
 
-/** The timeline. It looks at the GPUs while it is visible. */
+/** The timeline. It keeps the model up to date while it is visible. */
 export class TimelineView extends ReactWidget {
   constructor(options: ITimelineOptions) {
     super();

@@ -5,7 +5,7 @@ import type { IGroup } from '../core/status';
 import { isRunning } from '../core/status';
 import { hasGpuText } from './reasons';
 
-/** The state of a notebook in words that stay the same until it changes. */
+/** The state of a notebook for screen readers; the text changes only when the state does. */
 export function announce(
   group: IGroup,
   name: string,

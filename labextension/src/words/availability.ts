@@ -41,15 +41,15 @@ export function noGpuText(trans: ITranslation): IExplanation {
   };
 }
 
-/** What is wrong, and what to do about it. */
+/** The problem, and what to do about it. */
 export interface IExplanation {
   title: string;
   text: string;
-  /** Something to type, shown as code. */
+  /** A command to type, shown as code. */
   command?: string;
 }
 
-/** A code that only a newer version knows. */
+/** The text for a code of a newer version. */
 function codeText(code: string, trans: ITranslation): string {
   return trans.__('The server reported: %1', code);
 }
@@ -96,7 +96,7 @@ export function unsharedText(
   }
 }
 
-/** Why the GPU is not shared, or only in part; null if it is. */
+/** Why the GPU is not shared, or only partly; null if it is shared. */
 export function availabilityText(
   { code, params }: ICode,
   trans: ITranslation

@@ -91,9 +91,9 @@ export function cardReason(
 }
 
 /**
- * What the active notebook keeps on the GPU, and on which one.
+ * The memory that the active notebook keeps on the GPU, and on which one.
  *
- * @param gpus - The numbers of the GPUs by their uuids, where there are several.
+ * @param gpus - The numbers of the GPUs by their uuids; null for a single GPU.
  */
 export function cardMemory(
   group: IGroup,

@@ -25,9 +25,9 @@ import {
 } from './states';
 
 /**
- * What a group does or waits for, where its memory is, and on which GPU.
+ * The state of a group or the reason for its wait, where its memory is, and on which GPU.
  *
- * @param gpus - The numbers of the GPUs by their uuids, where there are several.
+ * @param gpus - The numbers of the GPUs by their uuids; null for a single GPU.
  */
 export function detailText(
   group: IGroup,
@@ -41,7 +41,7 @@ export function detailText(
     isWaiting(group) ||
     (group.state === 'restoring' && group.reason !== null)
   ) {
-    // One time in a row: how much longer it takes, or else what the reason says.
+    // A row shows one time: the estimate, or otherwise the time in the reason.
     const left = isWaiting(group) ? leftText(group, trans, now) : null;
     parts.push(
       ...(left === null ? [] : [left]),
@@ -65,7 +65,7 @@ export function detailText(
   return parts.join(' · ');
 }
 
-/** On which of several GPUs a group is; '' where there is only one. */
+/** The GPUs that a group is on; '' if there is only one GPU. */
 export function gpusText(
   group: IGroup,
   gpus: ReadonlyMap<string, number> | null,
@@ -85,7 +85,7 @@ export function gpusText(
       );
 }
 
-/** The tooltip of the status bar item; '' if its text says it all. */
+/** The tooltip of the status bar item; '' if there is nothing to add to its text. */
 export function statusTitle(
   status: IStatus,
   kernelId: string | null,
@@ -117,7 +117,7 @@ export function statusTitle(
 /**
  * The state of a group, one line for each fact.
  *
- * @param background - Whether it makes a difference that it is in the background.
+ * @param background - Whether its low priority makes a difference now.
  */
 export function detailsOf(
   group: IGroup,

@@ -6,22 +6,22 @@ import { ownerName } from './reasons';
 import type { IWording } from './short';
 import { othersText } from './states';
 
-/** Those before a group that are named; the others are counted. */
+/** Number of groups ahead that are named; the others are counted. */
 const MOST = 3;
 
 const LONGEST_NAME = 36;
 
-/** One that comes before another, and by which rule. */
+/** A group that is ahead of another one, and the rule that puts it there. */
 interface IBefore extends ICode {
   group: string;
   name: string;
 }
 
 /**
- * Which rule put whom before a group, what it would take to be next, and what holds it
- * back while it runs: a line for each. docs/reference/control.md has what the scheduler says.
+ * Explain which rule puts which groups ahead of a group, what must happen for it to be next, and
+ * what limits it while it runs; a line for each. docs/reference/control.md describes the answer.
  *
- * @param answer - What the server answered; anything else than an explanation is none.
+ * @param answer - The server's answer. Answers without an explanation give an empty text.
  */
 export function explanationText(answer: unknown, wording: IWording): string {
   const { trans } = wording;
@@ -29,8 +29,8 @@ export function explanationText(answer: unknown, wording: IWording): string {
     memberOf(memberOf(answer, 'explanation'), 'groups'),
     0
   );
-  const said = memberOf(found, 'before');
-  const before = Array.isArray(said) ? said.filter(isBefore) : [];
+  const members = memberOf(found, 'before');
+  const before = Array.isArray(members) ? members.filter(isBefore) : [];
   const lines = before.slice(0, MOST).map(one => ruleText(one, wording));
   if (before.length > MOST) {
     lines.push(othersText(before.length - MOST, trans));
@@ -79,7 +79,7 @@ function number(params: Params, key: string): number {
   return Number.isFinite(value) ? value : 0;
 }
 
-/** The rules are the parts of what the policies sort by. */
+/** The text for a rule. Each rule is one of the policies' sort keys. */
 function ruleText(before: IBefore, wording: IWording): string {
   const { code, params } = before;
   const { trans } = wording;
@@ -157,7 +157,7 @@ function ruleText(before: IBefore, wording: IWording): string {
   }
 }
 
-/** What it would take to be next; '' where the reason says it. */
+/** What must happen for the group to be next; '' if the reason says it. */
 function nextText(
   { code }: ICode,
   before: readonly IBefore[],
@@ -187,10 +187,10 @@ function nextText(
   }
 }
 
-/** What holds one back that runs. */
+/** What limits a running group. */
 function paceText({ code, params }: ICode, { trans }: IWording): string {
-  const said = params['names'];
-  const others = (Array.isArray(said) ? said : [])
+  const names = params['names'];
+  const others = (Array.isArray(names) ? names : [])
     .filter((name): name is string => typeof name === 'string')
     .map(name => isolate(shorten(wordName(shortName(name)), LONGEST_NAME)))
     .join(', ');

@@ -2,7 +2,7 @@
 import type { IGroup } from '../core/status';
 import { printable } from './names';
 
-/** What a group is called in a sentence. */
+/** The name of a group for sentences. */
 export function nameIn(
   names: ReadonlyMap<string, string>,
   group: IGroup
@@ -10,19 +10,19 @@ export function nameIn(
   return isolate(wordName(names.get(group.id) ?? group.name));
 }
 
-/** What a notebook is called in a row: its file, without the folders. */
+/** The name of a notebook for rows: its file without the folders. */
 export function shortName(name: string): string {
   return printable(
     name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name
   );
 }
 
-/** What a notebook is called in a sentence. */
+/** The name of a notebook for sentences. */
 export function wordName(name: unknown): string {
   return typeof name === 'string' ? name.replace(/\.ipynb\b/g, '') : '';
 }
 
-/** A name whose middle gives way: its folder and its end tell it from others. */
+/** Shorten a name in its middle, because the folder and the end distinguish it from others. */
 export function shorten(name: string, length: number): string {
   const tail = Math.floor((length - 1) / 3);
   const letters = [...name];
@@ -39,7 +39,7 @@ export function isRightToLeft(name: string): boolean {
   return RIGHT_TO_LEFT.test(name);
 }
 
-/** A name for a sentence: one that is written from right to left leaves the words around it in their order. */
+/** Isolate a right-to-left name, so that the words around it keep their order. */
 export function isolate(name: string): string {
   return isRightToLeft(name) ? `\u2068${name}\u2069` : name;
 }

@@ -3,13 +3,13 @@ import type { IGroup, ISession } from '../core/status';
 import type { ITranslation } from '../core/translation';
 
 /**
- * What groups are called.
+ * Name the groups.
  *
- * A document is called by its file, with as many of its folders as tell it from others;
- * a console by its number and language; a shared kernel by all its documents.
+ * The name of a document is its file, with as many folders as needed to distinguish it. The name
+ * of a console is its number and language. The name of a shared kernel lists all its documents.
  *
- * @param documentsOf - The documents that use a group's kernel.
- * @param languageOf - The language of a kernel, or '' if nobody knows.
+ * @param documentsOf - Returns the documents that use a group's kernel.
+ * @param languageOf - Returns the language of a kernel, or '' if it is unknown.
  */
 export function nameGroups(
   groups: readonly IGroup[],
@@ -78,7 +78,7 @@ export function listNames(
   }
 }
 
-/** For each path its file, and as many of its folders as tell it from the others. */
+/** Shorten each path to its file and as many folders as needed to distinguish it. */
 export function shortestNames(paths: ReadonlySet<string>): Map<string, string> {
   const alike = new Map<string, string[][]>();
   for (const path of paths) {
@@ -106,7 +106,7 @@ export function shortestNames(paths: ReadonlySet<string>): Map<string, string> {
   return names;
 }
 
-/** Give those that are still called the same the beginning of their ids. */
+/** Add the beginning of the id to names that are still equal. */
 function tellApart(
   names: Map<string, string>,
   trans: ITranslation
@@ -123,15 +123,15 @@ function tellApart(
   return names;
 }
 
-/** What groups are called, by their ids. */
+/** The names of groups, by their ids. */
 export type Names = ReadonlyMap<string, string>;
 
-/** Characters that change what is shown around them: controls, line ends, and overrides of the direction of writing. */
+/** Characters that change the text around them: controls, line ends, and overrides of the writing direction. */
 const UNSAFE =
   // eslint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
 
-/** A name of a file or program as it can be shown: `\x1b` and the like in the place of such characters. */
+/** Escape such characters in the name of a file or program, for example as `\x1b`. */
 export function printable(name: string): string {
   return name.replace(UNSAFE, character => {
     const code = character.charCodeAt(0);

@@ -50,7 +50,7 @@ export function noticeText(
     case 'underreported':
       return trans.__(
         'A process owned by %1 is using %2 of GPU memory that gpushare cannot account for',
-        // Other users are not told who owns it.
+        // The owner is not shown to other users.
         text(params, 'user') || trans.__('another user'),
         formatBytes(Number(params['bytes']) || 0, 'binary')
       );

@@ -3,7 +3,7 @@ import type { Units } from '../core/format';
 import { formatPart } from '../core/format';
 import type { ITranslation } from '../core/translation';
 
-// What several parts of the panel say.
+// Texts that several parts of the panel use.
 
 /** The label of a button that opens a menu with all actions. */
 export function moreText(trans: ITranslation): string {

@@ -6,7 +6,7 @@ export function number(params: Params, key: string): number {
   return Number.isFinite(value) ? value : 0;
 }
 
-/** A member that is a text, or ''. */
+/** Return a member if it is a text; otherwise ''. */
 export function text(params: Params, key: string): string {
   const value = params[key];
   return typeof value === 'string' || typeof value === 'number'

@@ -6,16 +6,16 @@ import { isolate, shorten, shortName, wordName } from './mentions';
 import { number, text } from './params';
 import type { IWording } from './short';
 
-/** The longest name in a sentence: it is whole where the row or the title has it. */
+/** The longest name in a sentence. The row or the title has the whole name. */
 const LONGEST_NAME = 36;
 
-/** The group that `key` names, as it is called now; the scheduler knows older names. */
+/** The current name of a group in the parameters; the scheduler's name can be older. */
 function groupName(params: Params, key: string, wording: IWording): string {
   const { trans, names } = wording;
-  const said = params[`${key}_name`];
+  const reported = params[`${key}_name`];
   const name =
     wordName(names.get(text(params, key))) ||
-    (typeof said === 'string' ? wordName(shortName(said)) : '') ||
+    (typeof reported === 'string' ? wordName(shortName(reported)) : '') ||
     trans.__('another notebook');
   return isolate(shorten(name, LONGEST_NAME));
 }
@@ -36,7 +36,7 @@ export function hasGpuText(name: string, trans: ITranslation): string {
   return trans.__('%1 has the GPU', name);
 }
 
-/** "x's turn ends within 3 s", or "x has the GPU" where the time is unknown or not wanted. */
+/** "x's turn ends within 3 s", or "x has the GPU" if the time is unknown or not wanted. */
 function turnEnds(
   params: Params,
   key: string,
@@ -57,7 +57,7 @@ function turnEnds(
 /**
  * Why a group waits.
  *
- * @param elapsed - Seconds since the scheduler said so; null: without times, for a row that has its own.
+ * @param elapsed - Seconds since the scheduler's message; null for a text without times.
  */
 export function reasonText(
   reason: ICode | null,

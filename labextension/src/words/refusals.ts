@@ -5,7 +5,7 @@ import type { IHibernation, ISleep } from '../core/status';
 
 type Why = Pick<ISleep | IHibernation, 'code' | 'text'>;
 
-/** Why a notebook, or every one, is not hibernated; the words are those of scheduler/core/refusals.py. */
+/** Why one or all notebooks are not hibernated, in the words of scheduler/core/refusals.py. */
 export function refusalText({ code, text }: Why, trans: ITranslation): string {
   const sentence = sentenceOf(code, trans);
   if (!sentence) {
@@ -24,7 +24,7 @@ export function cannotText(why: Why, trans: ITranslation): string {
   );
 }
 
-/** Of these the scheduler says more than the sentence. */
+/** The codes for which the scheduler has more details than the sentence. */
 const DETAILED = ['driver', 'helper', 'permission', 'failed', 'stuck'];
 
 function sentenceOf(code: string | null, trans: ITranslation): string {

@@ -8,7 +8,7 @@ import { cannotText } from './refusals';
 /** The default policy, which is not mentioned. */
 const USUAL = 'burst';
 
-/** How the GPU is shared, in a word or two. */
+/** How the GPU is shared, in a few words. */
 export function modeText(
   { anti_thrash, quantum, policy }: ISettings,
   trans: ITranslation
@@ -28,7 +28,7 @@ export function modeText(
   return parts.join(' · ');
 }
 
-/** When idle notebooks hibernate, or why they do not; '' where the scheduler does not say. */
+/** When idle notebooks hibernate, or why they do not; '' if the scheduler does not report it. */
 export function idlenessText(
   { hibernate_after }: ISettings,
   hibernation: IHibernation | null,

@@ -5,7 +5,7 @@ import type { ICode, IEstimate, IGroup } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import type { Names } from './names';
 
-/** How this page words things. */
+/** The options for texts. */
 export interface IWording {
   trans: ITranslation;
   units: Units;
@@ -34,7 +34,7 @@ export function placeText(
 /**
  * How much longer a group has to wait: `about 4 s`.
  *
- * @param elapsed - Seconds since the scheduler said so.
+ * @param elapsed - Seconds since the scheduler made the estimate.
  */
 export function estimateText(
   estimate: IEstimate,
@@ -65,12 +65,12 @@ export function loadingText(trans: ITranslation): string {
   return trans.__('Loading…');
 }
 
-/** A state, where the context does not say that it is about the GPU. */
+/** A state with the word GPU, for places whose context does not mention it. */
 export function gpuText(text: string, trans: ITranslation): string {
   return trans.__('GPU: %1', text);
 }
 
-/** The same for a notebook that does not share the GPU. */
+/** The state of a notebook that does not share the GPU. */
 export function unsharedName(trans: ITranslation): string {
   return trans.__('GPU: not shared');
 }
@@ -85,7 +85,7 @@ export function frozenText(trans: ITranslation): string {
   return trans.__('frozen');
 }
 
-/** The state of a group, in a word or two. */
+/** The state of a group, in a few words. */
 export function stateName(
   { state }: Pick<IGroup, 'state'>,
   trans: ITranslation
@@ -107,13 +107,13 @@ export function stateName(
       return trans.__('idle lease');
     case 'idle':
       return trans.__('idle');
-    // A newer scheduler may know others.
+    // Newer schedulers may report other states.
     default:
       return state;
   }
 }
 
-/** Whether GPU sharing works, in a word or two. */
+/** Whether GPU sharing works, in a few words. */
 export function linkText(
   { code }: ICode,
   trans: ITranslation

@@ -20,7 +20,7 @@ import { refusalText } from './refusals';
 import type { IWording } from './short';
 import { frozenText, stateName } from './short';
 
-/** What a kind is called. */
+/** The name of a kind of event. */
 export function kindText(kind: Kind, trans: ITranslation): string {
   return {
     burst: stateName({ state: 'running' }, trans),
@@ -54,7 +54,7 @@ export function waitedFor(duration: string, trans: ITranslation): string {
   return trans.__('waited %1', duration);
 }
 
-/** How long something has lasted that is still going on. */
+/** How long an unfinished event has lasted. */
 export function soFarText(seconds: number, trans: ITranslation): string {
   return trans.__('%1 so far', formatExactly(seconds));
 }
@@ -64,7 +64,7 @@ export function goToText(name: string, trans: ITranslation): string {
   return trans.__('Go to %1', name);
 }
 
-/** How long a group has been waiting, and how long such waits take: more than its row says. */
+/** How long a group has been waiting, and how long such waits take. */
 export function waitTitle(
   group: IGroup,
   trans: ITranslation,
@@ -79,7 +79,7 @@ export function waitTitle(
     .join('\n');
 }
 
-/** How a cell fared: `waited 2.1 s, ran 0.8 s`. */
+/** How long a cell waited and ran: `waited 2.1 s, ran 0.8 s`. */
 export function cellText(
   { waited, ran }: Pick<ICell, 'waited' | 'ran'>,
   trans: ITranslation
@@ -91,7 +91,7 @@ export function cellText(
   );
 }
 
-/** When a running group has to give way: `turn ends within 3 s`; null if it need not. */
+/** When the time slice of a running group ends: `turn ends within 3 s`; null if no group is waiting. */
 export function turnText(
   { state, yields_in, at }: IGroup,
   trans: ITranslation,
@@ -106,7 +106,7 @@ export function turnText(
     : trans.__('turn is about to end');
 }
 
-/** What a group that does not wait is doing, in a few words. */
+/** The state of a group that is not waiting, in a few words. */
 export function stateText(
   group: IGroup,
   trans: ITranslation,

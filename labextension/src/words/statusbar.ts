@@ -22,7 +22,7 @@ import {
 /**
  * The state of the active notebook, or of the GPUs if it has not used them.
  *
- * @param memory - Whether to say how much memory there is on the GPU.
+ * @param memory - Whether to include the memory on the GPU.
  */
 export function statusText(
   status: IStatus,

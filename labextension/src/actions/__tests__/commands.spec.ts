@@ -83,8 +83,8 @@ function change(id: string, changes: Partial<IGroup>): void {
   };
 }
 
-/** What a dialog says, and what to type into it. */
-type Step = [says: string, text?: string];
+/** The expected text of a dialog, and the input. */
+type Step = [expected: string, text?: string];
 
 /** Run a command that asks, and press a button of each of its dialogs. */
 async function answer(
@@ -94,10 +94,10 @@ async function answer(
   ...steps: Step[]
 ): Promise<void> {
   const done = commands.execute(command, args);
-  for (const [says, text] of steps) {
+  for (const [expected, text] of steps) {
     const dialog = await waitFor(() => {
       const found = document.querySelector<HTMLElement>('.jp-Dialog');
-      expect(found?.textContent).toContain(says);
+      expect(found?.textContent).toContain(expected);
       return found;
     });
     const input = dialog?.querySelector('input');
@@ -111,7 +111,7 @@ async function answer(
 }
 
 describe('commands', () => {
-  it('mean the notebook in front unless they are told another', async () => {
+  it('apply to the active notebook by default', async () => {
     await commands.execute(CommandIds.toggleKeep);
     await commands.execute(CommandIds.toggleKeep, { group: 'b' });
     expect(model.acts).toEqual([
@@ -125,7 +125,7 @@ describe('commands', () => {
     );
   });
 
-  it('are named with what they are about in the palette alone', () => {
+  it('have longer labels only in the palette', () => {
     const { release, setAntiThrash, setQuantum } = CommandIds;
     const palette = PALETTE.filter(({ command }) =>
       commands.hasCommand(command)
@@ -139,7 +139,7 @@ describe('commands', () => {
     }
   });
 
-  it('say what a release does to the others', () => {
+  it('explain the effect of a release on other notebooks', () => {
     const caption = (): string => commands.caption(CommandIds.release);
     expect(caption()).toContain('No other notebook is waiting now.');
     change('b', { state: 'waiting' });
@@ -149,7 +149,7 @@ describe('commands', () => {
     expect(caption()).toContain('1 waiting notebook');
   });
 
-  it('say what they will do now', () => {
+  it('explain what they will do in the current state', () => {
     const keep = CommandIds.toggleKeep;
     expect(commands.label(keep)).toBe('Keep on the GPU');
     const caption = commands.caption(keep);
@@ -166,7 +166,7 @@ describe('commands', () => {
     }
   });
 
-  it('are possible only where they make sense', () => {
+  it('are enabled only where they make sense', () => {
     const { release, setPriority, goTo } = CommandIds;
     expect(commands.isEnabled(release)).toBe(false);
     change('a', { state: 'running' });
@@ -185,7 +185,7 @@ describe('commands', () => {
     expect(commands.isEnabled(goTo)).toBe(false);
   });
 
-  it('hibernate what is idle, and wake it', async () => {
+  it('hibernate an idle notebook, and wake it', async () => {
     const { hibernate, wake } = CommandIds;
     expect(commands.isVisible(wake)).toBe(false);
     await commands.execute(hibernate);
@@ -211,7 +211,7 @@ describe('commands', () => {
     expect(commands.isEnabled(wake)).toBe(true);
   });
 
-  it('hibernate what is at work once that is over, unless taken back', async () => {
+  it('hibernate a busy notebook when it is idle, unless cancelled', async () => {
     const { hibernate, wake } = CommandIds;
     change('a', { state: 'running' });
     expect(commands.label(hibernate)).toBe('Hibernate When Idle');
@@ -243,7 +243,7 @@ describe('commands', () => {
       { hibernation: makeSleep({ state: 'refused', code: 'gpus' }) },
       'its process uses several GPUs'
     ]
-  ])('say why they do not hibernate %s', (_, changes, why) => {
+  ])('explain why they do not hibernate %s', (_, changes, why) => {
     change('a', changes);
     expect(commands.isVisible(CommandIds.hibernate)).toBe(true);
     expect(commands.isEnabled(CommandIds.hibernate)).toBe(false);
@@ -252,13 +252,13 @@ describe('commands', () => {
     );
   });
 
-  it('try again what may not be refused again', () => {
+  it('can be repeated if the refusal may be temporary', () => {
     const hibernation = makeSleep({ state: 'refused', code: 'busy' });
     change('a', { hibernation });
     expect(commands.isEnabled(CommandIds.hibernate)).toBe(true);
   });
 
-  it('say why nothing can be hibernated', () => {
+  it('explain why nothing can be hibernated', () => {
     const { hibernate, toggleHibernation, setHibernation } = CommandIds;
     model.status = {
       ...makeStatus(makeGroup('a')),
@@ -278,7 +278,7 @@ describe('commands', () => {
     }
   });
 
-  it('leave out what an older scheduler does not know', () => {
+  it('are hidden if an older scheduler does not support them', () => {
     const status = makeStatus(makeGroup('a'));
     model.status = {
       ...status,
@@ -291,7 +291,7 @@ describe('commands', () => {
     }
   });
 
-  it('switch hibernation off, and on again', async () => {
+  it('turn hibernation off, and on again', async () => {
     const { toggleHibernation } = CommandIds;
     expect(commands.isToggled(toggleHibernation)).toBe(true);
     await commands.execute(toggleHibernation);
@@ -308,7 +308,7 @@ describe('commands', () => {
     ]);
   });
 
-  it('leave the class to itself again only where it is not', async () => {
+  it('reset the priority only if it was set', async () => {
     const { setPriority } = CommandIds;
     const auto = { priority: 'auto' };
     expect(commands.isVisible(setPriority, auto)).toBe(false);
@@ -320,7 +320,7 @@ describe('commands', () => {
     ]);
   });
 
-  it("are offered in JupyterLab's menu of a document if its kernel uses the GPU", () => {
+  it("are in JupyterLab's menu of a document if its kernel uses the GPU", () => {
     const { release, hibernate, wake } = CommandIds;
     const args = { isContext: true, isDocument: true };
     for (const command of [release, hibernate, wake]) {
@@ -333,7 +333,7 @@ describe('commands', () => {
     expect(commands.label(wake, args)).toBe('GPU: Wake');
   });
 
-  it('offer the class that it has not, whoever gave it', () => {
+  it('offer the opposite class, whether it was set or chosen', () => {
     const { setPriority } = CommandIds;
     expect(commands.label(setPriority)).toBe('Let Others Go First');
     change('a', { class: 'background' });
@@ -341,7 +341,7 @@ describe('commands', () => {
     expect(commands.isEnabled(setPriority)).toBe(true);
   });
 
-  it('are not there for those who may not', () => {
+  it('are hidden without the permission', () => {
     model.status = {
       ...makeStatus(makeGroup('a', { state: 'running' })),
       may: { adjust: false, settings: false }
@@ -355,7 +355,7 @@ describe('commands', () => {
     expect(commands.isVisible(CommandIds.goTo)).toBe(true);
   });
 
-  it('tell menus of a change, but not of each status', () => {
+  it('notify menus of a change, but not of each status', () => {
     let changes = 0;
     commands.commandChanged.connect(() => changes++);
     change('a', { state: 'running' });
@@ -374,7 +374,7 @@ describe('commands', () => {
     expect(opened).toEqual([notebook]);
   });
 
-  it("show the server's sentence when it refuses", async () => {
+  it("show the server's message when it refuses", async () => {
     model.refusal = 'The scheduler is not responding.';
     await commands.execute(CommandIds.toggleKeep);
     expect(Notification.manager.notifications[0]).toMatchObject({
@@ -405,7 +405,7 @@ describe('dangerous commands', () => {
     expect(model.acts).toHaveLength(1);
   });
 
-  it('ask before they move the memory of one that works', async () => {
+  it('ask before they evict the memory of a busy notebook', async () => {
     await commands.execute(CommandIds.evict);
     expect(model.acts).toEqual([{ op: 'evict', group: 'a' }]);
     change('a', { state: 'running' });
@@ -413,7 +413,7 @@ describe('dangerous commands', () => {
     expect(model.acts).toHaveLength(1);
   });
 
-  it('do not ask before they undo', async () => {
+  it('do not ask before they undo an action', async () => {
     change('a', { preferences: makePreferences({ frozen: true }) });
     await commands.execute(CommandIds.toggleFrozen);
     await commands.execute(CommandIds.setAntiThrash, { anti_thrash: 'auto' });
@@ -424,8 +424,8 @@ describe('dangerous commands', () => {
   });
 });
 
-describe('commands that want a value', () => {
-  it('ask for a cap until it is a size', async () => {
+describe('commands that ask for a value', () => {
+  it('ask for a memory limit until it is a valid size', async () => {
     await answer(
       CommandIds.setMemory,
       {},
@@ -438,12 +438,12 @@ describe('commands that want a value', () => {
     ]);
   });
 
-  it('take nothing for no cap', async () => {
+  it('accept an empty text as no limit', async () => {
     await answer(CommandIds.setMemory, {}, 'accept', ['no limit', '']);
     expect(model.acts).toEqual([{ op: 'adjust', group: 'a', memory: 0 }]);
   });
 
-  it('ask for a quantum until it is one', async () => {
+  it('ask for a time slice until it is valid', async () => {
     await answer(
       CommandIds.setQuantum,
       {},
@@ -455,7 +455,7 @@ describe('commands that want a value', () => {
     expect(model.acts).toEqual([{ op: 'settings', quantum: 2.5 }]);
   });
 
-  it('take nothing for the quantum that is chosen by itself', async () => {
+  it('accept an empty text as the automatic time slice', async () => {
     await answer(CommandIds.setQuantum, {}, 'accept', ['In seconds.', '']);
     expect(model.acts).toEqual([{ op: 'settings', quantum: 'auto' }]);
   });
@@ -478,7 +478,7 @@ describe('commands that want a value', () => {
     ]);
   });
 
-  it('offer the policies that the server names, and no other', async () => {
+  it('offer only the policies that the server names', async () => {
     const status = makeStatus(makeGroup('a'));
     const policies = ['another', 'burst', 'of_another_package'];
     model.status = {
@@ -502,14 +502,14 @@ describe('commands that want a value', () => {
     ]);
   });
 
-  it('take a policy by its name where an older server names none', async () => {
+  it('accept any policy if an older server names none', async () => {
     await answer(CommandIds.setPolicy, {}, 'accept', ['all notebooks', 'ours']);
     expect(model.acts).toEqual([{ op: 'settings', policy: 'ours' }]);
     await answer(CommandIds.setPolicy, {}, 'reject', ['all notebooks', 'fcfs']);
     expect(model.acts).toHaveLength(1);
   });
 
-  it('do nothing when people change their minds', async () => {
+  it('do nothing when the user cancels', async () => {
     await answer(CommandIds.setMemory, {}, 'reject', ['no limit', '20 GiB']);
     expect(model.acts).toEqual([]);
   });
@@ -528,7 +528,7 @@ describe('a command that fails', () => {
     jest.dontMock('../perform');
   });
 
-  it('says so when what it does cannot be loaded', async () => {
+  it('shows an error when its code cannot be loaded', async () => {
     jest.resetModules();
     jest.doMock('../perform', () => {
       throw new Error('There is no network.');
@@ -540,7 +540,7 @@ describe('a command that fails', () => {
     );
   });
 
-  it('does no harm to the page when it is not there', async () => {
+  it('does not break the page when it does not exist', async () => {
     run(commands, { command: CommandIds.openPanel });
     await waitFor(() => expect(failed).toHaveBeenCalled());
   });

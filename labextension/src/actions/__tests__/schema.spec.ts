@@ -37,7 +37,7 @@ describe('the schema for JupyterLab', () => {
     }
   );
 
-  it('names commands that there are', () => {
+  it('names only existing commands', () => {
     const commands = ACTIONS.map(({ command }) => command);
     const named = [
       ...menus.main.flatMap(({ items }) => items),

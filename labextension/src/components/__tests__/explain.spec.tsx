@@ -30,8 +30,8 @@ const before = (code: string, group = 'train', params = {}): IBefore => ({
 
 type IBefore = Parameters<typeof explained>[0];
 
-/** What is said about one that waits, with ordinary spaces. */
-const said = (found: object): string =>
+/** The explanation of a waiting group, with ordinary spaces. */
+const explanationOf = (found: object): string =>
   plain(explanationText({ explanation: { groups: [found] } }, wording));
 
 describe('explanationText', () => {
@@ -68,19 +68,19 @@ describe('explanationText', () => {
     ],
     ['turn', {}, 'it belongs to a user whose notebooks last ran longer ago']
   ])('words %s', (code, params, expected) => {
-    expect(said({ before: [before(code, 'train', params)] })).toBe(
+    expect(explanationOf({ before: [before(code, 'train', params)] })).toBe(
       `deep/train is ahead: ${expected}`
     );
   });
 
-  it('names the rule of a policy that it does not know', () => {
-    expect(said({ before: [before('moon', 'x')] })).toBe(
+  it('names the rule of an unknown policy', () => {
+    expect(explanationOf({ before: [before('moon', 'x')] })).toBe(
       'x is ahead because of the rule "moon"'
     );
   });
 
-  it('names three, and counts the others', () => {
-    const lines = said({
+  it('names three groups and counts the others', () => {
+    const lines = explanationOf({
       before: [...'abcde'].map(id => before('came', id))
     }).split('\n');
     expect(lines.map(line => line.split(' ')[0])).toEqual([
@@ -97,8 +97,8 @@ describe('explanationText', () => {
       [before('background')],
       'If it were interactive, it would go ahead of deep/train.'
     ]
-  ])('says what it takes to be next: %s', (code, others, expected) => {
-    const lines = said({ before: others, next: { code, params: {} } });
+  ])('explains what must happen to be next: %s', (code, others, expected) => {
+    const lines = explanationOf({ before: others, next: { code, params: {} } });
     expect(lines.split('\n').slice(others.length).join()).toBe(expected);
   });
 
@@ -110,8 +110,10 @@ describe('explanationText', () => {
       'Paused until other notebooks have had their GPU time.'
     ],
     ['share', { share: 0.5 }, 'Limited to 50% of GPU time.']
-  ])('says what holds one back that runs: %s', (code, params, expected) => {
-    expect(said({ before: [], pace: { code, params } })).toBe(expected);
+  ])('explains what limits a running group: %s', (code, params, expected) => {
+    expect(explanationOf({ before: [], pace: { code, params } })).toBe(
+      expected
+    );
   });
 
   it.each([
@@ -122,7 +124,7 @@ describe('explanationText', () => {
     ...[1, [null, 3, { group: 'a' }]].map(before => ({
       explanation: { groups: [{ before, next: null, pace: 'x' }] }
     }))
-  ])('says nothing of what is no explanation: %j', answer => {
+  ])('is empty without an explanation: %j', answer => {
     expect(explanationText(answer, wording)).toBe('');
   });
 });
@@ -157,7 +159,7 @@ describe('an explanation', () => {
   it.each([
     ['pointed at', fireEvent.mouseEnter, fireEvent.mouseLeave],
     ['focused', fireEvent.focus, fireEvent.blur]
-  ])('is asked for when it is %s', async (_, begin, end) => {
+  ])('is requested when it is %s', async (_, begin, end) => {
     render(<Asked group={makeWaiting('plots', 1)} />);
     expect(model.explained).toEqual([]);
     await settle(() => begin(why()));
@@ -167,7 +169,7 @@ describe('an explanation', () => {
     expect(why().title).toBe('');
   });
 
-  it('is asked for again when the place is another, but not when time goes by', async () => {
+  it('is requested again when the position changes, but not as time passes', async () => {
     const { rerender } = render(<Asked group={makeWaiting('plots', 2)} />);
     await settle(() => fireEvent.mouseEnter(why()));
     await settle(() =>
@@ -181,7 +183,7 @@ describe('an explanation', () => {
     expect(why().title).toBe('');
   });
 
-  it('is of nobody who does not wait', async () => {
+  it('is not requested for a group that is not waiting', async () => {
     render(<Asked group={makeGroup('plots')} />);
     await settle(() => fireEvent.mouseEnter(why()));
     expect(model.explained).toEqual([]);

@@ -69,19 +69,19 @@ describe('parseBytes', () => {
     expect(parseBytes(text, 'binary')).toBe(bytes);
   });
 
-  it('takes a number alone for the unit that people chose', () => {
+  it('uses the chosen unit for a number without one', () => {
     expect(parseBytes('20', 'decimal')).toBe(20e9);
     expect(parseBytes('20 GiB', 'decimal')).toBe(20 * GiB);
   });
 
-  it('reads back what it writes', () => {
+  it('parses its own output', () => {
     for (const units of ['binary', 'decimal'] as const) {
       expect(parseBytes(formatBytes(24e9, units), units)).toBeCloseTo(24e9, -9);
     }
   });
 
   it.each(['', 'much', '-1 GiB', '20 QiB', '1 2 GiB', 'NaN'])(
-    'does not take "%s" for a size',
+    'rejects "%s"',
     text => {
       expect(parseBytes(text, 'binary')).toBeNull();
     }

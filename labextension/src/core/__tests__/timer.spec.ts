@@ -18,7 +18,7 @@ afterEach(() => {
   jest.useRealTimers();
 });
 
-it('rings once, when its pause is over', async () => {
+it('calls back once after its pause', async () => {
   timer.set(1000);
   await pass(999);
   expect([rung, timer.isSet]).toEqual([0, true]);
@@ -28,7 +28,7 @@ it('rings once, when its pause is over', async () => {
   expect(rung).toBe(1);
 });
 
-it('rings at the time that was set last', async () => {
+it('calls back at the time that was set last', async () => {
   timer.set(1000);
   await pass(500);
   timer.set(1000);
@@ -39,7 +39,7 @@ it('rings at the time that was set last', async () => {
   expect(rung).toBe(1);
 });
 
-it('can be set again while it rings', async () => {
+it('can be set again in its callback', async () => {
   const again = new Timer(() => {
     rung++;
     again.set(10);
@@ -51,7 +51,7 @@ it('can be set again while it rings', async () => {
 });
 
 it.each(['stop', 'dispose'] as const)(
-  'does not ring after %s',
+  'does not call back after %s',
   async silence => {
     timer.set(1000);
     timer[silence]();

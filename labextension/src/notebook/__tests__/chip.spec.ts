@@ -21,7 +21,7 @@ import {
   settle,
   slots,
   strip,
-  tell,
+  report,
   withPage
 } from './page';
 
@@ -31,9 +31,9 @@ describe('The chip', () => {
   const chip = (): HTMLElement | null =>
     document.querySelector<HTMLElement>('.jp-GpuShare-chip');
 
-  it('is not there while the kernel has not used the GPU and all is well', async () => {
+  it('is hidden until the kernel uses the GPU', async () => {
     await open('plots');
-    await tell(holder());
+    await report(holder());
     expect(chip()).toBeNull();
   });
 
@@ -52,14 +52,14 @@ describe('The chip', () => {
     ['GPU: frozen', { preferences: makePreferences({ frozen: true }) }]
   ])('says %s', async (expected, changes) => {
     await open('plots');
-    await tell(makeGroup('plots', changes), holder());
+    await report(makeGroup('plots', changes), holder());
     expect(plain(chip()?.textContent ?? '')).toBe(expected);
     expect(chip()?.title).toContain('5 GiB on the GPU'.replace(' ', '\u00a0'));
   });
 
-  it('says the place in the queue, and why and how long when pointed at', async () => {
+  it('shows the position in the queue, with the reason and the times in its tooltip', async () => {
     await open('plots');
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     expect(plain(chip()?.textContent ?? '')).toBe('GPU: waiting, 2nd');
     expect(plain(chip()?.title ?? '').split('\n')).toEqual([
       '2nd, about 4 s',
@@ -69,10 +69,10 @@ describe('The chip', () => {
     ]);
   });
 
-  it('says that its notebook became background by itself, and why', async () => {
+  it('shows that and why the scheduler lowered the priority', async () => {
     await open('plots');
     const cell = { msg_id: 'plots-cell', since: 88, waited: 0, ran: 12 };
-    await tell(
+    await report(
       makeGroup('plots', { state: 'running', cell, class: 'background' }),
       makeWaiting('eda', 1)
     );
@@ -98,10 +98,10 @@ describe('The chip', () => {
       }
     ]
   ])(
-    'says that its notebook is in the background only where it matters: %s',
+    'shows that its notebook is in the background only where it matters: %s',
     async (_, expected, changes) => {
       await open('plots');
-      await tell(
+      await report(
         makeGroup('plots', { class: 'background', ...changes }),
         makeGroup('eda')
       );
@@ -112,30 +112,30 @@ describe('The chip', () => {
     }
   );
 
-  it('takes no room until there is something to say', async () => {
+  it('takes no space until it has a text', async () => {
     const panel = await open('plots');
     expect(slots.of(panel.asPanel)?.isHidden).toBe(true);
-    await tell(makeGroup('plots'));
+    await report(makeGroup('plots'));
     expect(slots.of(panel.asPanel)?.isHidden).toBe(false);
   });
 
-  it('says that its notebook is hibernated, and that it wakes', async () => {
+  it('shows that its notebook is hibernated or waking', async () => {
     const panel = await open('plots');
-    await tell(makeHibernated('plots'));
+    await report(makeHibernated('plots'));
     const chip = (): HTMLElement =>
       within(panel.toolbar.node).getByRole('button');
     expect(chip().textContent).toBe('GPU: hibernated');
     expect(chip().title).toContain('it uses no GPU memory');
     expect(chip().dataset['mark']).toBe('hibernated');
-    await tell(makeWaking('plots'));
+    await report(makeWaking('plots'));
     expect(chip().textContent).toBe('GPU: waking');
   });
 
-  it('and the strip say which rule put whom before it', async () => {
+  it('explains like the strip which rule puts other notebooks ahead', async () => {
     const name = 'train.ipynb';
     model.explanation = explained({ group: 'train', name, code: 'number' });
     await open('plots');
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     const line = strip()?.querySelector<HTMLElement>('[tabindex]');
     for (const part of [chip(), line]) {
       await settle(() => fireEvent.mouseEnter(part as HTMLElement));
@@ -149,7 +149,7 @@ describe('The chip', () => {
     }
   });
 
-  it('says so if the kernel does not share', async () => {
+  it('shows that the kernel does not share', async () => {
     await open('plots');
     const unshared = [
       { kernel_id: 'plots', code: 'started_before', params: {}, sessions: [] }
@@ -161,7 +161,7 @@ describe('The chip', () => {
     expect(commands.executed).toEqual([[CommandIds.openPanel, {}]]);
   });
 
-  it('says nothing of sharing where there is no GPU', async () => {
+  it('is hidden on a machine without a GPU', async () => {
     await open('plots');
     model.status = {
       ...makeStatus(),
@@ -174,9 +174,9 @@ describe('The chip', () => {
     expect(chip()).toBeNull();
   });
 
-  it('opens a menu of what one can do with this notebook', async () => {
+  it('opens a menu of actions on its notebook', async () => {
     await open('plots');
-    await tell(makeGroup('plots'));
+    await report(makeGroup('plots'));
     await settle(() => chip()?.focus());
     fireEvent.click(chip() as HTMLElement);
     await settle();

@@ -69,7 +69,7 @@ export async function settle(
   });
 }
 
-export async function tell(...groups: IGroup[]): Promise<void> {
+export async function report(...groups: IGroup[]): Promise<void> {
   await settle(() => (model.status = makeStatus(...groups)));
 }
 
@@ -79,7 +79,7 @@ export async function pass(seconds: number): Promise<void> {
   await settle(() => jest.advanceTimersByTime(1000 * seconds));
 }
 
-/** What JupyterLab says when a cell is about to run, or has run. */
+/** JupyterLab's signals when a cell is scheduled or has run. */
 export function run(
   panel: FakePanel,
   index: number,

@@ -21,7 +21,7 @@ import {
   settle,
   show,
   strip,
-  tell,
+  report,
   toasts,
   withPage
 } from './page';
@@ -32,9 +32,9 @@ describe('The notification', () => {
   const long = (changes: Partial<IGroup> = {}): IGroup =>
     makeWaiting('plots', 2, changes);
 
-  it('comes once after the delay, names the holder and the place, and goes with the wait', async () => {
+  it('is shown once after the delay, with the holder and the position, and ends with the wait', async () => {
     await open('plots');
-    await tell(long(), holder());
+    await report(long(), holder());
     await pass(7.5);
     expect(toasts()).toEqual([]);
     await pass(1);
@@ -58,86 +58,86 @@ describe('The notification', () => {
     Notification.dismiss();
     await pass(60);
     expect(toasts()).toEqual([]);
-    await tell(long({ since: 50 }), holder());
+    await report(long({ since: 50 }), holder());
     expect(toasts()).toHaveLength(1);
-    await tell(makeGroup('plots', { state: 'restoring' }));
+    await report(makeGroup('plots', { state: 'restoring' }));
     expect(toasts()).toEqual([]);
   });
 
-  it('comes if it takes long to wake', async () => {
+  it('is shown if waking takes long', async () => {
     await open('plots');
-    await tell(makeWaking('plots'));
+    await report(makeWaking('plots'));
     await pass(10);
     expect(toasts()).toEqual([
       'plots is not running yet: waking up from hibernation.'
     ]);
   });
 
-  it('comes for a notebook that is not in front', async () => {
+  it('is shown for a notebook that is not active', async () => {
     await open('front', 'plots');
     await settle(() => panels[1]?.hide());
-    await tell(long({ since: 80 }), holder());
+    await report(long({ since: 80 }), holder());
     expect(toasts()).toHaveLength(1);
   });
 
-  it('does not come if people want none, if no cell waits, or if they froze it', async () => {
+  it('is not shown if it is turned off, if no cell is waiting, or if the notebook is frozen', async () => {
     await open('plots');
     model.preferences = { ...PREFERENCES, notify: false };
-    await tell(long({ since: 80 }), holder());
+    await report(long({ since: 80 }), holder());
     expect(toasts()).toEqual([]);
     model.preferences = PREFERENCES;
-    await tell(long({ since: 80, cell: null }), holder());
-    await tell(
+    await report(long({ since: 80, cell: null }), holder());
+    await report(
       long({ since: 80, preferences: makePreferences({ frozen: true }) }),
       holder()
     );
     expect(toasts()).toEqual([]);
-    await tell(long({ since: 80 }), holder());
+    await report(long({ since: 80 }), holder());
     expect(toasts()).toHaveLength(1);
   });
 
-  it('waits at a hidden page for news of the time after', async () => {
+  it('waits on a hidden page until the page is visible and the state is new', async () => {
     await open('plots');
     await show(false);
-    await tell(long({ since: 80 }), holder());
+    await report(long({ since: 80 }), holder());
     await pass(60);
     expect(toasts()).toEqual([]);
     await show(true);
     await pass(60);
     expect(toasts()).toEqual([]);
-    await tell(long({ since: 80 }), holder());
+    await report(long({ since: 80 }), holder());
     expect(toasts()).toHaveLength(1);
-    // What was told stays while nothing newer is known.
+    // The notification stays until the state is newer.
     await show(false);
     await show(true);
     expect(toasts()).toHaveLength(1);
-    await tell(holder());
+    await report(holder());
     expect(toasts()).toEqual([]);
   });
 
-  it('is no matter of what was known before the page was hidden', async () => {
+  it('ignores a state from before the page was hidden', async () => {
     await open('plots');
-    await tell(long(), holder());
+    await report(long(), holder());
     await show(false);
     await pass(60);
     await show(true);
     expect(toasts()).toEqual([]);
-    await tell(long(), holder());
+    await report(long(), holder());
     await pass(9);
     expect(toasts()).toHaveLength(1);
   });
 
-  it('goes with the notebook', async () => {
+  it('is removed with the notebook', async () => {
     const panel = await open('plots');
-    await tell(long({ since: 80 }), holder());
+    await report(long({ since: 80 }), holder());
     await settle(() => panel.dispose());
     expect(toasts()).toEqual([]);
   });
 
-  it('is short enough for JupyterLab however long the names are', async () => {
+  it('is short enough for JupyterLab, even with long names', async () => {
     await open('plots');
     const path = `${'a_very_long_name_'.repeat(10)}.ipynb`;
-    await tell(
+    await report(
       long({ since: 80, sessions: [], name: path }),
       holder({ sessions: [], name: path })
     );
@@ -146,8 +146,8 @@ describe('The notification', () => {
   });
 });
 
-describe('Looking', () => {
-  it('is only needed while a notebook is seen or works', async () => {
+describe('The active model', () => {
+  it('is needed only while a notebook is visible or busy', async () => {
     const panel = await open('plots');
     expect(model.looks).toHaveLength(1);
     await settle(() => panel.hide());
@@ -171,9 +171,9 @@ describe('Looking', () => {
   });
 });
 
-it('is what axe finds no fault with', async () => {
+it('has no accessibility problems', async () => {
   const panel = await open('plots');
-  await tell(makeWaiting('plots', 2), holder());
+  await report(makeWaiting('plots', 2), holder());
   jest.useRealTimers();
   for (const node of [strip(), panel.toolbar.node]) {
     const { violations } = await axe.run(node as HTMLElement, {

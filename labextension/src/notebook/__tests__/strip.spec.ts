@@ -22,7 +22,7 @@ import {
   settle,
   show,
   strip,
-  tell,
+  report,
   text,
   withPage
 } from './page';
@@ -30,9 +30,9 @@ import {
 withPage();
 
 describe('The strip', () => {
-  it('says in the waiting cell who has the GPU, and what one can do', async () => {
+  it('shows in the waiting cell which notebook has the GPU, with actions', async () => {
     const panel = await open('plots');
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     expect(text(strip())).toBe('2nd, about 4 s: train');
     expect(panel.cell(0).node.contains(strip())).toBe(true);
     expect(announced()).toBe(
@@ -49,9 +49,9 @@ describe('The strip', () => {
     ]);
   });
 
-  it('counts down without a word of the server, and says nothing aloud', async () => {
+  it('counts down without messages of the server or announcements', async () => {
     await open('plots');
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     const before = announced();
     await pass(2);
     expect(text(strip())).toBe('2nd, about 2 s: train');
@@ -60,9 +60,9 @@ describe('The strip', () => {
     expect(announced()).toBe(before);
   });
 
-  it('names who has the GPU, not who merely comes before', async () => {
+  it('names the notebook that has the GPU, not the next one in the queue', async () => {
     await open('plots');
-    await tell(
+    await report(
       makeWaiting('plots', 2, {
         estimate: null,
         reason: { code: 'behind', params: { ahead: 'first', ahead_name: '' } }
@@ -76,100 +76,100 @@ describe('The strip', () => {
     expect(screen.queryByRole('button', { name: /background/ })).toBeNull();
   });
 
-  it('says why where no notebook is the reason', async () => {
+  it('explains a wait that no notebook causes', async () => {
     await open('plots');
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
-    await tell(makeWaiting('plots', 1, { reason, estimate: null }));
+    await report(makeWaiting('plots', 1, { reason, estimate: null }));
     expect(text(strip())).toBe('1st: making room by evicting 1 GiB');
   });
 
-  it('keeps the focus when what one has done is offered no longer', async () => {
+  it('keeps the focus when the button of an action is removed', async () => {
     await open('plots');
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     const button = screen.getByRole('button', { name: 'Let others go first' });
     button.focus();
-    await tell(makeWaiting('plots', 1), holder({ class: 'background' }));
+    await report(makeWaiting('plots', 1), holder({ class: 'background' }));
     expect(button.isConnected).toBe(false);
     expect(document.activeElement).toBe(strip());
   });
 
-  it('leaves the focus in its cell when it goes', async () => {
+  it('leaves the focus in its cell when it is removed', async () => {
     const panel = await open('plots');
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     screen.getByRole('button', { name: 'Open' }).focus();
-    await tell(holder());
+    await report(holder());
     expect(strip()).toBeNull();
     expect(document.activeElement).toBe(panel.cell(0).node);
   });
 
-  it('offers to unfreeze what is frozen', async () => {
+  it('offers to unfreeze a frozen notebook', async () => {
     await open('plots');
     const preferences = makePreferences({ frozen: true });
     const reason = { code: 'frozen', params: {} };
-    await tell(makeWaiting('plots', 1, { preferences, reason }));
+    await report(makeWaiting('plots', 1, { preferences, reason }));
     fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
     expect(commands.executed).toEqual([
       [CommandIds.toggleFrozen, { group: 'plots' }]
     ]);
   });
 
-  it('says that the notebook wakes first, and for how long still', async () => {
+  it('shows that the notebook is waking, and how much longer that takes', async () => {
     await open('plots');
     const waking = makeWaking('plots');
-    await tell(waking);
+    await report(waking);
     expect(text(strip())).toBe('waking, about 0.7 s');
     expect(announced()).toBe(
       'This cell is waiting for its notebook to wake up.'
     );
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
-    await tell({ ...waking, reason });
+    await report({ ...waking, reason });
     expect(text(strip())).toBe('waking: making room by evicting 1 GiB');
-    await tell(makeGroup('plots', { state: 'running', cell: CELL }));
+    await report(makeGroup('plots', { state: 'running', cell: CELL }));
     expect(text(strip())).toBe('waited 2.1 s, running');
   });
 
-  it('does not flicker for a short wait, and comes after 0.3 s', async () => {
+  it('is shown after 0.3 s, so that it does not flicker for short waits', async () => {
     await open('plots');
     const cell = { msg_id: 'plots-cell', since: 99.9, waited: 0.1, ran: 0 };
-    await tell(makeWaiting('plots', 1, { cell }), holder());
+    await report(makeWaiting('plots', 1, { cell }), holder());
     expect(strip()).toBeNull();
     await pass(0.25);
     expect(text(strip())).toBe('1st, about 4 s: train');
   });
 
-  it('turns into how the cell fared, until the cell runs again', async () => {
+  it('shows how long the cell waited and ran, until it runs again', async () => {
     const panel = await open('plots');
-    await tell(makeWaiting('plots', 1), holder());
-    await tell(makeGroup('plots', { state: 'running', cell: CELL }));
+    await report(makeWaiting('plots', 1), holder());
+    await report(makeGroup('plots', { state: 'running', cell: CELL }));
     expect(text(strip())).toBe('waited 2.1 s, running');
     expect(announced()).toBe('This cell is using the GPU.');
     const last_cell = { msg_id: 'plots-cell', waited: 2.1, ran: 0.8 };
-    await tell(makeGroup('plots', { last_cell }));
+    await report(makeGroup('plots', { last_cell }));
     expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
-    await tell(makeGroup('plots', { last_cell, state: 'running' }));
+    await report(makeGroup('plots', { last_cell, state: 'running' }));
     expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
 
     await run(panel, 1);
     expect(strip()).not.toBeNull();
     await run(panel, 0);
     expect(strip()).toBeNull();
-    await tell(makeGroup('plots', { last_cell }));
+    await report(makeGroup('plots', { last_cell }));
     expect(strip()).toBeNull();
   });
 
-  it('stays while the cell waits, even if one has asked to run it again', async () => {
+  it('stays while the cell is waiting, even if it is run again', async () => {
     const panel = await open('plots');
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     await run(panel, 0);
     await settle(() => panel.execute(0, 'again'));
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     expect(text(strip())).toBe('2nd, about 4 s: train');
   });
 
-  it('goes after some minutes', async () => {
+  it('is removed after some minutes', async () => {
     await open('plots');
     const last_cell = { msg_id: 'plots-cell', waited: 0.25, ran: 0.8 };
-    await tell(makeGroup('plots', { last_cell }));
+    await report(makeGroup('plots', { last_cell }));
     expect(text(strip())).toBe('waited 0.3 s, ran 0.8 s');
     await pass(299);
     expect(strip()).not.toBeNull();
@@ -177,35 +177,35 @@ describe('The strip', () => {
     expect(strip()).toBeNull();
   });
 
-  it('tells nothing of a cell that hardly waited', async () => {
+  it('shows no result after a very short wait', async () => {
     await open('plots');
     const last_cell = { msg_id: 'plots-cell', waited: 0.2, ran: 0.8 };
-    await tell(makeGroup('plots', { last_cell }));
+    await report(makeGroup('plots', { last_cell }));
     expect(strip()).toBeNull();
   });
 
-  it('tells what is known when later cells came between two messages', async () => {
+  it('shows the last known wait if later cells ran between two messages', async () => {
     const panel = await open('plots');
     panel.execute(1, 'next');
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     const last_cell = { msg_id: 'next', waited: 0, ran: 0.1 };
-    await tell(makeGroup('plots', { last_cell }));
+    await report(makeGroup('plots', { last_cell }));
     expect(text(strip())).toBe('waited 2.0 s');
   });
 
-  it('is of the cell that waits, in the notebook that waits', async () => {
+  it('is shown in the waiting cell of the waiting notebook', async () => {
     const panel = await open('plots', 'train');
     panel.execute(1, 'second');
     const cell = { msg_id: 'second', since: 98, waited: 2, ran: 0 };
-    await tell(makeWaiting('plots', 1, { cell }), holder());
+    await report(makeWaiting('plots', 1, { cell }), holder());
     expect(screen.getAllByRole('group', { name: 'GPU' })).toHaveLength(1);
     expect(panel.cell(1).node.contains(strip())).toBe(true);
   });
 
-  it('is nowhere if another page runs the cell', async () => {
+  it('is not shown if another page runs the cell', async () => {
     await open('plots');
     const cell = { msg_id: 'of another page', since: 98, waited: 2, ran: 0 };
-    await tell(makeWaiting('plots', 1, { cell }), holder());
+    await report(makeWaiting('plots', 1, { cell }), holder());
     expect(strip()).toBeNull();
   });
 
@@ -219,11 +219,11 @@ describe('The strip', () => {
       const panel = await open('plots');
       await run(panel, 1);
       panel.broadcast('server', 'step(1)');
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(stripIndex(panel)).toBe(1);
       await run(panel, 1, 'executed');
       const last_cell = { msg_id: 'server', waited: 2.1, ran: 0.8 };
-      await tell(makeGroup('plots', { last_cell }));
+      await report(makeGroup('plots', { last_cell }));
       expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
       expect(stripIndex(panel)).toBe(1);
     });
@@ -233,14 +233,14 @@ describe('The strip', () => {
       panel.mark(0);
       panel.mark(1);
       panel.broadcast('server', 'step(1)');
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(stripIndex(panel)).toBe(1);
     });
 
-    it('comes when the mark is later than the code', async () => {
+    it('is shown when the mark arrives later than the code', async () => {
       const panel = await open('plots');
       panel.broadcast('server', 'step(1)');
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(strip()).toBeNull();
       panel.mark(1);
       await pass(1);
@@ -253,32 +253,32 @@ describe('The strip', () => {
       await run(panel, 1);
       await run(panel, 0);
       panel.broadcast('server', 'step(0)');
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(stripIndex(panel)).toBe(1);
     });
 
-    it('is there after the page is loaded again, if one cell runs', async () => {
+    it('is shown after a reload if one cell is running', async () => {
       const panel = await open('plots');
       panel.mark(1);
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(stripIndex(panel)).toBe(1);
     });
 
-    it('is nowhere if the page cannot know which of several runs', async () => {
+    it('is not shown if one of several cells could be running', async () => {
       const panel = await open('plots');
       await settle(() => {
         panel.content.model?.sharedModel.insertCell(2, { cell_type: 'code' });
       });
       panel.mark(1);
       panel.mark(2);
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(strip()).toBeNull();
     });
 
-    it('is nowhere if a console runs what is in a cell', async () => {
+    it('is not shown if a console runs the code of a cell', async () => {
       const panel = await open('plots');
       panel.broadcast('server', 'step(1)');
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(strip()).toBeNull();
       // This page's own request is queued behind it.
       await run(panel, 1);
@@ -288,43 +288,43 @@ describe('The strip', () => {
       expect(strip()).toBeNull();
     });
 
-    it('is nowhere if other code runs while a cell is marked', async () => {
+    it('is not shown if other code runs while a cell is marked', async () => {
       const panel = await open('plots');
       panel.mark(1);
       panel.broadcast('server', 'train()');
-      await tell(waiting(), holder());
+      await report(waiting(), holder());
       expect(strip()).toBeNull();
     });
   });
 
-  it('goes with its cell, and with the kernel', async () => {
+  it('is removed with its cell and with the kernel', async () => {
     const panel = await open('plots');
-    await tell(makeWaiting('plots', 1), holder());
-    await tell(holder());
+    await report(makeWaiting('plots', 1), holder());
+    await report(holder());
     expect(strip()).toBeNull();
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     await settle(() => panel.content.model?.sharedModel.deleteCell(0));
     expect(strip()).toBeNull();
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     expect(strip()).toBeNull();
   });
 
-  it('is never in the file', async () => {
+  it('is never saved in the file', async () => {
     const panel = await open('plots');
     const before = panel.saved;
-    await tell(makeWaiting('plots', 1), holder());
+    await report(makeWaiting('plots', 1), holder());
     expect(strip()).not.toBeNull();
     expect(panel.saved).toBe(before);
     const last_cell = { msg_id: 'plots-cell', waited: 2.1, ran: 0.8 };
-    await tell(makeGroup('plots', { last_cell }));
+    await report(makeGroup('plots', { last_cell }));
     expect(strip()).not.toBeNull();
     expect(panel.saved).toBe(before);
     expect(panel.content.model?.dirty).toBe(false);
   });
 
-  it('survives that its cell leaves the window and comes back, and is not said again', async () => {
+  it('survives scrolling out of the window and back without another announcement', async () => {
     const panel = await open('plots');
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     const said = jest.fn();
     const observer = new MutationObserver(records => {
       for (const { target } of records) {
@@ -350,15 +350,15 @@ describe('The strip', () => {
       'This cell is waiting for the GPU. train is using it.'
     );
     expect(said).not.toHaveBeenCalled();
-    await tell(makeGroup('plots', { state: 'restoring', cell: CELL }));
+    await report(makeGroup('plots', { state: 'restoring', cell: CELL }));
     expect(said).toHaveBeenCalled();
     observer.disconnect();
   });
 
-  it('is drawn only where the page is seen', async () => {
+  it('is rendered only while the page is visible', async () => {
     await open('plots');
     await show(false);
-    await tell(makeWaiting('plots', 2), holder());
+    await report(makeWaiting('plots', 2), holder());
     expect(strip()).toBeNull();
     await show(true);
     expect(text(strip())).toBe('2nd, about 4 s: train');

@@ -42,7 +42,7 @@ describe('actions', () => {
     expect(commands.executed).toEqual([[command, args]]);
   });
 
-  it('tells who points at a reason which rule it was', async () => {
+  it('explains the rule in the tooltip of a reason', async () => {
     const { model } = setUp(busy);
     const name = 'train.ipynb';
     model.explanation = explained({ group: 'train', name, code: 'focus' });
@@ -60,7 +60,7 @@ describe('actions', () => {
     expect(model.explained).toEqual(['plots']);
   });
 
-  it('shows that its priority became low by itself, and why', () => {
+  it('shows that and why the scheduler lowered the priority', () => {
     const since = { class: 'background' as const };
     setUp(
       makeStatus(
@@ -86,7 +86,7 @@ describe('actions', () => {
     expect(screen.queryByText('interactive')).toBeNull();
   });
 
-  it('offers the class that it has not', () => {
+  it('offers the opposite class', () => {
     // It became background by itself.
     setUp(makeStatus({ ...running, class: 'background' }));
 
@@ -96,14 +96,14 @@ describe('actions', () => {
     ).toBeNull();
   });
 
-  it('does not offer what makes no sense now', () => {
-    const { commands, tell } = setUp(busy);
+  it('hides actions that are not possible now', () => {
+    const { commands, report } = setUp(busy);
     commands.disabled.add(CommandIds.release);
-    tell({ ...busy, groups: [{ ...running }] });
+    report({ ...busy, groups: [{ ...running }] });
     expect(screen.queryByRole('button', { name: 'Release' })).toBeNull();
   });
 
-  it('unfreezes what is frozen', () => {
+  it('unfreezes a frozen notebook', () => {
     const preferences = makePreferences({ frozen: true });
     const { commands } = setUp(makeStatus(makeGroup('a', { preferences })));
     fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
@@ -112,33 +112,33 @@ describe('actions', () => {
     ]);
   });
 
-  it('keeps the focus with a notebook that goes to another section', () => {
-    const { tell } = setUp(busy);
+  it('keeps the focus on a notebook that moves to another section', () => {
+    const { report } = setUp(busy);
     const release = within(rowOf('train.ipynb')).getByText('Release');
     release.closest('button')!.focus();
-    tell({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
+    report({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
     const [now] = rowsOf('Idle 2');
     expect(now?.contains(document.activeElement)).toBe(true);
     expect(textOf(now)).toContain('train.ipynb');
   });
 
-  it('takes no focus that went elsewhere', async () => {
-    const { tell } = setUp(busy);
+  it('does not take the focus back from another element', async () => {
+    const { report } = setUp(busy);
     const release = within(rowOf('train.ipynb')).getByText('Release');
     release.closest('button')!.focus();
     release.closest('button')!.blur();
     await act(() => new Promise(resolve => setTimeout(resolve)));
-    tell({ ...busy, groups: [makeGroup('train')] });
+    report({ ...busy, groups: [makeGroup('train')] });
     expect(document.activeElement).toBe(document.body);
   });
 
-  it('goes to the notebook by its name', () => {
+  it('opens the notebook with a click on its name', () => {
     const { commands } = setUp(busy);
     fireEvent.click(screen.getByText('eda.ipynb'));
     expect(commands.executed).toEqual([[CommandIds.goTo, { group: 'eda' }]]);
   });
 
-  it('has the rest in a menu, from which the focus returns', () => {
+  it('has all actions in a menu, which returns the focus', () => {
     const { commands } = setUp(busy);
     const more = within(rowOf('eda.ipynb')).getByRole('button', {
       name: 'More actions'
@@ -174,8 +174,8 @@ describe('actions', () => {
     expect(document.activeElement).toBe(more);
   });
 
-  it('changes how notebooks share, if one may', () => {
-    const { commands, tell } = setUp(busy);
+  it('changes how notebooks share, with the permission', () => {
+    const { commands, report } = setUp(busy);
     fireEvent.click(
       screen.getByRole('button', {
         name: 'How notebooks share the GPU: automatic'
@@ -188,7 +188,7 @@ describe('actions', () => {
     expect(commands.executed).toEqual([
       [CommandIds.setAntiThrash, { anti_thrash: 'on' }]
     ]);
-    tell({ ...busy, may: { adjust: true, settings: false } });
+    report({ ...busy, may: { adjust: true, settings: false } });
     expect(screen.queryByRole('button', { name: /^How/ })).toBeNull();
     screen.getByText('automatic');
   });

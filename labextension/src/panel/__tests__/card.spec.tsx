@@ -34,7 +34,7 @@ function linesOf(): string[] {
 
 const others = [makeWaiting('other', 1), running];
 
-describe('the card of the notebook in front', () => {
+describe('the card of the active notebook', () => {
   it.each<[string, IGroup, string[]]>([
     [
       'waits',
@@ -174,21 +174,21 @@ describe('the card of the notebook in front', () => {
         'Let others go first'
       ]
     ]
-  ])('says what it does when it %s', async (_, group, lines) => {
+  ])('shows the state when it %s', async (_, group, lines) => {
     const status = makeStatus(group, ...others);
-    const { commands, container, tell } = setUp(status, 'a');
+    const { commands, container, report } = setUp(status, 'a');
     commands.isStrict = true;
-    tell({ ...status });
+    report({ ...status });
     expect(linesOf()).toEqual(lines);
     expect(await violations(container)).toEqual([]);
   });
 
-  it('has the state of a newer scheduler as it is', () => {
+  it('shows an unknown state of a newer scheduler as it is', () => {
     setUp(makeStatus(makeGroup('a', { state: 'dancing' as 'idle' })), 'a');
     expect(linesOf()[0]).toBe('dancing');
   });
 
-  it('does what its buttons say, and has the rest in a menu', () => {
+  it('runs the actions of its buttons, and has the others in a menu', () => {
     const { commands } = setUp(makeStatus(makeWaiting('a', 2), running), 'a');
     fireEvent.click(within(card()).getByText('Go to train'));
     fireEvent.click(within(card()).getByText('Let others go first'));
@@ -201,7 +201,7 @@ describe('the card of the notebook in front', () => {
     fireEvent.keyDown(screen.getByRole('menu'), { keyCode: 27 });
   });
 
-  it('says why it does not share, and that once', () => {
+  it('explains once why it does not share', () => {
     const unshared = {
       kernel_id: 'a',
       code: 'started_before',
@@ -216,7 +216,7 @@ describe('the card of the notebook in front', () => {
     expect(screen.queryByRole('region', { name: /Not sharing/ })).toBeNull();
   });
 
-  it('says that it has not used the GPU', () => {
+  it('shows that the notebook has not used the GPU', () => {
     const { bringToFront } = setUp(makeStatus(running), 'a');
     expect(linesOf()).toEqual(['This notebook has not used the GPU yet.']);
     bringToFront(null);

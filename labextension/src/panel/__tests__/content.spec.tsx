@@ -33,7 +33,7 @@ beforeAll(() => {
 });
 
 describe('PanelContent', () => {
-  it('shows who runs, who waits and why, and who is idle', () => {
+  it('shows running, waiting and idle notebooks, and the reasons', () => {
     setUp(busy);
     const [runs] = rowsOf('Running 1');
     expect(textOf(runs)).toContain('train.ipynb');
@@ -57,7 +57,7 @@ describe('PanelContent', () => {
     expect(textOf(rests)).toContain('5 GiB on the GPU, 2 GiB in host memory');
   });
 
-  it('shows a name that is written from right to left as one run', () => {
+  it('does not split a right-to-left name', () => {
     const name = 'تجربة ١.ipynb';
     setUp(makeStatus({ ...makeGroup('a'), name, sessions: [] }));
     const shown = screen.getByText(name);
@@ -65,7 +65,7 @@ describe('PanelContent', () => {
     expect(shown.getAttribute('dir')).toBe('auto');
   });
 
-  it('shows this notebook, the queue and the GPUs, and idle GPUs in a line', () => {
+  it('shows this notebook, the queue, the GPUs, and one line for idle GPUs', () => {
     const [gpu] = busy.gpus;
     const gpus = Array.from({ length: 8 }, (_, index) => ({
       ...gpu!,
@@ -104,13 +104,13 @@ describe('PanelContent', () => {
 
   it('shows no 0% next to a notebook that has just started', () => {
     const gpus = busy.gpus.map(gpu => ({ ...gpu, utilization: 0 }));
-    const { container, tell } = setUp({ ...busy, gpus });
+    const { container, report } = setUp({ ...busy, gpus });
     expect(textOf(container)).not.toContain('% busy');
-    tell({ ...makeStatus(makeGroup('eda')), gpus });
+    report({ ...makeStatus(makeGroup('eda')), gpus });
     expect(textOf(container)).toContain('0% busy');
   });
 
-  it('unfolds a GPU to what is on it', () => {
+  it('unfolds a GPU to its contents', () => {
     setUp(busy);
     const line = within(
       screen.getByRole('group', { name: 'GPU 0, Simulated GPU' })
@@ -134,7 +134,7 @@ describe('PanelContent', () => {
     screen.getByRole('img', { name: /Host memory/ });
   });
 
-  it('says that the host has no memory left', () => {
+  it('shows that the host has no memory left', () => {
     const host = { budget: 64 * GiB, swapped: 64 * GiB, promised: 0 };
     const { container } = setUp({ ...busy, host });
     expect(textOf(container)).toContain(
@@ -142,12 +142,12 @@ describe('PanelContent', () => {
     );
   });
 
-  it('shows no turn that ends while nobody waits', () => {
+  it('shows no end of a turn while no notebook is waiting', () => {
     setUp(makeStatus({ ...running, yields_in: null }));
     expect(screen.queryByRole('progressbar')).toBeNull();
   });
 
-  it('says what people asked for', () => {
+  it('shows the settings of users', () => {
     const asked = {
       class: 'background' as const,
       preferences: makePreferences({
@@ -170,7 +170,7 @@ describe('PanelContent', () => {
     }
   });
 
-  it('shows who is hibernated, who wakes, and who is left alone', async () => {
+  it('shows hibernated and waking notebooks, and refusals', async () => {
     const { container } = setUp(
       makeStatus(
         makeHibernated('asleep'),
@@ -202,21 +202,21 @@ describe('PanelContent', () => {
     expect(await violations(container)).toEqual([]);
   });
 
-  it('takes what the driver keeps of hibernated ones for no program', () => {
+  it("does not count the driver's residue as another program", () => {
     const status = makeStatus(makeHibernated('asleep'));
     const [gpu] = status.gpus;
     const left = { ...gpu!, foreign: 4 * 1024 ** 2 };
-    const { tell, container } = setUp({ ...status, gpus: [left] });
+    const { report, container } = setUp({ ...status, gpus: [left] });
     expect(screen.queryByRole('region', { name: 'Other programs' })).toBeNull();
     fireEvent.click(screen.getByRole('button', { name: /^Simulated GPU/ }));
     expect(textOf(container)).toContain(
       'left over from hibernated notebooks4 MiB'
     );
-    tell({ ...status, gpus: [{ ...left, foreign: GiB }] });
+    report({ ...status, gpus: [{ ...left, foreign: GiB }] });
     screen.getByRole('region', { name: 'Other programs' });
-    tell({ ...makeStatus(), gpus: [left] });
+    report({ ...makeStatus(), gpus: [left] });
     screen.getByRole('region', { name: 'Other programs' });
-    tell({ ...makeStatus(), gpus: [{ ...left, foreign: 0 }] });
+    report({ ...makeStatus(), gpus: [{ ...left, foreign: 0 }] });
     expect(screen.queryByRole('region', { name: 'Other programs' })).toBeNull();
   });
 
@@ -246,13 +246,13 @@ describe('PanelContent', () => {
       },
       'is not running: it is not there.'
     ]
-  ])('says %s idle notebooks hibernate', (_, changes, said) => {
+  ])('shows %s idle notebooks hibernate', (_, changes, said) => {
     setUp({ ...makeStatus(), ...changes });
     const mode = screen.getByRole('button', { name: /How notebooks share/ });
     expect(plain(mode.title)).toContain(said);
   });
 
-  it('shows what other programs use, and who does not share', () => {
+  it('shows the memory of other programs, and kernels that do not share', () => {
     const status = makeStatus();
     status.unshared = [
       {
@@ -289,7 +289,7 @@ describe('PanelContent', () => {
     ).toEqual(['Mind the gap.']);
   });
 
-  it('shows a notice once, and only while its notebook is there', () => {
+  it('shows a notice once, and only while its notebook exists', () => {
     const stuck = (group: string, time: number): INotice => ({
       group,
       code: 'stuck',
@@ -303,12 +303,12 @@ describe('PanelContent', () => {
     expect(textOf(shown[0])).toMatch(/^eda.ipynb was asked to release/);
   });
 
-  it('shows no size of a notebook that has no memory', () => {
+  it('shows no size for a notebook without memory', () => {
     setUp(makeStatus(makeGroup('a', { gpus: [] })));
     expect(textOf(rowOf('a.ipynb'))).not.toContain('0 B');
   });
 
-  it('says what administrators do with a GPU, and tell everybody', () => {
+  it('shows draining GPUs and messages of administrators', () => {
     const status = makeStatus();
     const [gpu] = status.gpus;
     const drained = { ...gpu!, uuid: 'GPU-1', index: 1, draining: true };
@@ -343,7 +343,7 @@ describe('PanelContent', () => {
     ]);
   });
 
-  it('tells those who do not share apart by their folders', () => {
+  it('distinguishes kernels that do not share by their folders', () => {
     const kernel = (id: string, ...paths: string[]): IUnshared => ({
       kernel_id: id,
       code: 'opted_out',
@@ -359,7 +359,7 @@ describe('PanelContent', () => {
     expect(textOf(rows[1])).toMatch(/^y\/b\.ipynb and c\.ipynbSharing/);
   });
 
-  it('shows the first of many, and all of them if asked', () => {
+  it('shows the first of many rows, and all on request', () => {
     const groups = Array.from({ length: 40 }, (_, index) =>
       makeGroup(`n${index}`, { since: 90 - index })
     );
@@ -373,7 +373,7 @@ describe('PanelContent', () => {
     expect(rowsOf('Idle 40')).toHaveLength(8);
   });
 
-  it('shows the place of the notebook in front among many', () => {
+  it('shows the place of the active notebook among many', () => {
     const groups = Array.from({ length: 40 }, (_, index) =>
       makeWaiting(`n${index}`, index + 1)
     );
@@ -384,7 +384,7 @@ describe('PanelContent', () => {
     expect(rows[8]?.getAttribute('aria-current')).toBe('true');
   });
 
-  it('tells several GPUs apart, and names how they are shared once', () => {
+  it('numbers several GPUs, and names how they are shared once', () => {
     const status = makeStatus(running);
     status.gpus.push({ ...status.gpus[0]!, uuid: 'GPU-1', index: 1 });
     setUp(status);
@@ -432,7 +432,7 @@ describe('PanelContent', () => {
     expect(screen.queryByRole('list')).toBeNull();
   });
 
-  it('says a long name whole, though it is drawn in parts of which the extension goes first', () => {
+  it('has the whole text of a long name, although it is drawn in parts', () => {
     const name = 'segmentation_of_everything_version_12.ipynb';
     setUp(makeStatus(makeGroup('a', { name })));
     const [row] = rowsOf('Idle 1');
@@ -441,23 +441,23 @@ describe('PanelContent', () => {
     within(row as HTMLElement).getByText('.ipynb');
   });
 
-  it('says that it waits for the first answer, and then shows it', () => {
-    const { tell } = setUp(null);
+  it('shows that it is loading until the first answer', () => {
+    const { report } = setUp(null);
     screen.getByText('Loading…');
-    tell(busy);
+    report(busy);
     rowOf('train.ipynb');
     expect(screen.queryByText('Loading…')).toBeNull();
   });
 
-  it('is not blank after a fault of its own', () => {
+  it('shows an error message after a bug', () => {
     const quiet = jest.spyOn(console, 'error').mockImplementation();
     try {
       const broken = { ...busy, notices: null } as unknown as IStatus;
-      const { tell } = setUp(broken);
+      const { report } = setUp(broken);
       expect(textOf(screen.getByRole('alert'))).toContain(
         'The panel could not be displayed'
       );
-      tell(busy);
+      report(busy);
       fireEvent.click(screen.getByRole('button', { name: 'Try again' }));
       expect(textOf(rowOf('train.ipynb'))).toContain('turn ends within 5 s');
       expect(screen.queryByRole('alert')).toBeNull();
@@ -466,7 +466,7 @@ describe('PanelContent', () => {
     }
   });
 
-  it('counts as time passes, without a new status', async () => {
+  it('updates times without a new status', async () => {
     jest.useFakeTimers();
     try {
       const { model } = setUp(busy);
@@ -519,7 +519,7 @@ describe('PanelContent', () => {
         ]
       }
     ]
-  ])('has nothing that axe finds: %s', async (_, status) => {
+  ])('has no accessibility problems: %s', async (_, status) => {
     const { container } = setUp(status, 'plots');
     if (status.timeline) {
       await openTable();

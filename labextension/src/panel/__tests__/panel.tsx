@@ -20,10 +20,10 @@ interface ISetUp {
   model: FakeModel;
   commands: FakeCommands;
   container: HTMLElement;
-  /** Another notebook comes to the front. */
+  /** Make another notebook active. */
   bringToFront: (group: string | null) => void;
-  /** The scheduler says something new. */
-  tell: (status: IStatus) => void;
+  /** Set a new status. */
+  report: (status: IStatus) => void;
 }
 
 export function setUp(
@@ -54,14 +54,14 @@ export function setUp(
         current = group;
         changed.emit();
       }),
-    tell: status =>
+    report: status =>
       act(() => {
         model.status = status;
       })
   };
 }
 
-/** What an element says, with ordinary spaces. */
+/** The text of an element with ordinary spaces. */
 export function textOf(element: Element | null | undefined): string {
   return plain(element?.textContent ?? '');
 }
@@ -94,7 +94,7 @@ export const busy = makeStatus(
   makeGroup('eda')
 );
 
-/** Open the table of the timeline; browsers tell it a moment later. */
+/** Open the table of the timeline; browsers send the event a moment later. */
 export async function openTable(): Promise<void> {
   await act(async () => {
     fireEvent.click(screen.getByText('Show as a table'));

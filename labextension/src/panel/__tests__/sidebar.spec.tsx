@@ -60,7 +60,7 @@ async function sees(text: string): Promise<void> {
 }
 
 describe('the panel', () => {
-  it('loads nothing and asks nothing until it is shown', async () => {
+  it('loads and requests nothing until it is shown', async () => {
     panel.hide();
     Widget.attach(panel, document.body);
     expect(loads).toBe(0);
@@ -75,14 +75,14 @@ describe('the panel', () => {
     expect(model.looks).toHaveLength(1);
   });
 
-  it('looks no longer when it is closed', () => {
+  it('stops the requests when it is closed', () => {
     Widget.attach(panel, document.body);
     expect(model.looks).toHaveLength(1);
     Widget.detach(panel);
     expect(model.looks).toEqual([]);
   });
 
-  it('says that it could not be loaded, and can be tried again', async () => {
+  it('shows that it could not be loaded, and can be tried again', async () => {
     fails = true;
     Widget.attach(panel, document.body);
     await sees('The panel failed to load.');

@@ -21,60 +21,61 @@ beforeAll(() => {
 });
 
 describe('the live region', () => {
-  const said = (): string | null => screen.getByRole('status').textContent;
+  const announced = (): string | null => screen.getByRole('status').textContent;
   const console = { sessions: [makeSession('plots', 'plots', 'console')] };
 
-  it('speaks when the state of the console in front changes, and only then', () => {
-    const { tell } = setUp(
+  it("announces only changes of the active console's state", () => {
+    const { report } = setUp(
       makeStatus(makeWaiting('plots', 1, console)),
       'plots'
     );
-    expect(said()).toBe('');
-    tell(makeStatus(makeWaiting('plots', 2, { ...console, at: 101 })));
-    expect(said()).toBe('');
-    tell(makeStatus(makeGroup('plots', { ...console, state: 'running' })));
-    expect(said()).toBe('plots.ipynb has the GPU');
-    tell(makeStatus(makeWaiting('plots', 2, console)));
-    expect(said()).toBe('plots.ipynb is waiting for the GPU, position 2');
+    expect(announced()).toBe('');
+    report(makeStatus(makeWaiting('plots', 2, { ...console, at: 101 })));
+    expect(announced()).toBe('');
+    report(makeStatus(makeGroup('plots', { ...console, state: 'running' })));
+    expect(announced()).toBe('plots.ipynb has the GPU');
+    report(makeStatus(makeWaiting('plots', 2, console)));
+    expect(announced()).toBe('plots.ipynb is waiting for the GPU, position 2');
   });
 
-  it('says that the console in front hibernates, and wakes', () => {
+  it('announces that the active console hibernates and wakes', () => {
     const sessions = [makeSession('c', 'eda', 'console')];
-    const { tell, container } = setUp(
+    const { report, container } = setUp(
       makeStatus(makeGroup('eda', { sessions })),
       'eda'
     );
-    const said = (): string => textOf(container.querySelector('[role=status]'));
-    tell(makeStatus(makeHibernated('eda', { sessions })));
-    expect(said()).toBe('eda.ipynb is hibernated');
-    tell(makeStatus(makeWaking('eda', { sessions })));
-    expect(said()).toBe('eda.ipynb is waking up');
+    const announced = (): string =>
+      textOf(container.querySelector('[role=status]'));
+    report(makeStatus(makeHibernated('eda', { sessions })));
+    expect(announced()).toBe('eda.ipynb is hibernated');
+    report(makeStatus(makeWaking('eda', { sessions })));
+    expect(announced()).toBe('eda.ipynb is waking up');
   });
 
-  it('leaves it to the cell of a notebook to say how it fares', () => {
-    const { tell } = setUp(makeStatus(makeGroup('plots')), 'plots');
-    tell(makeStatus(makeWaiting('plots', 1)));
-    expect(said()).toBe('');
-    tell(makeStatus(makeWaiting('plots', 1, { state: 'running' })));
-    expect(said()).toBe('');
-    tell(makeStatus(makeGroup('plots')));
-    expect(said()).toBe('');
+  it("leaves announcements about a notebook's cell to its strip", () => {
+    const { report } = setUp(makeStatus(makeGroup('plots')), 'plots');
+    report(makeStatus(makeWaiting('plots', 1)));
+    expect(announced()).toBe('');
+    report(makeStatus(makeWaiting('plots', 1, { state: 'running' })));
+    expect(announced()).toBe('');
+    report(makeStatus(makeGroup('plots')));
+    expect(announced()).toBe('');
     // What a notebook does between its cells, nobody else says.
-    tell(makeStatus(makeWaiting('plots', 1, { cell: null })));
-    expect(said()).toBe('plots.ipynb is waiting for the GPU, position 1');
+    report(makeStatus(makeWaiting('plots', 1, { cell: null })));
+    expect(announced()).toBe('plots.ipynb is waiting for the GPU, position 1');
   });
 
-  it('is quiet about others, and when another notebook comes to the front', () => {
-    const { tell, bringToFront } = setUp(busy, 'eda');
-    tell({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
-    expect(said()).toBe('');
+  it('announces nothing about others, or when another notebook becomes active', () => {
+    const { report, bringToFront } = setUp(busy, 'eda');
+    report({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
+    expect(announced()).toBe('');
     bringToFront('train');
-    expect(said()).toBe('');
+    expect(announced()).toBe('');
     expect(
       textOf(screen.getByRole('region', { name: 'This notebook' }))
     ).toContain('train.ipynb');
     bringToFront(null);
-    expect(said()).toBe('');
+    expect(announced()).toBe('');
   });
 });
 
@@ -94,7 +95,7 @@ describe('the timeline', () => {
     );
   }
 
-  it('is a picture, and a table of the same, newest first', async () => {
+  it('is a picture, and a table with the newest event first', async () => {
     const { container } = setUp(status);
     const lanes = [
       ...container.querySelectorAll('.jp-GpuShare-lanes > div')
@@ -139,7 +140,7 @@ describe('the timeline', () => {
     expect(document.querySelector('.jp-GpuShare-tooltip')).toBeNull();
   });
 
-  it('explains what the pointer is on', () => {
+  it('explains the event under the pointer', () => {
     const { container } = setUp(status);
     const svg = container.querySelector('.jp-GpuShare-marks svg')!;
     // 200 pixels for 300 seconds; the second lane.
@@ -157,7 +158,7 @@ describe('the timeline', () => {
     expect(container.querySelector('.jp-GpuShare-tooltip')).toBeNull();
   });
 
-  it('sums the lanes for which there is no room', async () => {
+  it('sums up the lanes that are not drawn', async () => {
     const spans = Array.from({ length: 40 }, (_, index) =>
       makeSpan(index, `n${index}`, { start: 20, end: 50 + index })
     );
@@ -170,7 +171,7 @@ describe('the timeline', () => {
     expect(await readTable()).toHaveLength(40);
   });
 
-  it('says that nothing happened', () => {
+  it('shows a text if there are no events', () => {
     setUp({ ...busy, timeline: makeTimeline() });
     screen.getByText('No notebook used the GPU in this time.');
   });

@@ -53,7 +53,7 @@ function gpuOf(status: IStatus, index = 0): IGpuView {
 const cell = { msg_id: 'm', since: 88, waited: 0, ran: 9 };
 
 describe('makeSections', () => {
-  it('puts each group into the section that people expect', () => {
+  it('sorts the groups into sections', () => {
     const { running, waiting, idle } = makeSections([
       makeGroup('runs', { state: 'running' }),
       makeGroup('keeps', { state: 'idle_lease' }),
@@ -72,7 +72,7 @@ describe('makeSections', () => {
     expect(ids(idle)).toEqual(['keeps', 'thinks', 'sleeps', 'hibernates']);
   });
 
-  it('shows the first of many, and the notebook in front wherever it is', () => {
+  it('shows the first of many rows, and that of the active notebook', () => {
     const groups = Array.from({ length: 40 }, (_, i) => makeGroup(`${i}`));
     const ids = firstRows(groups, 3, '30').map(({ id }) => id);
     expect(ids).toEqual(['0', '1', '2', '30']);
@@ -82,7 +82,7 @@ describe('makeSections', () => {
 });
 
 describe('makeShares', () => {
-  it('gives the same array where the memory is as before', () => {
+  it('keeps the same arrays where the memory has not changed', () => {
     const group = (id: string, uuid: string, resident: number): IGroup =>
       makeGroup(id, {
         gpus: [
@@ -108,7 +108,7 @@ describe('makeShares', () => {
 });
 
 describe('makeGpu', () => {
-  it('draws the memory bar from the notebooks and what is not theirs', () => {
+  it('draws the memory bar from notebooks and other memory', () => {
     const gpu = gpuOf(makeStatus(makeGroup('a')));
     expect(
       gpu.segments.map(({ part, colour, percent }) => [part, colour, percent])
@@ -128,7 +128,7 @@ describe('makeGpu', () => {
     expect(plain(gpu.free?.title ?? '')).toBe('free: 5 GiB');
   });
 
-  it('shows no less in use than its bar does', () => {
+  it('shows no less memory in use than its bar', () => {
     const status = makeStatus(makeGroup('a'));
     const [gpu] = status.gpus;
     expect(gpuOf({ ...status, gpus: [{ ...gpu!, used: 0 }] }).used).toBe(
@@ -136,7 +136,7 @@ describe('makeGpu', () => {
     );
   });
 
-  it('has nothing of one that is hibernated but what is in host memory', () => {
+  it('shows only the host memory of a hibernated notebook', () => {
     const gpu = gpuOf(makeStatus(makeHibernated('a')));
     expect(gpu.segments.map(({ part }) => part)).toEqual([
       'contexts',
@@ -145,7 +145,7 @@ describe('makeGpu', () => {
     expect(gpu.host).toMatchObject([{ part: 'swapped', percent: 9.375 }]);
   });
 
-  it('shows what is in host memory as a part of what may be there', () => {
+  it('shows host memory in proportion to the budget', () => {
     const gpu = gpuOf(makeStatus(makeGroup('a')));
     expect(gpu.host).toMatchObject([
       { part: 'swapped', colour: 0, percent: 3.125 }
@@ -153,7 +153,7 @@ describe('makeGpu', () => {
     expect(plain(gpu.hostText)).toBe('2 GiB in host memory');
   });
 
-  it('says how much host memory is ready', () => {
+  it('shows how much host memory is prepared', () => {
     const status = makeStatus(makeGroup('a'));
     status.host = {
       budget: 64 * GiB,
@@ -166,7 +166,7 @@ describe('makeGpu', () => {
     );
   });
 
-  it('takes of each group what is on that GPU', () => {
+  it('counts only the memory on that GPU', () => {
     const share = {
       footprint: GiB,
       resident: GiB,
@@ -190,7 +190,7 @@ describe('makeGpu', () => {
     expect(gpuOf(status, 1).segments[0]).toMatchObject({ percent: 20 });
   });
 
-  it('sums the smallest of many notebooks, and loses none', () => {
+  it('sums up the smallest of many notebooks', () => {
     const groups = Array.from({ length: 40 }, (_, index) =>
       makeGroup(`${index}`, {
         gpus: [
@@ -244,7 +244,7 @@ describe('restsSince', () => {
       {},
       [makeGroup('a', { state: 'running', gpus: [] })]
     ]
-  ])('says when %s', (_, expected, changes, groups) => {
+  ])('is right when %s', (_, expected, changes, groups) => {
     expect(restsSince({ ...quiet, ...changes }, groups)).toBe(expected);
   });
 });
@@ -268,7 +268,7 @@ describe('noticesOf', () => {
     }
   });
 
-  it('says nothing without GPUs, or of a host that is not known', () => {
+  it('has no notice without GPUs, or about an unknown host', () => {
     const host = { swapped: 0, budget: 0, promised: 0 };
     expect(noticesOf({ ...makeStatus(), gpus: [], host })).toEqual([]);
     expect(noticesOf({ ...makeStatus(), host: null })).toEqual([]);
@@ -330,7 +330,7 @@ describe('detailText', () => {
       makeGroup('a'),
       'idle for 12 s · 5 GiB on the GPU, 2 GiB in host memory'
     ]
-  ])('says of %s what it does', (_, group, expected) => {
+  ])('describes %s', (_, group, expected) => {
     expect(plain(detailText(group, wordingOf([]), 102))).toBe(expected);
   });
 });
@@ -343,17 +343,17 @@ describe('turnPercent', () => {
   };
   const group = makeGroup('a', { state: 'running', since: 97, yields_in: 5 });
 
-  it('counts within the quantum that people set', () => {
+  it('uses the time slice that was set', () => {
     expect(turnPercent(group, settings, 102)).toBe(70);
     expect(turnPercent(group, settings, 200)).toBe(100);
   });
 
-  it('counts from the beginning where the scheduler chooses', () => {
+  it('uses the start of the turn if the scheduler chooses the time slice', () => {
     // 5 s had, 3 s left.
     expect(turnPercent(group, { ...settings, quantum: 'auto' }, 102)).toBe(63);
   });
 
-  it('is nothing while nobody waits', () => {
+  it('is null while no notebook is waiting', () => {
     expect(
       turnPercent({ ...group, yields_in: null }, settings, 102)
     ).toBeNull();
@@ -361,7 +361,7 @@ describe('turnPercent', () => {
 });
 
 describe('explain', () => {
-  it('leaves no panel blank', () => {
+  it('always has a text for an empty panel', () => {
     expect(explain(makeStatus(), trans)?.title).toBe(
       'No notebook is using the GPU yet'
     );
@@ -371,7 +371,7 @@ describe('explain', () => {
     expect(explain(makeStatus(makeGroup('a')), trans)).toBeNull();
   });
 
-  it('names the reason before anything else', () => {
+  it('prefers the reason why nothing is shared', () => {
     const availability = { code: 'no_driver', params: {} };
     const status = { ...makeStatus(), gpus: [], availability };
     expect(explain(status, trans)?.title).toBe('No NVIDIA driver was found');
@@ -379,7 +379,7 @@ describe('explain', () => {
 });
 
 describe('words', () => {
-  it('names the mode, the quantum if people set one, and another policy', () => {
+  it('names the mode, a time slice that was set, and a policy other than the default', () => {
     const settings = {
       quantum: 'auto' as const,
       anti_thrash: 'auto' as const,
@@ -403,7 +403,7 @@ describe('words', () => {
     expect(linkText({ code, params: {} }, trans).text).toBe(expected);
   });
 
-  it('says a state aloud in words that do not count', () => {
+  it('announces a state without times', () => {
     const waiting = makeWaiting('a', 2);
     expect(announce(waiting, 'a', trans)).toBe(
       'a is waiting for the GPU, position 2'

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { ISpan, ITimeline, Kind } from '../../core/status';
 
-/** In the order in which they are drawn: the later lies above. */
+/** In drawing order: later kinds cover earlier ones. */
 export const KINDS: readonly Kind[] = [
   'hibernated',
   'wait',
@@ -10,7 +10,7 @@ export const KINDS: readonly Kind[] = [
   'in'
 ];
 
-/** What happened to one group. */
+/** The events of one group. */
 export interface ILane {
   group: string;
   name: string;
@@ -18,7 +18,7 @@ export interface ILane {
   spans: ISpan[];
 }
 
-/** Spans of one kind that are one thing to the eye. */
+/** Spans of one kind that are drawn as one, because they are too close to tell apart. */
 export interface IMark {
   kind: Kind;
   /** In pixels. */
@@ -26,14 +26,14 @@ export interface IMark {
   to: number;
   count: number;
   start: number;
-  /** Null while the last of them lasts. */
+  /** Null while the last span continues. */
   end: number | null;
-  /** Seconds that they lasted together. */
+  /** The total duration in seconds. */
   seconds: number;
   bytes: number;
 }
 
-/** A moment that is shorter than this is drawn as long, or nobody would see it. */
+/** The narrowest mark of each kind, in pixels, so that short events can be seen. */
 const NARROWEST: Record<Kind, number> = {
   hibernated: 1,
   wait: 1,
@@ -42,10 +42,10 @@ const NARROWEST: Record<Kind, number> = {
   out: 3
 };
 
-/** To compare a string with `localeCompare` makes one each time. */
+/** Reused, because `localeCompare` creates a collator for each call. */
 const NAMES = new Intl.Collator();
 
-/** One lane for each group that did something since, the one that was active last first. */
+/** Return a lane for each group with events since a time, the most recently active one first. */
 export function makeLanes(
   timeline: ITimeline,
   since: number,
@@ -68,19 +68,19 @@ export function makeLanes(
       lanes.set(group, { group, name, spans: [span], last: end });
     }
   }
-  // Who only sleeps does nothing.
+  // Groups that are only hibernated get no lane.
   for (const span of shown) {
     if (span.kind === 'hibernated') {
       lanes.get(span.group)?.spans.push(span);
     }
   }
-  // Those that are active now keep their order, by name: lanes that jump cannot be read.
+  // Active groups are sorted by name, so that lanes do not change places all the time.
   return [...lanes.values()].sort((a, b) =>
     a.last === b.last ? NAMES.compare(a.name, b.name) : b.last - a.last
   );
 }
 
-/** What of a lane is drawn in so many pixels, from the left to the right. */
+/** Return the marks of a lane from left to right, for a width in pixels. */
 export function makeMarks(
   spans: readonly ISpan[],
   now: number,
@@ -127,7 +127,7 @@ export function makeMarks(
   return marks.sort((a, b) => a.from - b.from || a.to - b.to);
 }
 
-/** The mark at a place, the smallest if there are several; null if there is none near. */
+/** Return the smallest mark at a position; null if there is none nearby. */
 export function markAt(marks: readonly IMark[], x: number): IMark | null {
   const near = marks.filter(mark => mark.from - 2 <= x && x <= mark.to + 2);
   return near.reduce<IMark | null>(
@@ -137,7 +137,7 @@ export function markAt(marks: readonly IMark[], x: number): IMark | null {
   );
 }
 
-/** A GPU's utilisation over the time, as a line of steps in a picture of that size. */
+/** Return a GPU's utilisation over time as the path of a step line. */
 export function utilisationPath(
   samples: ITimeline['samples'],
   uuid: string,
@@ -148,7 +148,7 @@ export function utilisationPath(
 ): string {
   const since = now - seconds;
   const steps: [number, number][] = [];
-  // Backwards, up to the one that was in force when the picture begins.
+  // Backwards, to the last sample before the start of the picture.
   for (let index = samples.length - 1; index >= 0; index--) {
     const sample = samples[index];
     if (sample && sample[1] === uuid) {

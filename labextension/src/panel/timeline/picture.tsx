@@ -13,7 +13,7 @@ import { KINDS, markAt } from './lanes';
 
 export const LANE_HEIGHT = 18;
 
-/** Where a kind is drawn in its lane, in pixels from its top. */
+/** The vertical position of each kind in its lane, in pixels from the top. */
 const SHAPES: Record<Kind, { top: number; height: number }> = {
   burst: { top: 3, height: 12 },
   wait: { top: 7.5, height: 3 },
@@ -35,7 +35,7 @@ interface IPictureProps {
   measure: (element: Element | null) => void;
 }
 
-/** The lanes; the pointer or the arrow keys choose what is explained. */
+/** The lanes. The pointer or the arrow keys select the event that is explained. */
 export function Picture(props: IPictureProps): JSX.Element {
   const { lanes, colours, wording, clock, width, measure } = props;
   const { trans } = wording;
@@ -85,7 +85,7 @@ export function Picture(props: IPictureProps): JSX.Element {
         choose({ lane: there.group, time: found.start });
       }
     };
-    // In another lane it stays near the same time.
+    // In another lane, select an event near the same time.
     const nearest = (others: IMark[]): number =>
       mark
         ? others.reduce(
@@ -194,7 +194,7 @@ function LaneMarks({ marks }: { marks: readonly IMark[] }): JSX.Element {
   );
 }
 
-/** The marks of a lane, drawn again only when they are others. */
+/** The marks of a lane, rendered again only when they change. */
 const Marks = React.memo(LaneMarks);
 
 export function pathOf(marks: readonly IMark[], kind: Kind): string {
@@ -208,7 +208,7 @@ export function pathOf(marks: readonly IMark[], kind: Kind): string {
     .join('');
 }
 
-/** What a mark is: whose, what, how long, since when, how much. */
+/** Explain a mark: the notebook, the event, its duration, size and start. */
 function markText(
   lane: ILane,
   mark: IMark,

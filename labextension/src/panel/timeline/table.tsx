@@ -10,10 +10,10 @@ import { kindText, soFarText } from '../../words/states';
 import type { Clock } from '../clock';
 import type { ILane } from './lanes';
 
-/** Rows of the table. */
+/** The most rows of the table. */
 const ROWS = 200;
 
-/** The time of the day at which something began. */
+/** Format the time of day at which an event started. */
 function timeText(start: number, now: number): string {
   return new Date(Date.now() - (now - start) * 1000).toLocaleTimeString([], {
     hourCycle: 'h23'
@@ -26,7 +26,7 @@ interface ITableProps {
   clock: Clock;
 }
 
-/** The same as a table, which is made only while it is open. */
+/** The timeline as a table, which is rendered only while it is open. */
 export function Table({ lanes, wording, clock }: ITableProps): JSX.Element {
   const { trans } = wording;
   const [open, setOpen] = React.useState(false);

@@ -14,7 +14,7 @@ import type { IDrawnLane } from './picture';
 import { LANE_HEIGHT, pathOf, Picture } from './picture';
 import { Table } from './table';
 
-/** Lanes that are drawn; what happened in the others is summed in a line. */
+/** Number of lanes that are drawn. A line below sums up the others. */
 const LANES = 12;
 
 interface ITimelineProps {
@@ -25,14 +25,14 @@ interface ITimelineProps {
   minutes: number;
 }
 
-/** What happened in the last minutes, as a picture and as a table. */
+/** The events of the last minutes, as a picture and as a table. */
 export function Timeline(props: ITimelineProps): JSX.Element {
   const { timeline, colours, wording, clock, minutes } = props;
   const { trans, names } = wording;
   const headingId = React.useId();
   const [measure, width] = useWidth(200);
   const seconds = 60 * minutes;
-  // The picture moves when it would differ by a pixel.
+  // Update only when the picture moves by a pixel.
   const step = seconds / width;
   const now = useClock(clock, now => Math.ceil(now / step) * step);
   const all = React.useMemo(
@@ -94,7 +94,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
   );
 }
 
-/** The lanes that are drawn; the marks are the same objects where nothing moved. */
+/** The lanes that are drawn. Unchanged marks stay the same objects. */
 function useMarks(
   all: readonly ILane[],
   now: number,
@@ -120,7 +120,7 @@ function useMarks(
   }, [all, now, seconds, width]);
 }
 
-/** How often others ran and waited. */
+/** How many times other notebooks ran and waited. */
 function sumText(lanes: readonly ILane[], trans: ITranslation): string {
   const count = (kind: Kind): number =>
     lanes.reduce(
@@ -160,7 +160,7 @@ function Kinds(props: {
 
 const Legend = React.memo(Kinds);
 
-/** The mark of the legend. */
+/** A mark for the legend. */
 const NO_MARK: Omit<IMark, 'kind'> = {
   from: 1,
   to: 13,
@@ -171,7 +171,7 @@ const NO_MARK: Omit<IMark, 'kind'> = {
   bytes: 0
 };
 
-/** The width of an element in whole pixels, as it changes. */
+/** The current width of an element in whole pixels. */
 function useWidth(
   initial: number
 ): [(element: Element | null) => void, number] {

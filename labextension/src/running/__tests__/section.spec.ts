@@ -108,7 +108,7 @@ describe('The section of the running kernels', () => {
     expect(stopped).toEqual(['plots', 'two', 'other']);
   });
 
-  it('tells JupyterLab of changes that the list shows, and of no others', () => {
+  it('notifies JupyterLab only of changes that the list shows', () => {
     shown(makeGroup('plots'));
     expect(changes).toBe(1);
     shown(makeGroup('plots', { at: 104, since: 80 }));

@@ -31,11 +31,11 @@ function used(id: string, ...paths: string[]): IGroup {
 }
 
 describe('nameGroups', () => {
-  it('calls a notebook by its file', () => {
+  it('names a notebook by its file', () => {
     expect(names(used('a', 'deep/down/train.ipynb'))).toEqual(['train.ipynb']);
   });
 
-  it('adds as many folders as tell two files of one name apart', () => {
+  it('adds folders until equal file names differ', () => {
     expect(
       names(
         used('a', 'x/a/train.ipynb'),
@@ -53,7 +53,7 @@ describe('nameGroups', () => {
     ]);
   });
 
-  it('shows what could change the text around it', () => {
+  it('escapes characters that could change the text around them', () => {
     expect(
       names(
         used('a', 'x/\u202egnp.ipynb'),
@@ -67,7 +67,7 @@ describe('nameGroups', () => {
     ]);
   });
 
-  it('says of a console that it is one, and of which language', () => {
+  it('names a console with its language', () => {
     const console = (id: string): IGroup =>
       makeGroup(id, {
         sessions: [
@@ -78,7 +78,7 @@ describe('nameGroups', () => {
     expect(names(console('r'))).toEqual(['Console 1']);
   });
 
-  it('names all that share a kernel', () => {
+  it('names all documents of a shared kernel', () => {
     const console = {
       path: 'c',
       name: 'Console 1',
@@ -93,7 +93,7 @@ describe('nameGroups', () => {
     ]);
   });
 
-  it("takes the scheduler's word for what is not of this server", () => {
+  it("uses the scheduler's name for groups of other servers", () => {
     expect(
       names(
         makeGroup('1234-5', { name: 'far/train.ipynb', sessions: [] }),
@@ -166,7 +166,7 @@ describe('Documents', () => {
     return { documents, runningChanged };
   }
 
-  it('follows a rename as soon as the page knows of it', () => {
+  it('follows a rename immediately', () => {
     const running = [{ ...session }];
     const { documents, runningChanged } = make(running, null, null);
     const status = makeStatus(makeGroup('a'));
@@ -180,14 +180,14 @@ describe('Documents', () => {
     expect(documents.names(status).get('a')).toBe('renamed.ipynb');
   });
 
-  it("takes the server's word for what the page does not know", () => {
+  it("uses the server's sessions for documents that the page does not have", () => {
     const { documents } = make([], null, null);
     expect(documents.names(makeStatus(makeGroup('a'))).get('a')).toBe(
       'a.ipynb'
     );
   });
 
-  it('knows which one is in front, and which one was', () => {
+  it('returns the active document, or the last active one', () => {
     expect(make([], 'a', 'c', 'console').documents.currentGroup?.id).toBe('c');
     expect(make([], 'a', 'c', 'notebook').documents.currentGroup?.id).toBe('a');
     expect(make([], null, 'c').documents.currentGroup?.id).toBe('c');

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { FocusTeller } from '../focus';
+import { FocusReporter } from '../focus';
 import { FakeDocuments } from '../../__tests__/notebooks';
 import { FakeModel, makeStatus } from '../../__tests__/fixtures';
 
 let focused: boolean;
 let model: FakeModel;
 let documents: FakeDocuments;
-let teller: FocusTeller;
+let reporter: FocusReporter;
 
 beforeEach(() => {
   jest.useFakeTimers();
@@ -14,11 +14,11 @@ beforeEach(() => {
   jest.spyOn(document, 'hasFocus').mockImplementation(() => focused);
   model = new FakeModel();
   documents = new FakeDocuments(model, 'plots');
-  teller = new FocusTeller(model, documents);
+  reporter = new FocusReporter(model, documents);
 });
 
 afterEach(() => {
-  teller.dispose();
+  reporter.dispose();
   jest.restoreAllMocks();
   jest.useRealTimers();
 });
@@ -37,7 +37,7 @@ function focus(on: boolean): void {
 const settle = (): Promise<void> => jest.advanceTimersByTimeAsync(200);
 
 describe('the focus', () => {
-  it('is told when the GPU is shared, and what is in front afterwards', async () => {
+  it('is reported once the GPU is shared, and when it changes', async () => {
     await settle();
     expect(model.fronts).toEqual([]);
     model.status = makeStatus();
@@ -54,7 +54,7 @@ describe('the focus', () => {
     expect(model.fronts).toEqual(['plots', 'train', null]);
   });
 
-  it('is reported once a document stays in front', async () => {
+  it('is reported once a document stays active', async () => {
     model.status = makeStatus();
     await settle();
     for (const kernel of ['a', 'b', 'c']) {
@@ -70,7 +70,7 @@ describe('the focus', () => {
     expect(model.fronts).toEqual(['plots', 'c']);
   });
 
-  it('goes when the page loses it, and comes back', async () => {
+  it('ends when the page loses it, and is reported again', async () => {
     model.status = makeStatus();
     await settle();
     focus(false);
@@ -119,7 +119,7 @@ describe('the focus', () => {
 
   it('reports nothing after it is disposed', async () => {
     model.status = makeStatus();
-    teller.dispose();
+    reporter.dispose();
     focus(true);
     await settle();
     expect(model.fronts).toEqual([]);

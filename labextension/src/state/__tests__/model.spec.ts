@@ -31,7 +31,7 @@ interface IFakeRequest {
   init: RequestInit;
 }
 
-/** What the model talks to: a server whose answers the test sets. */
+/** A server with answers that the test sets. */
 class FakeServer {
   constructor() {
     this.settings = ServerConnection.makeSettings({
@@ -51,12 +51,12 @@ class FakeServer {
     });
   }
 
-  /** How many whole states it was asked for. */
+  /** The number of requests for the whole state. */
   get asked(): number {
     return this.requests.filter(({ path }) => path.includes('/status?')).length;
   }
 
-  /** How many times it was asked for deltas. */
+  /** The number of requests for deltas. */
   get fetched(): number {
     return this.requests.filter(({ path }) => path.includes('/changes?'))
       .length;
@@ -76,7 +76,7 @@ class FakeServer {
     return Promise.resolve({
       ok: true,
       status: 200,
-      // As it comes over the wire: nothing is shared with the server.
+      // A copy, like an answer over the network.
       json: () => Promise.resolve(JSON.parse(JSON.stringify(body)))
     } as Response);
   }
@@ -90,7 +90,7 @@ class FakeServer {
     } as Response);
   }
 
-  /** Push what anybody may post. */
+  /** Emit an event that any client can post. */
   push(event: object): void {
     this.stream.emit({ schema_id: SCHEMA_ID, ...event });
   }
@@ -156,7 +156,7 @@ afterEach(() => {
 });
 
 describe('looking', () => {
-  it('asks once for the whole state, below the base URL, as a watcher', async () => {
+  it('requests the whole state once, below the base URL, as a watcher', async () => {
     expect(server.requests).toEqual([]);
     model.look();
     await pass(0.1);
@@ -168,7 +168,7 @@ describe('looking', () => {
     expect(model.groupOf(null)).toBeNull();
   });
 
-  it('shares one registration among all who look, until the last one goes', async () => {
+  it('shares one registration among all views until the last one is closed', async () => {
     const first = model.look();
     const second = model.look();
     await pass(0.1);
@@ -186,14 +186,14 @@ describe('looking', () => {
     expect(server.requests).toHaveLength(2);
   });
 
-  it('does not tell the server of a panel that is only moved', async () => {
+  it('keeps the registration while a panel is moved', async () => {
     model.look().dispose();
     model.look();
     await pass(10);
     expect(server.requests).toHaveLength(1);
   });
 
-  it('costs nothing while the page is hidden, and asks when it is seen', async () => {
+  it('sends no requests while the page is hidden', async () => {
     model.look();
     await pass(0.1);
     hide(true);
@@ -207,7 +207,7 @@ describe('looking', () => {
     expect(server.asked).toBe(2);
   });
 
-  it('asks for the timeline only if somebody wants it', async () => {
+  it('requests the timeline only if a view needs it', async () => {
     model.look();
     await pass(0.1);
     const look = model.look({ timeline: true });
@@ -218,7 +218,7 @@ describe('looking', () => {
     expect(server.requests[2]?.path).not.toMatch(/timeline/);
   });
 
-  it('keeps as much of the timeline as the longest look wants', async () => {
+  it('keeps as much of the timeline as the longest view needs', async () => {
     server.status.time = 5000;
     server.status.timeline = makeTimeline(
       makeSpan(1, 'a', { start: 3300, end: 3400 }),
@@ -252,7 +252,7 @@ describe('deltas', () => {
     changes = 0;
   });
 
-  it('change what they name, and leave the rest the same objects', async () => {
+  it('change their members, and leave the rest the same objects', async () => {
     const [before] = model.status?.groups ?? [];
     server.delta(2, {
       groups: [makeGroup('b', { state: 'running' }), makeGroup('c')],
@@ -270,7 +270,7 @@ describe('deltas', () => {
     expect(server.asked).toBe(1);
   });
 
-  it('bring what is hibernated, and that nothing can be', async () => {
+  it('bring hibernated groups, and whether hibernation is possible', async () => {
     const hibernation = { able: false, code: 'helper', text: '', moves: false };
     server.delta(2, {
       groups: [makeHibernated('b'), makeWaking('c')],
@@ -283,7 +283,7 @@ describe('deltas', () => {
     expect(server.asked).toBe(1);
   });
 
-  it('are told of once for each picture', async () => {
+  it('cause one signal for each frame', async () => {
     for (let sequence = 2; sequence < 12; sequence++) {
       server.delta(sequence);
     }
@@ -292,7 +292,7 @@ describe('deltas', () => {
     expect(model.status?.sequence).toBe(11);
   });
 
-  it('are fetched a few times a second, however many are announced', async () => {
+  it('are fetched a few times a second at most', async () => {
     for (let sequence = 2; sequence < 42; sequence++) {
       server.delta(sequence);
       await pass(0.1);
@@ -303,7 +303,7 @@ describe('deltas', () => {
     expect(server.asked).toBe(1);
   });
 
-  it('are not fetched where the number is the known one: the server is there', async () => {
+  it('are not fetched if the announced number is known', async () => {
     for (let time = 0; time < 40; time += 5) {
       await pass(5);
       server.push({ stream: 'stream', sequence: 1 });
@@ -313,7 +313,7 @@ describe('deltas', () => {
     expect(model.status?.sequence).toBe(1);
   });
 
-  it('merge spans by their ids, append samples, and forget what is old', async () => {
+  it('merge spans by their ids, append samples, and drop old ones', async () => {
     server.delta(2, {
       spans: [makeSpan(1, 'a', { end: 101 }), makeSpan(2, 'b', { end: null })],
       samples: [[101, 'GPU-0', 50]]
@@ -338,7 +338,7 @@ describe('deltas', () => {
     ['a group without sense', { deltas: [{ groups: [{ id: 'a' }] }] }],
     ['a number that is none', { sequence: null }]
   ])(
-    'are left for the whole state after an answer with %s',
+    'are replaced by the whole state after an answer with %s',
     async (_, wrong) => {
       server.changes = () =>
         server.ok({ stream: 'stream', sequence: 2, deltas: [], ...wrong });
@@ -354,7 +354,7 @@ describe('deltas', () => {
     ['no sense', { stream: 7 }],
     ['a number that is none', { sequence: null }]
   ])(
-    'make it ask for the whole state after an announcement of %s',
+    'are replaced by the whole state after an announcement of %s',
     async (_, wrong) => {
       server.push({ stream: 'stream', sequence: 2, ...wrong });
       await pass(0.1);
@@ -363,7 +363,7 @@ describe('deltas', () => {
   );
 
   it.each([403, 404, 500])(
-    'that are refused with %s are left for the whole state',
+    'are replaced by the whole state after a refusal with %s',
     async status => {
       server.changes = () => server.refuse(status);
       server.delta(2);
@@ -372,7 +372,7 @@ describe('deltas', () => {
     }
   );
 
-  it('that are old are ignored, and so are other events', async () => {
+  it('are ignored if they are old, like other events', async () => {
     server.delta(1, { removed: ['a'] });
     server.push({ schema_id: 'https://example.org/other', sequence: 7 });
     await pass(0.1);
@@ -380,7 +380,7 @@ describe('deltas', () => {
     expect(changes).toBe(0);
   });
 
-  it('that are announced and do not exist cannot make it ask all the time', async () => {
+  it('cause limited requests if they are announced but do not exist', async () => {
     for (let time = 0; time < 100; time++) {
       server.push({ stream: 'stream', sequence: 1000 + time });
       await pass(0.05);
@@ -388,7 +388,7 @@ describe('deltas', () => {
     expect(server.asked + server.fetched).toBeLessThanOrEqual(1 + 6);
   });
 
-  it('of other servers that are announced cannot make it ask all the time', async () => {
+  it('cause limited requests if other servers announce them', async () => {
     for (let time = 0; time < 100; time++) {
       server.push({ stream: 'other', sequence: 1000 + time });
       await pass(0.05);
@@ -396,7 +396,7 @@ describe('deltas', () => {
     expect(server.asked + server.fetched).toBeLessThanOrEqual(1 + 6);
   });
 
-  it('cannot make it ask a server that stays unwell all the time', async () => {
+  it('cause limited requests while the server fails', async () => {
     server.answer = () => server.refuse(500, 'Oh.');
     server.changes = () => server.refuse(500, 'Oh.');
     for (let time = 0; time < 600; time++) {
@@ -407,7 +407,7 @@ describe('deltas', () => {
     expect(server.fetched).toBeLessThanOrEqual(2);
   });
 
-  it('that are wrong make it ask no more when nobody looks', async () => {
+  it('cause no requests while no view is visible', async () => {
     let send: (response: Response) => void = () => undefined;
     server.answer = ({ method }) =>
       method === 'DELETE'
@@ -422,7 +422,7 @@ describe('deltas', () => {
     expect(server.asked).toBe(2);
   });
 
-  it('that overtake the answer are applied after it', async () => {
+  it('are applied after a status that they overtake', async () => {
     let send: (response: Response) => void = () => undefined;
     server.answer = () => new Promise(resolve => (send = resolve));
     model.refresh();
@@ -440,7 +440,7 @@ describe('deltas', () => {
 });
 
 describe('the connection', () => {
-  it('is doubted after 15 s of silence, and tried each 5 s until something comes', async () => {
+  it('is checked after 15 s of silence, and every 5 s until an event arrives', async () => {
     model.look();
     await pass(14);
     expect(server.asked).toBe(1);
@@ -453,7 +453,7 @@ describe('the connection', () => {
     expect(server.asked).toBe(4);
   });
 
-  it('is renewed before the server forgets the page', async () => {
+  it('is renewed before the registration expires', async () => {
     model.look();
     await pass(0.1);
     for (let sequence = 2; sequence < 14; sequence++) {
@@ -464,7 +464,7 @@ describe('the connection', () => {
     expect(server.asked).toBe(2);
   });
 
-  it('that is lost leaves what is known, and is tried less and less often', async () => {
+  it('keeps the last state when lost, and is retried less and less often', async () => {
     model.look();
     await pass(0.1);
     server.answer = () => Promise.reject(new TypeError('Failed to fetch'));
@@ -484,7 +484,7 @@ describe('the connection', () => {
     expect(model.now).toBeGreaterThanOrEqual(300);
   });
 
-  it('that answers never does not hold it up for ever', async () => {
+  it('times out if the server never answers', async () => {
     server.answer = ({ signal }) =>
       new Promise((_, reject) =>
         signal?.addEventListener('abort', () => reject(new Error('aborted')))
@@ -509,7 +509,7 @@ describe('the connection', () => {
     expect(model.status?.groups).toEqual([]);
   });
 
-  it('with another version says so', async () => {
+  it('reports a server of another version', async () => {
     server.answer = () => server.ok({ hint: 3, groups: [] });
     model.look();
     await pass(0.1);
@@ -518,7 +518,7 @@ describe('the connection', () => {
 });
 
 describe('the whole state', () => {
-  it('keeps what did not change the same object', async () => {
+  it('keeps unchanged parts the same objects', async () => {
     model.look();
     await pass(0.1);
     const before = model.status;
@@ -542,7 +542,7 @@ describe('an action', () => {
     server.requests.length = 0;
   });
 
-  it('is posted, and then the state is asked for', async () => {
+  it('is posted, and then the state is requested', async () => {
     await model.act({ op: 'adjust', group: 'a', keep: true });
     await pass(0.1);
     expect(server.requests[0]).toEqual({
@@ -553,14 +553,14 @@ describe('an action', () => {
     expect(server.asked).toBe(1);
   });
 
-  it("fails with the server's sentence", async () => {
+  it("fails with the server's message", async () => {
     server.answer = () => server.refuse(409, 'It is gone.');
     await expect(model.act({ op: 'release', group: 'a' })).rejects.toThrow(
       'It is gone.'
     );
   });
 
-  it('fails with a sentence when the connection died', async () => {
+  it('fails with a message when the connection is lost', async () => {
     server.answer = ({ signal }) =>
       new Promise((_, reject) =>
         signal?.addEventListener('abort', () => reject(new Error('aborted')))
@@ -571,7 +571,7 @@ describe('an action', () => {
     expect(failed).toHaveBeenCalled();
   });
 
-  it('fails with a sentence when nobody answers', async () => {
+  it('fails with a message when the server does not respond', async () => {
     server.answer = () => Promise.reject(new TypeError('Failed to fetch'));
     await expect(model.act({ op: 'release', group: 'a' })).rejects.toThrow(
       'The Jupyter server is not responding.'
@@ -579,8 +579,8 @@ describe('an action', () => {
   });
 });
 
-describe('what is told and asked aside', () => {
-  it('is posted: what is in front of this page', async () => {
+describe('other requests', () => {
+  it('report the active document', async () => {
     model.look();
     await pass(0.1);
     const page = server.requests[0]?.path.split('watch=')[1];
@@ -597,7 +597,7 @@ describe('what is told and asked aside', () => {
     );
   });
 
-  it('is asked for: why a group stands where it does', async () => {
+  it("ask for the explanation of a group's position", async () => {
     server.answer = () => server.ok({ ahead: [] });
     expect(await model.explain('a&b')).toEqual({ ahead: [] });
     expect(server.requests.map(({ path }) => path)).toEqual([
@@ -605,7 +605,7 @@ describe('what is told and asked aside', () => {
     ]);
   });
 
-  it('fails in silence', async () => {
+  it('fail silently', async () => {
     for (const answer of [
       () => server.refuse(404),
       () => Promise.reject(new TypeError('Failed to fetch'))

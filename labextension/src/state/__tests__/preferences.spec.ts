@@ -14,7 +14,7 @@ describe('readPreferences', () => {
     expect(readPreferences({})).toEqual(DEFAULTS);
   });
 
-  it('takes what people set', () => {
+  it('takes over valid settings', () => {
     const chosen = {
       notify: false,
       notificationDelay: 30,
@@ -34,7 +34,7 @@ describe('readPreferences', () => {
     { side: 'top' },
     { units: 1000 },
     { statusBar: true }
-  ])('does not take %j', wrong => {
+  ])('rejects %j', wrong => {
     expect(readPreferences(wrong)).toEqual(DEFAULTS);
   });
 });

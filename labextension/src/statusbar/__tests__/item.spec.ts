@@ -52,7 +52,7 @@ async function settle(something: () => void): Promise<void> {
   });
 }
 
-const tell = (
+const report = (
   groups: IGroup[],
   changes: Partial<IStatus> = {}
 ): Promise<void> =>
@@ -84,26 +84,26 @@ describe('on a server without a GPU', () => {
     });
 
   it('becomes quiet after a day while JupyterLab stays open', async () => {
-    await tell([], none);
+    await report([], none);
     jest.setSystemTime(Date.now() + 23 * 3_600_000);
-    await tell([], none);
+    await report([], none);
     expect(item.wanted).toBe(true);
     // A lost connection does not restart the day.
-    await tell([], {
+    await report([], {
       ...none,
       availability: { code: 'server_unreachable', params: {} }
     });
     const changes = jest.fn();
     item.wantedChanged.connect(changes);
     jest.setSystemTime(Date.now() + 2 * 3_600_000);
-    await tell([], none);
+    await report([], none);
     expect(item.wanted).toBe(false);
     expect(changes).toHaveBeenCalledTimes(1);
     expect(text()).toBe('');
   });
 
-  it('says so for a day, and is quiet then', async () => {
-    await tell([], none);
+  it('shows it for a day after the first page load', async () => {
+    await report([], none);
     expect(text()).toBe('GPU: not shared');
     jest.setSystemTime(Date.now() + 23 * 3_600_000);
     await reload();
@@ -114,20 +114,20 @@ describe('on a server without a GPU', () => {
     expect(text()).toBe('');
   });
 
-  it('speaks again once there is a GPU', async () => {
+  it('shows the state again once there is a GPU', async () => {
     localStorage.setItem('jupyter-gpushare:no-gpu-since', '1');
-    await tell([], none);
+    await report([], none);
     expect(item.wanted).toBe(false);
-    await tell([makeGroup('plots')]);
+    await report([makeGroup('plots')]);
     expect(item.wanted).toBe(true);
     expect(text()).toContain('idle');
     // The next time counts from its beginning.
-    await tell([], none);
+    await report([], none);
     expect(item.wanted).toBe(true);
   });
 });
 
-it('says nothing while nothing is known', () => {
+it('is empty before the first status', () => {
   expect(text()).toBe('');
 });
 
@@ -142,13 +142,13 @@ it.each<[string, Partial<IGroup>]>([
     'GPU: frozen, 5 GiB on the GPU',
     { preferences: makePreferences({ frozen: true }) }
   ]
-])('says of the notebook in front: %s', async (expected, changes) => {
-  await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
+])('shows of the active notebook: %s', async (expected, changes) => {
+  await report([makeGroup('plots', changes), makeWaiting('train', 1)]);
   expect(text()).toBe(expected);
 });
 
-it('says the place in the queue and the time, which runs', async () => {
-  await tell([
+it('shows the position in the queue and counts down', async () => {
+  await report([
     makeWaiting('plots', 22, { estimate: { seconds: 12, low: 8, high: 20 } }),
     makeGroup('train', { state: 'running' })
   ]);
@@ -159,17 +159,17 @@ it('says the place in the queue and the time, which runs', async () => {
   expect(text()).toBe('GPU: waiting (22nd, about 10 s)');
 });
 
-it('says what it means that the notebook in front is hibernated', async () => {
-  await tell([makeHibernated('plots')]);
+it('explains that the active notebook is hibernated', async () => {
+  await report([makeHibernated('plots')]);
   expect(title()).toContain('Its next cell wakes it in about 1.2 s');
-  await tell([makeWaking('plots')]);
+  await report([makeWaking('plots')]);
   expect(title()).toContain('waking up from hibernation');
 });
 
-it('says how the GPUs stand if the notebook in front has not used them', async () => {
-  await tell([]);
+it('shows the state of the GPUs if the active notebook has not used them', async () => {
+  await report([]);
   expect(text()).toBe('GPU: idle');
-  await tell([
+  await report([
     makeGroup('a', { state: 'running' }),
     makeGroup('b', { state: 'running' }),
     makeWaiting('c', 1)
@@ -180,13 +180,15 @@ it('says how the GPUs stand if the notebook in front has not used them', async (
   expect(text()).toContain('GPU: waiting (1st');
 });
 
-it('says why nothing is shared', async () => {
-  await tell([], { availability: { code: 'no_driver', params: {} } });
+it('explains why nothing is shared', async () => {
+  await report([], { availability: { code: 'no_driver', params: {} } });
   expect(text()).toBe('GPU: not shared');
   expect(title()).toBe('No NVIDIA driver was found');
-  await tell([], { availability: { code: 'server_unreachable', params: {} } });
+  await report([], {
+    availability: { code: 'server_unreachable', params: {} }
+  });
   expect(text()).toBe('GPU: connection lost');
-  await tell([], {
+  await report([], {
     unshared: [
       { kernel_id: 'plots', code: 'started_before', params: {}, sessions: [] }
     ]
@@ -195,8 +197,8 @@ it('says why nothing is shared', async () => {
   expect(title()).toContain('Restart the kernel');
 });
 
-it('shows what people want to see', async () => {
-  await tell([makeGroup('plots')]);
+it("follows the user's settings", async () => {
+  await report([makeGroup('plots')]);
   await prefer('state');
   expect(text()).toBe('GPU: idle');
   const changes = jest.fn();
@@ -209,8 +211,8 @@ it('shows what people want to see', async () => {
   expect(changes).toHaveBeenCalledTimes(2);
 });
 
-it('opens the panel, by the keyboard too', async () => {
-  await tell([makeGroup('plots')]);
+it('opens the panel with the pointer or the keyboard', async () => {
+  await report([makeGroup('plots')]);
   const button = screen.getByRole('button');
   expect(button.tabIndex).toBe(0);
   fireEvent.click(button);
@@ -220,7 +222,7 @@ it('opens the panel, by the keyboard too', async () => {
   expect(opened).toBe(3);
 });
 
-it('looks only while it is shown', async () => {
+it('keeps the model active only while it is visible', async () => {
   expect(model.looks).toHaveLength(1);
   await settle(() => item.hide());
   expect(model.looks).toHaveLength(0);
@@ -230,8 +232,8 @@ it('looks only while it is shown', async () => {
   expect(model.looks).toHaveLength(0);
 });
 
-it('is what axe finds no fault with', async () => {
-  await tell([makeGroup('plots')]);
+it('has no accessibility problems', async () => {
+  await report([makeGroup('plots')]);
   jest.useRealTimers();
   const { violations } = await axe.run(item.node, {
     // There are no colours without a browser, and it is no page.

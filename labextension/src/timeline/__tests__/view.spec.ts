@@ -25,7 +25,7 @@ let commands: FakeCommands;
 let chosen: number[];
 
 beforeAll(() => {
-  // It is JupyterLab's widget that draws, in its own time.
+  // JupyterLab's widget renders asynchronously.
   Object.assign(globalThis, { IS_REACT_ACT_ENVIRONMENT: false });
 });
 
@@ -65,13 +65,13 @@ function withTimeline(): IStatus {
   };
 }
 
-/** What the view says. */
+/** The text of the view. */
 function text(): string | null {
   return main.content.node.textContent;
 }
 
 describe('The timeline in the main area', () => {
-  it('shows what notebooks did, also those that are gone', async () => {
+  it('shows the events of all notebooks, including closed ones', async () => {
     await waitFor(() => expect(text()).toBe('Loading…'));
     model.status = withTimeline();
     const heading = await screen.findByRole('heading');
@@ -88,7 +88,7 @@ describe('The timeline in the main area', () => {
     expect(new Set(colours).size).toBe(2);
   });
 
-  it('says why there is none', async () => {
+  it('explains why there is none', async () => {
     model.status = {
       ...makeStatus(),
       availability: { code: 'no_driver', params: {} }
@@ -96,7 +96,7 @@ describe('The timeline in the main area', () => {
     await waitFor(() => expect(text()).toContain('No NVIDIA driver'));
   });
 
-  it('looks as far back as people choose, while it is visible', async () => {
+  it('requests the chosen length while it is visible', async () => {
     expect(model.looks).toEqual([{ timeline: true, minutes: 30 }]);
     model.status = withTimeline();
     const select = await within(main.toolbar.node).findByRole('combobox');
@@ -114,7 +114,7 @@ describe('The timeline in the main area', () => {
     expect(model.looks).toEqual([]);
   });
 
-  it('leads to the panel', async () => {
+  it('opens the panel', async () => {
     const button = await waitFor(() => {
       const found =
         main.toolbar.node.querySelector<HTMLElement>('[data-command]');

@@ -31,7 +31,7 @@ import {
 const wording: IWording = { trans, units: 'binary', names: new Map() };
 
 describe('a name in a sentence', () => {
-  it('that is written from right to left is one isolated run', () => {
+  it('is isolated if it is written from right to left', () => {
     expect(isolate('train.ipynb')).toBe('train.ipynb');
     expect(isolate('تجربة 2')).toBe('\u2068تجربة 2\u2069');
     expect(isolate('ניסוי.ipynb')).toBe('\u2068ניסוי.ipynb\u2069');
@@ -44,7 +44,7 @@ describe('a name in a sentence', () => {
     );
   });
 
-  it('is not cut in the middle of a letter', () => {
+  it('is not cut in the middle of a character', () => {
     expect(shorten('😀'.repeat(40), 36)).toBe(
       `${'😀'.repeat(24)}…${'😀'.repeat(11)}`
     );
@@ -79,7 +79,7 @@ describe('a reason in a row, which has a time of its own', () => {
     ['limited', { whose: 'user:ada', until_in: 5 }],
     ['quota_gpus', { ...holder, gpus: 1, own: 1, yields_in: 5 }],
     ['thrashing', { ...holder, yields_in: 5 }]
-  ])('says nothing of %s that counts', (code, params) => {
+  ])('has no times for %s', (code, params) => {
     const seconds = /\d\s?s\b/;
     expect(plain(reasonText({ code, params }, wording, null))).not.toMatch(
       seconds
@@ -232,7 +232,7 @@ describe('reasonText', () => {
     [
       'kept',
       { ...holder, lack: GiB, until_in: 240 },
-      'needs 1 GiB more; train keeps its idle memory on the GPU, for at most 3 min more'
+      'needs 1 GiB more; train keeps its idle memory on the GPU, for at most 4 min more'
     ],
     [
       'exclusive',
@@ -249,7 +249,7 @@ describe('reasonText', () => {
     expect(plain(reasonText({ code, params }, wording, 2))).toBe(expected);
   });
 
-  it('calls the holder what the page calls it now', () => {
+  it('uses the current name of the holder', () => {
     const reason = { code: 'serialised', params: { ...holder, yields_in: 9 } };
     const names = new Map([['h', 'b/renamed.ipynb']]);
     expect(plain(reasonText(reason, { ...wording, names }))).toBe(
@@ -257,7 +257,7 @@ describe('reasonText', () => {
     );
   });
 
-  it('writes sizes in the units that people chose', () => {
+  it('formats sizes in the chosen units', () => {
     const reason = { code: 'making_room', params: { lack: 2e9 } };
     expect(plain(reasonText(reason, { ...wording, units: 'decimal' }))).toBe(
       'making room by evicting 2 GB'
@@ -266,7 +266,7 @@ describe('reasonText', () => {
 });
 
 describe('availabilityText', () => {
-  it('says nothing when all is well', () => {
+  it('is null when everything works', () => {
     expect(availabilityText({ code: 'ok', params: {} }, trans)).toBeNull();
   });
 
@@ -291,7 +291,7 @@ describe('availabilityText', () => {
     expect(explanation?.text).not.toContain('undefined');
   });
 
-  it('shows what an unknown code of a newer server says', () => {
+  it('shows the message of an unknown code', () => {
     const explanation = availabilityText(
       { code: 'on_strike', params: { error: 'No.' } },
       trans
@@ -301,7 +301,7 @@ describe('availabilityText', () => {
 });
 
 describe('memoryText', () => {
-  it('says where the memory is', () => {
+  it('describes where the memory is', () => {
     expect(memoryText(0, 0, wording)).toBe('no GPU memory');
     expect(memoryText(GiB, 0, wording)).toBe('all on the GPU');
     expect(memoryText(0, GiB, wording)).toBe('all in host memory');
@@ -312,7 +312,7 @@ describe('memoryText', () => {
 });
 
 describe('noticeText', () => {
-  it('explains a kernel that runs without us', () => {
+  it('explains a kernel that does not share', () => {
     expect(
       noticeText(
         'a.ipynb',
@@ -322,13 +322,13 @@ describe('noticeText', () => {
     ).toContain('Restart the kernel');
   });
 
-  it('says who does not answer', () => {
+  it('names the notebook that does not respond', () => {
     expect(
       noticeText('a.ipynb', { code: 'stuck', params: {} }, trans)
     ).toContain('a.ipynb was asked to release the GPU and has not responded');
   });
 
-  it('says that a policy failed, which is of no notebook', () => {
+  it('reports that a policy failed', () => {
     const params = { policy: 'ours', instead: 'burst', error: 'No.' };
     expect(noticeText('', { code: 'policy_failed', params }, trans)).toBe(
       'The policy "ours" failed and was replaced by "burst": No.'
@@ -386,7 +386,7 @@ describe('the wait', () => {
     expect(boundText(estimate, trans, 9)).toBe('');
   });
 
-  it('tells how a cell fared', () => {
+  it('shows how long a cell waited and ran', () => {
     expect(plain(cellText({ waited: 2.13, ran: 0.8 }, trans))).toBe(
       'waited 2.1 s, ran 0.8 s'
     );
@@ -406,7 +406,7 @@ describe('stateText', () => {
     );
   });
 
-  it('tells a cell that computes elsewhere from one that is over', () => {
+  it('distinguishes a cell that runs without the GPU from a finished one', () => {
     expect(plain(stateText(makeGroup('a', { cell }), trans, 100))).toBe(
       'cell running for 12 s, not using the GPU'
     );
@@ -423,7 +423,7 @@ describe('hibernation', () => {
       )
     );
 
-  it('says what it means, and how long it takes to wake', () => {
+  it('explains hibernation and the time to wake', () => {
     expect(asleep({}, 'hibernated')).toBe(
       'Hibernated: it uses no GPU memory. Its next cell wakes it in about 1.2 s.'
     );
@@ -439,7 +439,7 @@ describe('hibernation', () => {
     expect(sleepTitle(makeGroup('a'), trans)).toBe('');
   });
 
-  it('says why one is left alone, but not what people asked for', () => {
+  it('explains refusals, except those that the user has asked for', () => {
     const refused = (code: string, text = ''): string =>
       asleep({ state: 'refused', code, text });
     expect(refused('gpus', 'its process uses several GPUs')).toBe(
@@ -477,7 +477,7 @@ describe('hibernation', () => {
     );
   });
 
-  it('gives the reason for which one is not awake yet', () => {
+  it('explains why a notebook is not awake yet', () => {
     const waking = makeWaking('a');
     const woken = 'waking up from hibernation';
     expect(whyText(waking, wording)).toBe(woken);
@@ -490,7 +490,7 @@ describe('hibernation', () => {
 });
 
 describe('preferencesText', () => {
-  it('names what differs from the usual', () => {
+  it('names the settings that differ from the defaults', () => {
     expect(preferencesText(makePreferences(), wording)).toEqual([]);
     const preferences = makePreferences({
       keep: true,

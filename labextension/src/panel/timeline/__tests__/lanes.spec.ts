@@ -6,7 +6,7 @@ import { makeLanes, makeMarks, markAt, utilisationPath } from '../lanes';
 const nameOf = (_: string, name: string): string => shortName(name);
 
 describe('makeLanes', () => {
-  it('has the one that was active last first, and leaves out what is over', () => {
+  it('starts with the most recently active group, and leaves out old events', () => {
     const lanes = makeLanes(
       makeTimeline(
         makeSpan(1, 'gone', { start: 1, end: 9 }),
@@ -30,7 +30,7 @@ describe('makeLanes', () => {
 });
 
 describe('hibernation', () => {
-  it('is in the lane of one that did something, and makes none of its own', () => {
+  it('is in the lane of a group with other events, and has no lane of its own', () => {
     const lanes = makeLanes(
       makeTimeline(
         makeSpan(1, 'sleeps', { kind: 'hibernated', start: 10, end: null }),
@@ -47,7 +47,7 @@ describe('hibernation', () => {
 });
 
 describe('makeMarks', () => {
-  it('draws a span where it was, and one that lasts up to now', () => {
+  it('draws a span at its time, and an unfinished one up to now', () => {
     const marks = makeMarks(
       [
         makeSpan(1, 'a', { start: 20, end: 40 }),
@@ -64,7 +64,7 @@ describe('makeMarks', () => {
     expect(marks[1]?.end).toBeNull();
   });
 
-  it('cuts what began before the picture, and shows what is shorter than a pixel', () => {
+  it('cuts spans that began before the picture, and shows those shorter than a pixel', () => {
     const marks = makeMarks(
       [
         makeSpan(1, 'a', { start: -50, end: 10 }),
@@ -80,7 +80,7 @@ describe('makeMarks', () => {
     expect(marks[2]).toMatchObject({ from: 199, to: 200 });
   });
 
-  it('makes one mark of those that the eye cannot tell apart, but not of two kinds', () => {
+  it('merges marks that are too close to tell apart, but not of different kinds', () => {
     const spans = Array.from({ length: 50 }, (_, index) =>
       makeSpan(index, 'a', { start: 10 + index / 10, end: 10.05 + index / 10 })
     );
@@ -110,7 +110,7 @@ describe('makeMarks', () => {
 });
 
 describe('utilisationPath', () => {
-  it('keeps a value until the next, also the one from before the picture', () => {
+  it('keeps a value until the next, including the last one before the picture', () => {
     const path = utilisationPath(
       [
         [10, 'GPU-0', 100],
@@ -127,7 +127,7 @@ describe('utilisationPath', () => {
     expect(path).toBe('M0.0 5.0H50.0V10.0H100');
   });
 
-  it('is nothing for a GPU that nobody measured', () => {
+  it('is empty for a GPU without samples', () => {
     expect(utilisationPath([[1, 'GPU-1', 7]], 'GPU-0', 9, 9, 9, 9)).toBe('');
   });
 });
