@@ -50,7 +50,7 @@ def runtime() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
-    """Return what is to be special about the simulated machine."""
+    """Return the environment variables of the simulated machine."""
     return {}
 
 
@@ -72,7 +72,7 @@ def lab(
     settings = {
         "LabApp": {"expose_app_in_browser": True},
         "JupyterNotebookApp": {"expose_app_in_browser": True},
-        # Nobody is to lose the GPU while a test looks; on pictures, waits are as long as people know them.
+        # Long turns keep the state stable during a test. Pictures show usual waits.
         "GpuShare": {"quantum": 3600 if SCREENSHOTS is None else 120},
     }
     with Lab(
@@ -93,7 +93,7 @@ def lab(
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """Return the browser, which talks to nobody else."""
+    """Return the browser."""
     with sync_playwright() as playwright:
         browser = launch(playwright, chromium)
         yield browser
@@ -113,5 +113,5 @@ def page(lab: Lab, browser: Browser) -> Iterator[LabPage]:
 
 @pytest.fixture(scope="module")
 def gpu(lab: Lab) -> dict[str, Any]:
-    """Return what the server says of the simulated GPU."""
+    """Return the simulated GPU in the server's status."""
     return lab.shared_status()["gpus"][0]  # type: ignore[no-any-return]

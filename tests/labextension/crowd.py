@@ -13,7 +13,7 @@ from tests.support.client import PATIENCE, FakeClient
 
 
 class Crowd:
-    """Groups on one GPU; they leave with the ``with`` block.
+    """Groups on one GPU, which end with the ``with`` block.
 
     Parameters
     ----------
@@ -50,26 +50,26 @@ class Crowd:
         self._stack.enter_context(client)
         client.attach()
         with ControlClient(self._path, timeout=PATIENCE) as control:
-            # Else it would be in the background, and give way to others, after some seconds.
+            # Otherwise the scheduler would move it to the background after some seconds and preempt it.
             control.request("adjust", group=client.group, priority="interactive")
         client.grow(int(share * self._gpu["total"]))
         return client
 
     def running(self, name: str, share: float, *, group: str = "") -> FakeClient:
-        """Return a notebook that runs on the GPU."""
+        """Return a notebook that is running on the GPU."""
         client = self.join(name, share, group=group)
         client.run()
         return client
 
     def idle(self, name: str, share: float, *, group: str = "") -> FakeClient:
-        """Return a notebook that has run, and left its memory where it was."""
+        """Return a notebook that has run, and whose memory is still on the GPU."""
         client = self.running(name, share, group=group)
         client.end_burst()
         client.release("quiet")
         return client
 
     def waiting(self, name: str, share: float, *, group: str = "") -> FakeClient:
-        """Return a notebook that has asked for the GPU; it waits if its share is not to be had."""
+        """Return a notebook that has requested the GPU. It waits if its memory does not fit."""
         client = self.join(name, share, group=group)
         client.request()
         return client

@@ -222,7 +222,7 @@ def test_two_notebooks_share_a_gpu(page: LabPage, tmp_path: Path) -> None:
     film.roll(lambda: True, 2.0)
     film.caption("train.ipynb trains its model")
     run("train.ipynb", 1)
-    # So that it keeps the GPU until its cell ends; else, a short cell may come before a long one.
+    # Keep the GPU until the cell ends. Otherwise a short cell could go before a long one.
     group = page.kernel_of("train.ipynb")
     page.lab.post("gpushare/api/adjust", {"group": group, "priority": "interactive"})
     film.roll(output("epoch 1").is_visible, 0.3)

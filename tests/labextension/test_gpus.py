@@ -63,7 +63,7 @@ def test_this_notebook_and_the_queue_are_seen_first(crowd: Crowd, page: LabPage)
     assert page.violations(".jp-GpuSharePanel") == []
 
 
-def test_a_name_that_is_written_from_right_to_left_is_one_run(crowd: Crowd, page: LabPage) -> None:
+def test_a_right_to_left_name_is_not_split(crowd: Crowd, page: LabPage) -> None:
     crowd.running(HEBREW, 0.6)
     name = page.row("Running", HEBREW).locator("bdi")
     # One run in one box: its parts cannot be put in another order.

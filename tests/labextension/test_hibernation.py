@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 USE = "print('found' if data.read() == known else 'lost')"
 
-#: Is at work until it is told to stop.
+#: Is busy until the file `stop` exists.
 WORK = """\
 import os
 while not os.path.exists('stop'):
@@ -119,7 +119,7 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
     expect(page.row("Idle", "train.ipynb")).to_contain_text("hibernated for")
 
 
-def test_people_wake_a_notebook(notebooks: LabPage) -> None:
+def test_users_can_wake_a_notebook(notebooks: LabPage) -> None:
     page = notebooks
     row = page.row("Idle", "train.ipynb")
     choose(page, row, "Wake")
@@ -129,7 +129,7 @@ def test_people_wake_a_notebook(notebooks: LabPage) -> None:
     expect(output(page)).to_have_text("found")
 
 
-def test_who_is_at_work_hibernates_once_that_is_over(notebooks: LabPage, lab: Lab) -> None:
+def test_a_busy_notebook_hibernates_when_it_is_idle(notebooks: LabPage, lab: Lab) -> None:
     page = notebooks
     run(page, 2)
     expect(page.row("Running", "train.ipynb")).to_be_visible()
@@ -154,7 +154,7 @@ def test_who_is_at_work_hibernates_once_that_is_over(notebooks: LabPage, lab: La
     expect(row).not_to_contain_text("Hibernated")
 
 
-def test_what_cannot_be_hibernated_says_why(notebooks: LabPage) -> None:
+def test_a_refused_hibernation_is_explained(notebooks: LabPage) -> None:
     page = notebooks
     row = page.card
     choose(page, row, "Keep on the GPU")
@@ -172,9 +172,7 @@ def test_what_cannot_be_hibernated_says_why(notebooks: LabPage) -> None:
     choose(page, row, "Stop Keeping")
 
 
-def test_idle_notebooks_hibernate_after_the_time_that_people_set(
-    notebooks: LabPage, lab: Lab
-) -> None:
+def test_idle_notebooks_hibernate_after_the_configured_time(notebooks: LabPage, lab: Lab) -> None:
     page = notebooks
     mode = page.panel.get_by_role("button", name="How notebooks share the GPU")
 

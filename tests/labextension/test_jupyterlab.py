@@ -161,13 +161,15 @@ def test_the_view_menu_opens_the_timeline_in_the_main_area(crowd: Crowd, page: L
         assert overflowing(timeline.locator(".jp-GpuSharePanel")) == []
     page.set_theme(THEMES[0])
     page.hide_panel()
-    page.page.set_viewport_size({"width": 1000, "height": 400})
+    page.execute("application:toggle-left-area")
+    page.page.set_viewport_size({"width": 800, "height": 360})
     page.page.route(STATUS, add_history)
     page.ask()
     expect(picture).to_have_attribute("aria-valuemax", re.compile(r"^\d{2}$"))
     page.picture("timeline")
     page.page.unroute(STATUS)
     page.page.set_viewport_size({"width": 1280, "height": 800})
+    page.execute("application:toggle-left-area")
     page.show_panel()
     page.execute("application:close")
     expect(timeline).to_have_count(0)
@@ -188,7 +190,7 @@ def test_the_timeline_is_restored_with_its_length(crowd: Crowd, page: LabPage) -
     expect(timeline).to_have_count(0)
 
 
-def test_people_move_and_hide_the_chip_in_the_settings(
+def test_users_can_move_and_hide_the_chip_in_the_settings(
     crowd: Crowd, page: LabPage, lab: Lab
 ) -> None:
     reload(page)

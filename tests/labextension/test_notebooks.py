@@ -36,7 +36,7 @@ _, free, total = driver.cuMemGetInfo()
 data = device.allocate(total * 3 // 4, stream=stream)
 """
 
-#: Has always something to do on the GPU, however busy the machine is: a GPU that falls idle is given to who waits.
+#: Always has work on the GPU, even on a busy machine, because an idle GPU would be granted to the waiting notebook.
 TRAIN = """\
 steps = []
 while not os.path.exists("stop"):
@@ -125,7 +125,7 @@ def contention(lab: Lab, page: LabPage) -> Iterator[None]:
     page.execute("docmanager:open", {"path": "train.ipynb"})
     run(page)
     expect(page.row("Running", "train.ipynb")).to_be_visible()
-    # Else it would be in the background, and give way to the other, after some seconds.
+    # Otherwise the scheduler would move it to the background after some seconds and preempt it.
     group = page.kernel_of("train.ipynb")
     lab.post("gpushare/api/adjust", {"group": group, "priority": "interactive"})
     page.execute("docmanager:open", {"path": "plots.ipynb"})
@@ -135,7 +135,7 @@ def contention(lab: Lab, page: LabPage) -> Iterator[None]:
     (lab.notebooks / "stop").touch()
 
 
-def test_one_runs_and_the_other_waits_and_everything_says_why(
+def test_all_views_show_the_running_and_the_waiting_notebook_and_the_reason(
     contention: None, page: LabPage
 ) -> None:
     expect(page.row("Running", "train.ipynb")).to_be_visible()
@@ -185,13 +185,15 @@ def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) ->
     page.set_theme("JupyterLab Light")
 
 
-def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab) -> None:
+def test_notebook_7_shows_panel_chip_and_strip(
+    contention: None, browser: Browser, lab: Lab
+) -> None:
     page = LabPage(browser, lab)
     page.open("notebooks/evaluate.ipynb")
     page.page.evaluate(READY)
     run_next(page)
     expect(cell(page, 0).locator(".jp-InputPrompt")).to_have_text("[1]:")
-    # Else it might come first: it is in front, and how long bursts are expected to be depends on the machine.
+    # Otherwise it could go first: it is active, and the expected length of bursts depends on the machine.
     group = page.kernel_of("evaluate.ipynb")
     lab.post("gpushare/api/adjust", {"group": group, "priority": "background"})
     run_next(page)
@@ -212,7 +214,7 @@ def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab)
     page.close()
 
 
-def test_the_chip_is_in_sight_beside_both_sidebars(contention: None, page: LabPage) -> None:
+def test_the_chip_is_visible_between_both_sidebars(contention: None, page: LabPage) -> None:
     # The page is 1280 pixels wide: the toolbar moves what does not fit to a menu.
     page.execute("application:toggle-left-area")
     try:
@@ -235,7 +237,9 @@ def test_a_cell_that_the_server_runs_has_its_strip(contention: None, page: LabPa
     expect(page.row("Waiting", "remote.ipynb")).to_have_count(0)
 
 
-def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage, lab: Lab) -> None:
+def test_release_in_the_panel_lets_the_other_notebook_run(
+    contention: None, page: LabPage, lab: Lab
+) -> None:
     row = page.row("Running", "train.ipynb")
     row.hover()
     row.get_by_role("button", name="Release").click()
@@ -244,7 +248,7 @@ def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage
     expect(strip).to_contain_text("waited")
     expect(strip).to_contain_text("ran")
     expect(page.notification).to_have_count(0)
-    # The one that gave way goes on.
+    # The preempted notebook continues.
     expect(page.row("Running", "train.ipynb")).to_be_visible()
     page.picture("waited", cell(page, 1))
 
@@ -255,7 +259,7 @@ def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage
     assert "waited" not in json.dumps(saved)
 
 
-def test_what_runs_long_is_in_the_background_by_itself(contention: None, page: LabPage) -> None:
+def test_a_long_cell_is_moved_to_the_background(contention: None, page: LabPage) -> None:
     row = page.row("Running", "train.ipynb")
     row.hover()
     row.get_by_role("button", name="More actions").click()
@@ -274,7 +278,9 @@ def test_what_runs_long_is_in_the_background_by_itself(contention: None, page: L
     expect(page.chip).to_contain_text("GPU: running, low priority")
 
 
-def test_the_one_that_gave_way_ends_as_if_alone(contention: None, page: LabPage, lab: Lab) -> None:
+def test_a_preempted_cell_finishes_with_the_right_result(
+    contention: None, page: LabPage, lab: Lab
+) -> None:
     (lab.notebooks / "stop").touch()
     page.execute("docmanager:open", {"path": "train.ipynb"})
     expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("trained")

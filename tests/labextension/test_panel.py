@@ -31,14 +31,14 @@ LONG = "a/" * 20 + "the-notebook-whose-name-says-everything-about-what-it-does-"
 
 @pytest.fixture
 def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
-    """Return nobody yet; afterwards the panel is as it was before."""
+    """Return an empty crowd. Afterwards the panel is empty again."""
     with Crowd(runtime / "s.sock", gpu) as crowd:
         yield crowd
     expect(page.panel.get_by_role("listitem")).to_have_count(0)
 
 
 def contend(crowd: Crowd, page: LabPage) -> None:
-    """One runs, one is idle, and two wait, of which the first is the notebook in front."""
+    """Add a running, an idle and two waiting notebooks, the first of which is the active one."""
     crowd.running("deep/train.ipynb", 0.6)
     crowd.idle("explore.ipynb", 0.12)
     crowd.waiting("plots.ipynb", 0.45, group=page.kernel_of("plots.ipynb"))
@@ -46,14 +46,14 @@ def contend(crowd: Crowd, page: LabPage) -> None:
     expect(page.row("Waiting", "evaluate.ipynb")).to_be_visible()
 
 
-def test_it_says_that_nobody_is_there(page: LabPage) -> None:
+def test_the_empty_panel_shows_that_no_notebook_uses_the_gpu(page: LabPage) -> None:
     expect(
         page.panel.get_by_role("heading", name="No notebook is using the GPU yet")
     ).to_be_visible()
     expect(page.panel).to_contain_text("of 8\u00a0GiB")
 
 
-def test_it_shows_by_push_who_runs_and_who_waits_and_why(
+def test_running_and_waiting_notebooks_appear_by_push_with_the_reason(
     crowd: Crowd, page: LabPage, lab: Lab
 ) -> None:
     holder = crowd.running("deep/train.ipynb", 0.75)
@@ -81,7 +81,7 @@ def test_it_shows_by_push_who_runs_and_who_waits_and_why(
     expect(page.status_item).to_contain_text("running")
 
 
-def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: Lab) -> None:
+def test_every_action_is_possible_with_the_keyboard(crowd: Crowd, page: LabPage, lab: Lab) -> None:
     crowd.idle("explore.ipynb", 0.1)
     row = page.row("Idle", "explore.ipynb")
     expect(row).to_be_visible()
@@ -112,7 +112,7 @@ def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: La
     expect(row.get_by_role("button", name="More actions")).to_be_focused()
 
 
-def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
+def test_the_tooltip_of_a_reason_explains_the_order_of_the_queue(
     crowd: Crowd, page: LabPage
 ) -> None:
     page.resize_panel(320)
@@ -126,7 +126,7 @@ def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     expect(reason).to_have_attribute("title", rule)
     page.panel.get_by_role("heading", name="GPU sharing").hover()
     expect(reason).not_to_have_attribute("title", rule)
-    # Who goes by keyboard reads it as text.
+    # Keyboard users see it as text.
     reason.focus()
     page.page.keyboard.press("Shift+Tab")
     page.page.keyboard.press("Tab")
@@ -138,7 +138,7 @@ def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     page.picture("panel-why", page.panel)
 
 
-def test_what_is_dangerous_asks_first(crowd: Crowd, page: LabPage, lab: Lab) -> None:
+def test_dangerous_actions_ask_first(crowd: Crowd, page: LabPage, lab: Lab) -> None:
     crowd.idle("explore.ipynb", 0.1)
     row = page.row("Idle", "explore.ipynb")
     row.hover()
@@ -199,7 +199,7 @@ def test_the_panel_can_be_read_at_200_percent(crowd: Crowd, page: LabPage) -> No
         page.page.set_viewport_size({"width": 1280, "height": 800})
 
 
-def test_forty_notebooks_have_their_place(crowd: Crowd, page: LabPage) -> None:
+def test_forty_notebooks_fit_into_the_panel(crowd: Crowd, page: LabPage) -> None:
     crowd.running("holder.ipynb", 0.6)
     crowd.waiting("next.ipynb", 0.5)
     for index in range(38):
@@ -215,7 +215,7 @@ def test_forty_notebooks_have_their_place(crowd: Crowd, page: LabPage) -> None:
     page.panel.get_by_role("button", name="Show fewer").click()
 
 
-def test_notebooks_of_one_name_show_their_folders(crowd: Crowd, page: LabPage) -> None:
+def test_notebooks_with_the_same_name_show_their_folders(crowd: Crowd, page: LabPage) -> None:
     crowd.idle("deep/train.ipynb", 0.1)
     expect(page.row("Idle", "train.ipynb")).to_be_visible()
     crowd.idle("wide/train.ipynb", 0.1)
@@ -223,9 +223,7 @@ def test_notebooks_of_one_name_show_their_folders(crowd: Crowd, page: LabPage) -
     expect(page.row("Idle", "deep/train.ipynb")).to_be_visible()
 
 
-def test_names_follow_renames_and_consoles_are_named_as_such(
-    crowd: Crowd, page: LabPage, lab: Lab
-) -> None:
+def test_names_follow_renames_and_mark_consoles(crowd: Crowd, page: LabPage, lab: Lab) -> None:
     crowd.idle("plots.ipynb", 0.1, group=page.kernel_of("plots.ipynb"))
     expect(page.card).to_contain_text("plots.ipynb")
     rename = "names => window.jupyterapp.serviceManager.contents.rename(...names)"
@@ -245,13 +243,11 @@ def test_names_follow_renames_and_consoles_are_named_as_such(
     expect(page.row("Idle", "plots.ipynb and train.ipynb")).to_be_visible()
 
 
-def test_a_page_that_nobody_sees_asks_nothing(
-    runtime: Path, gpu: dict[str, Any], page: LabPage
-) -> None:
+def test_a_hidden_page_sends_no_requests(runtime: Path, gpu: dict[str, Any], page: LabPage) -> None:
     asked: list[str] = []
 
     def note(request: Any) -> None:
-        # Which notebook is in front is told, and may be told late.
+        # The report of the active notebook may be late.
         if "gpushare/api/" in request.url and "gpushare/api/focus" not in request.url:
             asked.append(f"{request.method} {request.url}")
 
@@ -299,7 +295,7 @@ def test_a_lost_connection_recovers(crowd: Crowd, page: LabPage) -> None:
     expect(page.row("Idle", "later.ipynb")).to_be_visible()
 
 
-def test_a_scheduler_that_dies_is_missed_and_found_again(
+def test_the_panel_recovers_from_a_killed_scheduler(
     runtime: Path, gpu: dict[str, Any], page: LabPage, lab: Lab
 ) -> None:
     with Crowd(runtime / "s.sock", gpu) as crowd:
@@ -355,7 +351,7 @@ EMPTY = {
         ({"code": "ok"}, "No GPU was found", "gpushare doctor"),
     ],
 )
-def test_it_explains_why_there_is_nothing(
+def test_an_empty_panel_explains_the_reason(
     answer: dict[str, Any], heading: str, remedy: str, page: LabPage
 ) -> None:
     if code := answer.get("code"):
@@ -377,7 +373,7 @@ def test_it_explains_why_there_is_nothing(
     ).to_be_visible()
 
 
-def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:
+def test_the_page_reports_the_active_notebook(page: LabPage) -> None:
     plots = page.kernel_of("plots.ipynb")
 
     def tells(*, plots_in_front: bool) -> Callable[[Request], bool]:
