@@ -76,7 +76,7 @@ describe('actions', () => {
     expect(plain(shown.title)).toBe(
       'low priority: its cell has used 9 s of GPU time; the next cell is interactive again'
     );
-    // What is idle competes with nobody.
+    // An idle notebook does not compete.
     expect(within(rowOf('eda.ipynb')).queryByText('low priority')).toBeNull();
   });
 

@@ -60,7 +60,7 @@ describe('the live region', () => {
     expect(announced()).toBe('');
     report(makeStatus(makeGroup('plots')));
     expect(announced()).toBe('');
-    // What a notebook does between its cells, nobody else says.
+    // Between its cells, a notebook has no strip that could announce this.
     report(makeStatus(makeWaiting('plots', 1, { cell: null })));
     expect(announced()).toBe('plots.ipynb is waiting for the GPU, position 1');
   });
