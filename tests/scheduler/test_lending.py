@@ -56,6 +56,11 @@ class Lab:
         self.maps.append((mapped, buffer))
         return ffi.cast("struct gpushare_pool *", buffer)
 
+    def has_prepared_all(self) -> bool:
+        """Whether the threads of the pools have made as many chunks as they have been told to."""
+        pools = [account.pool for account in self.pools._accounts.values() if account.pool]
+        return all(pool.figures().prepared >= pool._orders.target * CHUNK for pool in pools)
+
     def close(self) -> None:
         self.pools.stop()
         for mapped, buffer in self.maps:
@@ -222,7 +227,7 @@ def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
     lab(test, prepared_only=True)
 
 
-def test_what_is_made_ready_leaves_room_for_who_does_the_same(
+def test_two_schedulers_that_prepare_pages_leave_room_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two schedulers measure a machine at the same time, and each finds all that is left."""
@@ -250,7 +255,7 @@ def test_what_is_made_ready_leaves_room_for_who_does_the_same(
                 for each in labs:
                     each.pools.prepare(spare)
                 await until(lambda left=left: taken() >= spare - left * CHUNK)
-                await asyncio.sleep(0.05)
+                await until(lambda: all(each.has_prepared_all() for each in labs))
                 # Where no more than one least step is left, each takes it; a chunk in the making is not measured yet.
                 assert taken() <= spare + len(labs) * CHUNK
         finally:
