@@ -58,6 +58,8 @@ def _private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             if name.startswith("GPUSHARE_") or name == "JUPYTER_DEFAULT_PROVISIONER_NAME":
                 patch.delenv(name)
         patch.setenv(COMPILER, str(compiler))
+        # NumPy's threads would only wait for work, some of them busily.
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
         yield
 
 

@@ -157,7 +157,10 @@ class Worker:
         host = (ctypes.c_uint32 * (bytes // 4))()
         result = cuda.cuMemcpyDtoH_v2(host, pointer, bytes)
         expected = value.to_bytes(4, "little") * (bytes // 4)
-        return {"result": result, "equal": result == 0 and ctypes.string_at(host, bytes) == expected}
+        return {
+            "result": result,
+            "equal": result == 0 and ctypes.string_at(host, bytes) == expected,
+        }
 
     def busy(self, seconds: float) -> dict[str, Any]:
         """Queue work that takes the stream so long; returns at once."""

@@ -83,9 +83,8 @@ function unbracketed(text: string): string {
 }
 
 function check(...texts: string[]): void {
-  for (const text of texts) {
-    expect([text, unbracketed(text)]).toEqual([text, '']);
-  }
+  const rests = texts.map(text => [text, unbracketed(text)]);
+  expect(rests.filter(([, rest]) => rest !== '')).toEqual([]);
 }
 
 /** All visible text of an element and its text for screen readers, without commands to type. */
