@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._version import __version__
-from ..scheduler.views.redaction import Disguise, View
+from ..scheduler.views.redaction import Pseudonyms, View
 from ..scheduler.views.words.events import event_text, process_text, quota_text
 from ..scheduler.views.words.groups import preferences_text, rank, remark
 from . import words
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: Kinds of memory, in the order of the page's bars.
 KINDS = ("resident", "unevictable", "contexts", "foreign", "pending_reclaim", "free")
 #: Replaces the identifiers of other users' notebooks, in the same way on all pages of this process.
-_DISGUISE = Disguise()
+_PSEUDONYMS = Pseudonyms()
 
 
 def node(name: str, found: Node, viewer: Viewer) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def redacted(report: Report, viewer: Viewer) -> Report:
     if viewer.sees_all:
         return report
     owners = {group["id"]: group["user"] for group in report["status"]["groups"]}
-    sight = View(viewer.name, frozenset(), owners.get, _DISGUISE)
+    sight = View(viewer.name, frozenset(), owners.get, _PSEUDONYMS)
     own, usual = f"user:{viewer.name}", "user:*"
     return {
         **report,

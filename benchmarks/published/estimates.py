@@ -22,7 +22,7 @@ from ...scheduler.core.core import Core
 from ...scheduler.core.rules import Rules
 from ...scheduler.policies import REGISTRY
 from ...scheduler.views.estimates import Estimate, Forecast
-from ...scheduler.views.timeline import Ledger, glimpse
+from ...scheduler.views.timeline import Ledger, take_snapshot
 from ..harness.figures import Figure, quartile_distance
 
 GIB = 1 << 30
@@ -310,7 +310,7 @@ class World:
             self.feed(self.reading())
 
     def _see(self, group: str) -> None:
-        seen = self.ledger.observe(glimpse(self.core, group, self.now))
+        seen = self.ledger.observe(take_snapshot(self.core, group, self.now))
         self.forecast.observe(seen)
         if seen.waited_since is not None:
             self._shown.setdefault(group, (self.now, None))

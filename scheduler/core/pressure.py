@@ -18,7 +18,7 @@ Pressed = Literal["insufficient", "waiting", "begun"]
 """The result of making groups hibernate for a wait: insufficient, too early, or begun."""
 
 
-class Leaver(NamedTuple):
+class Candidate(NamedTuple):
     """A group that could hibernate for another: when, and its place in the order."""
 
     share: Share
@@ -45,44 +45,46 @@ class Pressure:
         if found is None:
             return "insufficient"
         begun = False
-        for gpu, leavers in found:
+        for gpu, candidates in found:
             if gpu.press_at > self.turn.now:
                 self.turn.recheck_at(gpu.press_at)
                 continue
-            for leaver in leavers:
-                if leaver.ready > self.turn.now:
-                    self.turn.recheck_at(leaver.ready)
-                elif self.hibernation.begin(leaver.share.group, plan.wait):
+            for candidate in candidates:
+                if candidate.ready > self.turn.now:
+                    self.turn.recheck_at(candidate.ready)
+                elif self.hibernation.begin(candidate.share.group, plan.wait):
                     gpu.press_at = self.turn.now + self.press_pause
                     begun = True
         return "begun" if begun else "waiting"
 
-    def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Leaver]]] | None:
+    def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Candidate]]] | None:
         """Return, by GPU, the groups that must still hibernate for a wait that lacks room even if all holders yield.
 
         None: that would not suffice.
         """
         if not self.eligibility.may_press():
             return None
-        found: list[tuple[Gpu, list[Leaver]]] = []
+        found: list[tuple[Gpu, list[Candidate]]] = []
         for gpu, lack in plan.short:
-            leavers: list[Leaver] = []
+            candidates: list[Candidate] = []
             leaving = [group.shares[gpu.uuid] for group in self.eligibility.hibernating_on(gpu)]
             if 0 < lack - freed_by(gpu, leaving) <= gpu.pending_reclaim:
                 return None  # memory of exited clients is free soon
             lack -= gpu.pending_reclaim
             if lack > freed_by(gpu, leaving):
-                for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
-                    leavers.append(leaver)
-                    leaving.append(leaver.share)
+                for candidate in sorted(
+                    self._candidates(plan.wait, gpu), key=lambda found: found.order
+                ):
+                    candidates.append(candidate)
+                    leaving.append(candidate.share)
                     if lack <= freed_by(gpu, leaving):
                         break
             if lack > freed_by(gpu, leaving):
                 return None
-            found.append((gpu, leavers))
+            found.append((gpu, candidates))
         return found
 
-    def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
+    def _candidates(self, wait: Wait, gpu: Gpu) -> Iterator[Candidate]:
         """Iterate over the groups that could hibernate for the head of a queue."""
         patient = wait.since + self.model.rules.hibernate_pressure
         for share in gpu.shares.values():
@@ -94,18 +96,18 @@ class Pressure:
                 ready = wait.since + self.model.rules.keep_patience
                 if group.runs and not group.yielding:
                     ready = max(ready, self.residency.quantum_end(group, wait))
-                yield Leaver(share, ready, (4, 0.0, group.number))
+                yield Candidate(share, ready, (4, 0.0, group.number))
             elif since is not None:
                 ready = min(patient, since + self.model.rules.hibernate_pressure)
-                yield Leaver(share, ready, (0, since, group.number))
+                yield Candidate(share, ready, (0, since, group.number))
             elif group.runs and not group.yielding:
                 ready = max(patient, self.residency.quantum_end(group, wait))
-                yield Leaver(share, ready, (3, ready, group.number))
+                yield Candidate(share, ready, (3, ready, group.number))
             elif group.wait is None:
-                yield Leaver(share, patient, (1, 0.0, group.number))
+                yield Candidate(share, patient, (1, 0.0, group.number))
             else:
                 # The last in the queue comes first.
-                yield Leaver(share, patient, (2, -gpu.queue.index(group.wait), group.number))
+                yield Candidate(share, patient, (2, -gpu.queue.index(group.wait), group.number))
 
     def dismiss(self, gpu: Gpu) -> None:
         """Make all idle groups on a GPU hibernate, because it is drained."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ..views.redaction import STRANGER, Disguise, View
+from ..views.redaction import STRANGER, Pseudonyms, View
 from . import principals
 from .permissions import Denied
 from .principals import Identity, Known, Principal
@@ -47,7 +47,7 @@ class Identities:
         self._known: OrderedDict[int, tuple[float, Known]] = OrderedDict()
         self._executor: ThreadPoolExecutor | None = None
         self._swept = time.monotonic()
-        self._disguise = Disguise()
+        self._pseudonyms = Pseudonyms()
 
     def close(self) -> None:
         """Stop without waiting for lookups."""
@@ -171,8 +171,8 @@ class Identities:
         if principal.sees_all:
             return None
         teams = teams.union(f"team:{name}" for name in principal.teams)
-        return View(principal.user, teams, self.owner, self._disguise)
+        return View(principal.user, teams, self.owner, self._pseudonyms)
 
     def stranger(self) -> View:
         """Return the view of a user without a group and a team."""
-        return View(STRANGER, frozenset(), self.owner, self._disguise)
+        return View(STRANGER, frozenset(), self.owner, self._pseudonyms)

@@ -96,7 +96,7 @@ def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Clai
     return found
 
 
-class Suspicion:
+class UsageAudit:
     """Remembers processes that held more than stated in the last readings.
 
     Parameters

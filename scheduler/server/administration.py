@@ -20,7 +20,7 @@ from ..core import messages as ev
 from ..core.core import Core
 from ..core.foreign_use import CONTEXTS, CONTEXTS_PART
 from ..gpu.devices import Devices
-from ..observability import usage_audit as suspicion
+from ..observability import usage_audit
 from ..observability.audit import Audit
 from ..observability.counters import Counters
 from ..observability.metrics import Sample
@@ -100,7 +100,7 @@ class Administration:
         self._history = History(None if folder is None else folder / "usage.sqlite3", time.time())
         self.counters = Counters()
         self._counted = (0, 0, 0)
-        self._suspicion = suspicion.Suspicion()
+        self._usage_audit = usage_audit.UsageAudit()
         #: The uid and the user's name of each process that was found.
         self._owners: dict[int, tuple[int | None, str]] = {}
         self._compared = 0.0
@@ -212,7 +212,7 @@ class Administration:
         self._history.usage.update(core, wall)
         self._count(wall)
         self._history.write(wall)
-        pause = AGAIN if self._suspicion.unsure else COMPARE
+        pause = AGAIN if self._usage_audit.unsure else COMPARE
         if core.gpus and self._comparing is None and now >= self._compared + pause:
             self._compared = now
             self._comparing = asyncio.get_running_loop().create_task(self._compare())
@@ -233,7 +233,7 @@ class Administration:
 
     async def _compare(self) -> None:
         """Compare the driver's figures of each process with its client's statements, and measure its contexts."""
-        core, self._suspicion.unsettled = self._server.core, False
+        core, self._usage_audit.unsettled = self._server.core, False
         try:
             for gpu in list(core.gpus):
                 before = self._claims(gpu)
@@ -251,7 +251,7 @@ class Administration:
                 # In a container, the driver may list processes by numbers that mean other processes here.
                 held = {pid: size for pid, size in held.items() if pid in stated or _exists(pid)}
                 room = min(CONTEXTS, int(core.gpus[gpu].total * CONTEXTS_PART))
-                for found in self._suspicion.observe(gpu, held, stated, room):
+                for found in self._usage_audit.observe(gpu, held, stated, room):
                     params = {
                         "user": found.user,
                         "pid": found.pid,
@@ -259,15 +259,15 @@ class Administration:
                         "bytes": found.excess,
                     }
                     self._server.handle(ev.Notice(found.group, "underreported", params))
-                for client, size in self._suspicion.measured.items():
+                for client, size in self._usage_audit.measured.items():
                     self._report_measured(client, gpu, size)
-            pids = {found.pid for found in self._suspicion.findings}
+            pids = {found.pid for found in self._usage_audit.findings}
             self._owners = {pid: self._owners.get(pid) or _owner(pid) for pid in pids}
         finally:
             self._comparing = None
 
-    def _claims(self, gpu: str) -> dict[int, list[suspicion.Claim]]:
-        return suspicion.claims(self._server.core, self._server.pids()).get(gpu, {})
+    def _claims(self, gpu: str) -> dict[int, list[usage_audit.Claim]]:
+        return usage_audit.claims(self._server.core, self._server.pids()).get(gpu, {})
 
     def _report_measured(self, client: int, gpu: str, size: int) -> None:
         known = self._server.core.clients.get(client)
@@ -280,7 +280,7 @@ class Administration:
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the processes with memory that no client stated."""
-        return self._suspicion.status(self._owners)
+        return self._usage_audit.status(self._owners)
 
     # --- Operations ---------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Administration:
         clients, connections = self._server.connected()
         yield Sample("gpushare_up", (), 1)
         yield Sample("gpushare_uptime_seconds", (), now - self._server.started)
-        outside = Counter(f.gpu for f in self._suspicion.findings if not f.client)
+        outside = Counter(f.gpu for f in self._usage_audit.findings if not f.client)
         for gpu in status["gpus"]:
             uuid = gpu["uuid"]
             yield Sample("gpushare_gpu_info", (uuid, str(gpu["index"]), gpu["name"]), 1)

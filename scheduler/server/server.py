@@ -30,7 +30,7 @@ from ..protocol import wire as protocol
 from ..protocol.address import bind
 from ..views.estimates import Forecast
 from ..views.redaction import EventForMany, View
-from ..views.timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
+from ..views.timeline import GroupSnapshot, Ledger, SpanKind, Timeline, take_snapshot
 from .administration import Administration
 from .connection import Connection
 from .options import Options
@@ -50,7 +50,7 @@ QUIET = 0.008
 HEADROOM = 64 << 20
 #: Seconds in which a revoked client with nothing in flight answers. The loop does not sleep in the meantime, because
 #: waking it up would take as long as the rest of a hand-off.
-ALERT = 0.0005
+SPIN = 0.0005
 #: Seconds between two rehearsals at least.
 REHEARSED = 0.02
 #: Seconds between readings of the GPUs and of the host memory without a request.
@@ -108,7 +108,7 @@ class Server:
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.sequence = 0
         self._fresh: list[tuple[float, ev.Log]] = []
-        self._glimpses: list[Glimpse] = []
+        self._snapshots: list[GroupSnapshot] = []
         self.ledger = Ledger()
         self.timeline = Timeline(self.started)
         self.forecast = Forecast()
@@ -116,7 +116,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
         #: Until then, the loop does not sleep and publishes nothing.
-        self._alert, self._alert_until = False, 0.0
+        self._spinning, self._spin_end = False, 0.0
         self._publishing = False
         self._rehearsal, self._rehearse_at = Rehearsal(), 0.0
         self._readings: set[asyncio.Task[None]] = set()
@@ -224,7 +224,7 @@ class Server:
         self._execute(decisions, now)
         if attach.leased:
             # A client that returns to its group's lease is not worth an event.
-            self._glimpses.append(glimpse(self.core, attach.group, now))
+            self._snapshots.append(take_snapshot(self.core, attach.group, now))
 
     def _host_quota(self, user: str) -> int:
         """Return the bytes of host memory that a user's data may take; 0: no limit."""
@@ -364,10 +364,10 @@ class Server:
             if (known := self.core.clients.get(client)) is not None:
                 changed[known.group.id] = None
         if revoked:
-            self._be_alert(now + ALERT)
+            self._spin_until(now + SPIN)
         elif granted:
-            self._alert_until = min(self._alert_until, now)
-        self._glimpses += [glimpse(self.core, group, now) for group in changed]
+            self._spin_end = min(self._spin_end, now)
+        self._snapshots += [take_snapshot(self.core, group, now) for group in changed]
         self._publish_soon()
         return at_once
 
@@ -397,22 +397,22 @@ class Server:
         if connection is not None:
             connection.write(data)
 
-    def _be_alert(self, until: float) -> None:
-        if not self._alert:
-            self._alert = True
-            self._loop.call_soon(self._stay_alert)
-        self._alert_until = until
+    def _spin_until(self, until: float) -> None:
+        if not self._spinning:
+            self._spinning = True
+            self._loop.call_soon(self._spin)
+        self._spin_end = until
 
-    def _stay_alert(self) -> None:
-        if time.monotonic() < self._alert_until:
-            self._loop.call_soon(self._stay_alert)
+    def _spin(self) -> None:
+        if time.monotonic() < self._spin_end:
+            self._loop.call_soon(self._spin)
         else:
-            self._alert = False
+            self._spinning = False
             self._publish_soon()
 
     def _publish_soon(self) -> None:
         """Publish in the next round of the loop, or after a current hand-off."""
-        if self._fresh and not self._alert and not self._publishing:
+        if self._fresh and not self._spinning and not self._publishing:
             self._publishing = True
             self._loop.call_soon(self.publish)
 
@@ -500,8 +500,8 @@ class Server:
         """Number what has happened, and send it to the subscribers."""
         self._publishing = False
         fresh, self._fresh = self._fresh, []
-        glimpses, self._glimpses = self._glimpses, []
-        for seen in glimpses:
+        snapshots, self._snapshots = self._snapshots, []
+        for seen in snapshots:
             honest = self.ledger.observe(seen)
             self.timeline.observe(honest)
             self.forecast.observe(honest)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ..core.core import Core
     from ..core.model import Gpu, Group, Share, Wait
-    from .timeline import Glimpse
+    from .timeline import GroupSnapshot
 
 #: The number of waits at each place, and of stints of each group, that are remembered.
 WAITS, STINTS = 200, 16
@@ -75,7 +75,7 @@ class Stint:
 
 
 @dataclass(slots=True)
-class Shown:
+class FirstForecast:
     """The first forecast for a wait."""
 
     at: float
@@ -155,7 +155,7 @@ class Forecast:
         self._lengths: dict[str, deque[float]] = {}
         #: By group: how often it continues after a pause before others could have its room.
         self._persistence: dict[str, float] = {}
-        self._waits: dict[str, Shown | None] = {}
+        self._waits: dict[str, FirstForecast | None] = {}
         self._residuals = tuple(Residuals() for _ in range(AT_ONCE + 1))
         #: How long a group will use the GPU once it is served, and the settings for which this holds.
         self._expected: dict[str, Time] = {}
@@ -165,7 +165,7 @@ class Forecast:
 
     # --- Observing --------------------------------------------------------------------------------
 
-    def observe(self, seen: Glimpse) -> None:
+    def observe(self, seen: GroupSnapshot) -> None:
         """Apply the new state of a group."""
         group = seen.group
         self._expected.pop(group, None)
@@ -187,7 +187,7 @@ class Forecast:
             off = seen.time - shown.at - shown.walk.mean
             self._residuals[shown.kind].add(off, math.sqrt(shown.walk.variance))
 
-    def _observe_stint(self, seen: Glimpse) -> None:
+    def _observe_stint(self, seen: GroupSnapshot) -> None:
         group, stint = seen.group, self._stints.get(seen.group)
         if seen.ran_since is not None and seen.leased:
             if stint is not None and stint.end is not None:
@@ -233,7 +233,7 @@ class Forecast:
             if group in found:
                 continue
             if self._waits.get(group, walk) is None:
-                self._waits[group] = Shown(now, walk, kind)
+                self._waits[group] = FirstForecast(now, walk, kind)
             # An estimate is at least that of the waits ahead, although the group may be served first.
             least = max((before.get(uuid, 0.0) for uuid in wait.gpus), default=0.0)
             found[group] = one = _estimate(walk, intervals[kind], least)

@@ -53,7 +53,7 @@ _PUBLIC = {"maintenance": frozenset({"text"})}
 _OPEN = ("settings", "maintenance", "hibernation")
 
 
-class Disguise:
+class Pseudonyms:
     """Replaces the ids of other users' groups by ids without a meaning that stay the same."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class View:
         The user's teams, as ``team:NAME``.
     owner
         Returns the owner of a group, or None.
-    disguise
+    pseudonyms
         Makes the ids of other users' groups.
     """
 
@@ -102,12 +102,12 @@ class View:
         user: str,
         teams: frozenset[str],
         owner: Callable[[str], str | None],
-        disguise: Disguise,
+        pseudonyms: Pseudonyms,
     ) -> None:
         self.user = user
         self._teams = teams
         self._owner = owner
-        self._disguise = disguise
+        self._pseudonyms = pseudonyms
 
     def __eq__(self, other: object) -> bool:
         """Whether both users see the same answers."""
@@ -123,11 +123,11 @@ class View:
 
     def hide(self, group: str) -> str:
         """Return the id that replaces that of another user's group."""
-        return self._disguise.hide(group)
+        return self._pseudonyms.hide(group)
 
     def find(self, hidden: str) -> str | None:
         """Return the group that is shown with such an id, or None."""
-        return self._disguise.find(hidden)
+        return self._pseudonyms.find(hidden)
 
     def claim(self, whose: object) -> object:
         """Return the name of a share as the user sees it: ``user:NAME``, ``team:NAME`` or ``group:ID``."""

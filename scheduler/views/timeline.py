@@ -30,7 +30,7 @@ SpanKind = Literal["burst", "wait", "in", "out", "hibernated"]
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class GroupSnapshot:
     """The state of a group at one moment. Times are seconds on CLOCK_MONOTONIC."""
 
     time: float
@@ -51,18 +51,18 @@ class Glimpse:
     hibernated_since: float | None = None
 
 
-def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
+def take_snapshot(core: Core, group_id: str, now: float) -> GroupSnapshot:
     """Return the present state of a group."""
     group = core.groups.get(group_id)
     if group is None:
-        return Glimpse(now, group_id, group_id, None, None, {}, left=True)
+        return GroupSnapshot(now, group_id, group_id, None, None, {}, left=True)
     sleep = group.hibernation
     waits = [w.since for w in core.queue if w.group is group and w.logged and not w.frozen]
     # If a user only wakes it, no work is waiting.
     needed = bool(group.cells) or any(client.asked for client in group.clients.values())
     if sleep is not None and group.waking and needed:
         waits.append(sleep.since)
-    return Glimpse(
+    return GroupSnapshot(
         now,
         group_id,
         group.name,
@@ -124,7 +124,7 @@ class Timeline:
         self._samples: deque[tuple[int, float, bytes]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
-    def observe(self, seen: Glimpse) -> None:
+    def observe(self, seen: GroupSnapshot) -> None:
         """Apply the new state of a group."""
         self._update(seen, "burst", seen.ran_since)
         self._update(seen, "wait", seen.waited_since)
@@ -203,7 +203,7 @@ class Timeline:
                 self._hidden[number] = text
         return text
 
-    def _update(self, seen: Glimpse, kind: SpanKind, since: float | None) -> None:
+    def _update(self, seen: GroupSnapshot, kind: SpanKind, since: float | None) -> None:
         key = (seen.group, kind)
         span = self._open.get(key)
         if span is not None and (since is None or since > span["start"]):
@@ -330,7 +330,7 @@ class Ledger:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
 
-    def observe(self, seen: Glimpse) -> Glimpse:
+    def observe(self, seen: GroupSnapshot) -> GroupSnapshot:
         """Apply the new state of a group; return the state with the time since which it has really waited.
 
         A group that returns to its old place in the queue did not wait while it was served, or frozen.

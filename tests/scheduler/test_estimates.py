@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant
 from jupyter_gpushare.benchmarks.published import estimates as bench
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.estimates import Estimate, Forecast
-from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, glimpse
+from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, take_snapshot
 from tests.scheduler.core_machine import Machine, Process
 from tests.scheduler.timelines import told
 from tests.scheduler.world import world
@@ -29,7 +29,7 @@ class Watched(Machine):
     def do(self, event: ev.Event) -> list[ev.Decision]:
         found = super().do(event)
         for group in list(self.core.groups):
-            self.forecast.observe(self.ledger.observe(glimpse(self.core, group, self.now)))
+            self.forecast.observe(self.ledger.observe(take_snapshot(self.core, group, self.now)))
         if self.forecast.due:
             self.estimates()
         return found
@@ -183,7 +183,7 @@ class World(world.World):
     def feed(self, event: ev.Event) -> None:
         super().feed(event)
         for group in self.known | self.core.groups.keys():
-            seen = self.ledger.observe(glimpse(self.core, group, self.now))
+            seen = self.ledger.observe(take_snapshot(self.core, group, self.now))
             self.timeline.observe(seen)
             self.forecast.observe(seen)
         self.known = set(self.core.groups)

@@ -21,7 +21,7 @@ from jupyter_gpushare.scheduler.observability.usage_audit import (
     READINGS,
     TOLERANCE,
     Claim,
-    Suspicion,
+    UsageAudit,
 )
 from tests.support.client import PATIENCE
 from tests.support.scheduler import GIB, Scheduler, state, until
@@ -55,7 +55,7 @@ def claim(
 
 
 def test_who_holds_more_in_several_readings_is_named_once() -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     stated, held = {7: [claim(GIB)]}, {7: 2 * GIB}
     for _ in range(READINGS - 1):
         assert suspicion.observe("G", held, stated) == []
@@ -72,13 +72,13 @@ def test_who_holds_more_in_several_readings_is_named_once() -> None:
 
 
 def test_a_reading_in_between_is_no_suspicion() -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     for size in (2 * GIB, GIB) * 3 * READINGS:
         assert suspicion.observe("G", {7: size}, {7: [claim(GIB)]}) == []
 
 
 def test_several_clients_of_one_process_count_together_and_processes_of_nobody_are_listed() -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     stated = {7: [claim(GIB, 1), claim(GIB, 2)]}
     for _ in range(2 * READINGS):
         assert suspicion.observe("G", {7: 2 * GIB, 9: MIB}, stated) == []
@@ -93,13 +93,13 @@ def test_several_clients_of_one_process_count_together_and_processes_of_nobody_a
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 def test_nobody_is_named_within_the_tolerance(size: int, stated: int) -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     named = [suspicion.observe("G", {7: size}, {7: [claim(stated)]}) for _ in range(READINGS)]
     assert any(named) == (size - stated > TOLERANCE + PART * stated)
 
 
 def test_what_contexts_take_is_measured_while_memory_rests() -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     stated = {7: [claim(GIB, 1, context=64 * MIB)], 8: [claim(GIB, 2, context=64 * MIB)]}
     suspicion.observe("G", {7: GIB + 200 * MIB, 8: GIB + 10 * MIB, 9: GIB}, stated)
     # Besides what NVML says of a process, the driver holds a little for it.
@@ -116,7 +116,7 @@ def test_what_contexts_take_is_measured_while_memory_rests() -> None:
 
 
 def test_one_reading_between_a_free_and_its_statement_changes_no_charge() -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     stated = {7: [claim(GIB, context=64 * MIB, charged=300 * MIB)]}
     taken = 300 * MIB - BESIDE
     for held in (GIB + taken, taken, GIB + taken):
@@ -131,7 +131,7 @@ def test_one_reading_between_a_free_and_its_statement_changes_no_charge() -> Non
 
 
 def test_memory_that_a_process_may_still_allocate_hides_no_context() -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     stated = {7: [claim(2 * GIB, context=64 * MIB, charged=64 * MIB, spare=GIB)]}
     # It may have allocated a moment ago, without having stated so yet: one reading does not suffice.
     suspicion.observe("G", {7: GIB + 200 * MIB}, stated)
@@ -150,7 +150,7 @@ def test_memory_that_a_process_may_still_allocate_hides_no_context() -> None:
 def test_the_clients_of_one_process_are_charged_for_its_contexts_together(
     contexts: list[int], taken: int
 ) -> None:
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     stated = {7: [claim(GIB, n, context=size) for n, size in enumerate(contexts)]}
     held = GIB * len(contexts) + taken
     suspicion.observe("G", {7: held}, stated, GIB)
@@ -159,7 +159,7 @@ def test_the_clients_of_one_process_are_charged_for_its_contexts_together(
 
 def test_contexts_of_the_usual_size_are_no_suspicion() -> None:
     """On a small GPU they take far more than they were admitted with."""
-    suspicion = Suspicion()
+    suspicion = UsageAudit()
     for _ in range(2 * READINGS):
         assert suspicion.observe("G", {7: 600 * MIB}, {7: [claim(0, context=MIB)]}, 512 * MIB) == []
     assert suspicion.findings == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.views.timeline import Glimpse, Ledger, Timeline
+from jupyter_gpushare.scheduler.views.timeline import GroupSnapshot, Ledger, Timeline
 from tests.scheduler.timelines import told
 
 GPU = "GPU-0"
@@ -22,8 +22,8 @@ def seen(
     cells: dict[str, float] | None = None,
     left: bool = False,
     hibernated: float | None = None,
-) -> Glimpse:
-    return Glimpse(
+) -> GroupSnapshot:
+    return GroupSnapshot(
         time,
         group,
         f"{group}.ipynb",

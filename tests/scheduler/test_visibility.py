@@ -33,7 +33,7 @@ from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import requests, server
 from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
-from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Disguise, View
+from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Pseudonyms, View
 from jupyter_gpushare.scheduler.views.words import answers
 from tests.scheduler.world.constants import GPUS, GROUPS, PATIENCE, SPEED, USERS
 from tests.scheduler.world.world import World
@@ -289,7 +289,7 @@ TestWatched.settings = settings(
 @pytest.fixture
 def view() -> View:
     owners = {"mine": "ada", "theirs": "ben"}
-    return View("ada", frozenset({"team:course"}), owners.get, Disguise())
+    return View("ada", frozenset({"team:course"}), owners.get, Pseudonyms())
 
 
 def test_an_id_says_nothing_and_stays_the_same(view: View) -> None:
