@@ -156,7 +156,7 @@ class Tape:
         self._part += 1
         self._now = None
         self.lines.append({"run": f"{self.name}.{self._part}", "core": kind, "settings": settings})
-        handle, hear = core.handle, core.hear
+        handle, handle_all = core.handle, core.handle_all
         busy = False
 
         def tapped(said: Sequence[Any], now: float, inner: Callable[[], list[Any]]) -> list[Any]:
@@ -177,7 +177,7 @@ class Tape:
             return decisions
 
         core.handle = lambda e, now: tapped((e,), now, lambda: handle(e, now))  # type: ignore[method-assign]
-        core.hear = lambda said, now: tapped(said, now, lambda: hear(said, now))  # type: ignore[method-assign]
+        core.handle_all = lambda said, now: tapped(said, now, lambda: handle_all(said, now))  # type: ignore[method-assign]
         return core
 
     def _add(self, said: Sequence[Any], now: float, outcome: list[Any] | str) -> None:
