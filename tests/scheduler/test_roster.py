@@ -142,7 +142,7 @@ def test_a_preference_that_ended_is_left_out(start: Start) -> None:
         with FakeClient(second.path, "a", second.gpu) as again:
             again.attach(reattach=True)
             assert not state(second, "a")["preferences"]["keep"]
-    assert "asked for a before is ignored" in second.log
+    assert "earlier preferences of a are ignored" in second.log
 
 
 def test_what_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
