@@ -56,7 +56,8 @@ export const TEXT = {
   gpu: ({ index, name }: IGpu): string => `GPU ${index} · ${name}`,
   used: (used: number, total: number): string =>
     `${formatPart(used, total, 'binary').join(' of ')} in use`,
-  busyTitle: 'Time in which a CUDA kernel was running, now and recently',
+  busyTitle:
+    'Share of time in which a CUDA kernel was running, now and recently',
   draining: 'draining',
   drain: 'Drain…',
   undrain: 'Stop draining',
@@ -119,7 +120,7 @@ export const TEXT = {
     },
     evict: {
       label: 'Evict its memory',
-      hint: 'Release the GPU, and free the memory there. The data is kept in host memory, and is restored when it is needed.',
+      hint: 'Release the GPU and evict its memory to the host. The data is restored when it is needed.',
       done: (name: string): string =>
         `The memory of ${name} is being evicted to the host.`
     },

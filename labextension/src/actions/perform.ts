@@ -217,7 +217,7 @@ async function setQuantum({ args, options }: IChoice): Promise<IAction | null> {
           options,
           trans.__('Set the time slice'),
           trans.__(
-            'In seconds. Leave empty to choose it by how long moving the memory takes.'
+            'In seconds. Leave empty to choose it automatically, based on how long moving the memory takes.'
           ),
           now === 'auto' ? '' : String(now),
           text =>
@@ -249,7 +249,7 @@ async function setHibernation({
           options,
           trans.__('Hibernate idle notebooks'),
           trans.__(
-            'How many minutes a notebook is idle before it hibernates. Leave empty for never.'
+            'Idle time before a notebook hibernates, in minutes. Leave empty to turn hibernation off.'
           ),
           now === null ? '' : String(now / 60),
           text => {

@@ -116,8 +116,8 @@ export const ACTIONS: readonly IActionRow[] = [
       const others =
         waiting > 0
           ? trans._n(
-              '%1 waiting notebook gets its turn sooner.',
-              '%1 waiting notebooks get their turns sooner.',
+              '%1 waiting notebook can run sooner.',
+              '%1 waiting notebooks can run sooner.',
               waiting
             )
           : trans.__('No other notebook is waiting now.');
@@ -137,7 +137,7 @@ export const ACTIONS: readonly IActionRow[] = [
     short: ({ trans }) => trans.__('Evict memory'),
     caption: ({ trans }) =>
       trans.__(
-        'Release the GPU, and free the memory there. The data is kept in host memory, and is restored when it is needed.'
+        'Release the GPU and evict its memory to the host. The data is restored when it is needed.'
       ),
     isEnabled: ({ group }) =>
       group?.gpus.some(({ resident }) => resident > 0) ?? false,
@@ -160,7 +160,7 @@ export const ACTIONS: readonly IActionRow[] = [
       return why
         ? trans.__('Cannot hibernate now: %1.', why)
         : trans.__(
-            'Free all its GPU memory, the CUDA context too. Nothing is lost: its next cell wakes it.'
+            'Free all of its GPU memory, including the CUDA context. Nothing is lost; its next cell wakes it.'
           );
     },
     isEnabled: about => awakeBecause(about) === '',
@@ -178,7 +178,7 @@ export const ACTIONS: readonly IActionRow[] = [
         ? trans.__('Cancel the pending hibernation.')
         : group?.hibernation?.state === 'waking'
           ? trans.__('It is waking up.')
-          : trans.__('Wake it now, not with its next cell.'),
+          : trans.__('Wake it now instead of at its next cell.'),
     isEnabled: ({ group }) => group?.hibernation?.state !== 'waking',
     isVisible: ({ group }) => isAsleep(group),
     ranks: { palette: 8, row: 33, chip: 8, document: 2 }
@@ -202,11 +202,13 @@ export const ACTIONS: readonly IActionRow[] = [
     caption: ({ group, args, trans }) =>
       ({
         background: trans.__(
-          'Low priority: interactive notebooks go first. It still gets its turn.'
+          'Low priority: interactive notebooks go first, but this one still gets its turn.'
         ),
-        interactive: trans.__('Let it go ahead of low priority.'),
+        interactive: trans.__(
+          'Let it go ahead of notebooks with low priority.'
+        ),
         auto: trans.__(
-          'Interactive when a cell begins, low priority when the cell runs long.'
+          'Interactive when a cell starts, low priority when it runs for a long time.'
         )
       })[priorityOf(group, args)],
     isEnabled: ({ group, args }) =>
@@ -230,10 +232,10 @@ export const ACTIONS: readonly IActionRow[] = [
     caption: ({ group, trans }) =>
       group?.preferences.keep
         ? trans.__(
-            'Let its memory be evicted when others need the space and it is idle.'
+            'Let its memory be evicted while it is idle and other notebooks need the space.'
           )
         : trans.__(
-            'Leave its memory on the GPU while it is idle, until others have waited for it for some minutes.'
+            'Keep its memory on the GPU while it is idle, until another notebook has waited for 5 minutes.'
           ),
     ranks: { palette: 3, row: 20, chip: 3 }
   },
@@ -246,7 +248,7 @@ export const ACTIONS: readonly IActionRow[] = [
       group?.preferences.frozen
         ? trans.__('Let it use the GPU again; it returns to the queue.')
         : trans.__(
-            'Take the GPU from it until it is unfrozen. Its cell pauses, and its memory can be evicted; nothing is lost.'
+            'Stop it from using the GPU until you unfreeze it. Its cell pauses, and its memory can be evicted. Nothing is lost.'
           ),
     ranks: { palette: 4, row: 30, chip: 4 }
   },
@@ -256,7 +258,7 @@ export const ACTIONS: readonly IActionRow[] = [
     label: ({ trans }) => trans.__('Limit Its Memory…'),
     caption: ({ trans }) =>
       trans.__(
-        'Set how much memory it may have on each GPU. What it has stays; more is refused as if the GPU were full.'
+        'Limit its memory on each GPU. Existing memory is kept; allocations beyond the limit fail as if the GPU were full.'
       ),
     parameters: trans => ({
       memory: {
@@ -282,10 +284,10 @@ export const ACTIONS: readonly IActionRow[] = [
     caption: ({ args, trans }) =>
       ({
         on: trans.__(
-          'Anti-thrash mode on: one notebook runs on a GPU at a time, even if the memory is enough for several.'
+          'Anti-thrash mode on: one notebook runs on a GPU at a time, even if several would fit.'
         ),
         off: trans.__(
-          'Anti-thrash mode off: notebooks whose memory the driver can page run side by side, even if it is not enough.'
+          'Anti-thrash mode off: notebooks whose memory the driver can page run side by side, even if their memory does not fit.'
         ),
         auto: trans.__(
           'Anti-thrash mode auto: notebooks run side by side as long as their memory fits.'
@@ -348,7 +350,7 @@ export const ACTIONS: readonly IActionRow[] = [
       hibernate_after: {
         type: 'number',
         minimum: 0,
-        description: trans.__('Seconds of idleness; 0: never')
+        description: trans.__('Idle time in seconds; 0: never')
       }
     }),
     ranks: { palette: 13, mode: 21 }

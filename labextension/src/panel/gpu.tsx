@@ -97,7 +97,7 @@ function GpuLine(props: IGpuProps): JSX.Element {
       {gpu.draining && (
         <p className="jp-GpuShare-draining">
           {trans.__(
-            'Draining: an administrator has stopped granting this GPU to notebooks.'
+            'Draining: an administrator is emptying this GPU. No new leases are granted.'
           )}
         </p>
       )}
@@ -221,8 +221,8 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
     <p
       className="jp-GpuShare-utilisation"
       title={trans._n(
-        'Time in which a CUDA kernel was running, now and in the last minute',
-        'Time in which a CUDA kernel was running, now and in the last %1 minutes',
+        'Share of time in which a CUDA kernel was running, now and in the last minute',
+        'Share of time in which a CUDA kernel was running, now and in the last %1 minutes',
         seconds / 60
       )}
     >

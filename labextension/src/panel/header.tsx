@@ -19,7 +19,7 @@ interface IHeaderProps {
 function Head(props: IHeaderProps): JSX.Element {
   const { availability, commands, trans } = props;
   const link = availability && linkText(availability, trans);
-  const label = trans.__('Settings of GPU sharing');
+  const label = trans.__('GPU sharing settings');
   return (
     <div className="jp-GpuShare-title">
       <h2>{titleText(trans)}</h2>

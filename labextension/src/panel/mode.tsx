@@ -28,7 +28,7 @@ function ModeChoice(props: IModeProps): JSX.Element {
           'Notebooks run side by side if their memory fits, and take turns if it does not.'
         )
       : settings.anti_thrash === 'on'
-        ? trans.__('One notebook at a time uses a GPU.')
+        ? trans.__('Only one notebook at a time uses a GPU.')
         : trans.__(
             'Notebooks with managed memory run side by side, even if their memory does not fit.'
           ),

@@ -114,7 +114,7 @@ export function availabilityText(
       };
     case 'not_installed':
       return {
-        title: trans.__('The NVIDIA driver is not usable'),
+        title: trans.__('The NVIDIA driver cannot be used'),
         text: text(params, 'error')
       };
     case 'bad_configuration':
@@ -185,9 +185,9 @@ export function availabilityText(
       };
     case 'forbidden':
       return {
-        title: trans.__('You have no permission to see the GPU'),
+        title: trans.__('You do not have permission to see the GPU'),
         text: trans.__(
-          'Ask the administrator of this server for the permission to read "gpushare".'
+          'Ask the administrator of this server for permission to read "gpushare".'
         )
       };
     case 'other_version':

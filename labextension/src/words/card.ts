@@ -71,7 +71,7 @@ export function cardReason(
     return trans.__('Only an administrator can resume it.');
   }
   if (group.preferences.frozen) {
-    return trans.__('It does not use the GPU until you unfreeze it.');
+    return trans.__('It cannot use the GPU until you unfreeze it.');
   }
   switch (group.state) {
     case 'waiting':

@@ -143,7 +143,7 @@ describe('commands', () => {
     const caption = (): string => commands.caption(CommandIds.release);
     expect(caption()).toContain('No other notebook is waiting now.');
     change('b', { state: 'waiting' });
-    expect(caption()).toContain('1 waiting notebook gets its turn sooner.');
+    expect(caption()).toContain('1 waiting notebook can run sooner.');
     expect(caption()).toContain('keeps its memory');
     change('a', { state: 'waiting' });
     expect(caption()).toContain('1 waiting notebook');
@@ -465,11 +465,14 @@ describe('commands that ask for a value', () => {
       CommandIds.setHibernation,
       {},
       'accept',
-      ['How many minutes', 'soon'],
+      ['Idle time before a notebook hibernates', 'soon'],
       ['Invalid time "soon".', '-1'],
       ['Invalid time "-1".', '2,5']
     );
-    await answer(CommandIds.setHibernation, {}, 'accept', ['never', '']);
+    await answer(CommandIds.setHibernation, {}, 'accept', [
+      'turn hibernation off',
+      ''
+    ]);
     await commands.execute(CommandIds.setHibernation, { hibernate_after: 60 });
     expect(model.acts).toEqual([
       { op: 'settings', hibernate_after: 150 },

@@ -133,7 +133,7 @@ describe('the card of the active notebook', () => {
       }),
       [
         'Frozen',
-        'It does not use the GPU until you unfreeze it.',
+        'It cannot use the GPU until you unfreeze it.',
         '5 GiB on the GPU · 2 GiB in host memory kept on the GPU',
         'Unfreeze'
       ]

@@ -400,7 +400,7 @@ describe('PanelContent', () => {
 
   it.each([
     ['no_driver', 'No NVIDIA driver was found', 'not shared'],
-    ['not_installed', 'The NVIDIA driver is not usable', 'not shared'],
+    ['not_installed', 'The NVIDIA driver cannot be used', 'not shared'],
     ['bad_configuration', 'Invalid configuration', 'not shared'],
     ['disabled', 'GPU sharing is turned off', 'not shared'],
     ['starting', 'Starting', 'starting'],
@@ -412,7 +412,7 @@ describe('PanelContent', () => {
       'The server extension is not running',
       'not shared'
     ],
-    ['forbidden', 'You have no permission to see the GPU', 'not shared'],
+    ['forbidden', 'You do not have permission to see the GPU', 'not shared'],
     [
       'server_unreachable',
       'The Jupyter server is not responding',
@@ -484,7 +484,7 @@ describe('PanelContent', () => {
   it('opens the settings', () => {
     const { commands } = setUp(busy);
     fireEvent.click(
-      screen.getByRole('button', { name: 'Settings of GPU sharing' })
+      screen.getByRole('button', { name: 'GPU sharing settings' })
     );
     expect(commands.executed).toEqual([
       ['settingeditor:open', { query: 'GPU sharing' }]

@@ -173,6 +173,6 @@ describe('the timeline', () => {
 
   it('shows a text if there are no events', () => {
     setUp({ ...busy, timeline: makeTimeline() });
-    screen.getByText('No notebook used the GPU in this time.');
+    screen.getByText('No notebook used the GPU in this period.');
   });
 });

@@ -56,7 +56,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
       </h3>
       {lanes.length === 0 ? (
         <p className="jp-GpuShare-quiet">
-          {trans.__('No notebook used the GPU in this time.')}
+          {trans.__('No notebook used the GPU in this period.')}
         </p>
       ) : (
         <>
