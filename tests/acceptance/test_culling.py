@@ -103,7 +103,7 @@ def until_culled(is_there: Callable[[], bool], what: str) -> None:
         time.sleep(1)
 
 
-def test_a_notebook_that_waits_is_not_culled(seats: tuple[Node, dict[str, Seat]]) -> None:
+def test_a_waiting_notebook_is_not_culled(seats: tuple[Node, dict[str, Seat]]) -> None:
     node, users = seats
     ada, grace, hedy = (users[user] for user in (*USERS, ADMIN))
 

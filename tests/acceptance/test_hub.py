@@ -50,7 +50,7 @@ def attack(seat: Seat, root: Path, kernels: dict[str, Kernel]) -> AbstractContex
     )
 
 
-def test_a_hostile_user_harms_nobody(
+def test_a_hostile_user_harms_no_other(
     seats: tuple[Node, dict[str, Seat]], kernels: dict[str, Kernel], root: Path
 ) -> None:
     node, users = seats

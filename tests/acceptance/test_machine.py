@@ -181,7 +181,7 @@ def test_a_service_without_a_driver_waits_and_logs_one_line(machine: Machine) ->
     assert len(re.findall("no NVIDIA driver", machine.journal("gpushare"))) == 1
 
 
-def test_the_service_has_a_user_of_its_own_and_no_rights(service: Machine) -> None:
+def test_the_service_has_its_own_user_and_no_privileges(service: Machine) -> None:
     pid = service.property("gpushare", "MainPID")
     process = dict(
         line.split(":\t", 1)
@@ -208,7 +208,7 @@ def test_a_mistake_in_the_configuration_is_logged_and_changes_nothing(service: M
     assert service.property("gpushare", "MainPID") == pid
 
 
-def test_only_who_knows_the_password_signs_in(hub: MachineHub) -> None:
+def test_only_the_right_password_signs_in(hub: MachineHub) -> None:
     with pytest.raises(urllib.error.HTTPError, match="403"):
         hub.sign_in("ada", PASSWORDS["grace"])
     with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -285,7 +285,7 @@ def test_two_users_of_pam_share_while_a_third_one_attacks(
     assert not [p for p in status(service)["processes"] if p["code"] == "outside"]
 
 
-def test_users_are_told_nothing_about_each_other(
+def test_users_learn_nothing_about_each_other(
     seats: dict[str, Seat], kernels: dict[str, Kernel]
 ) -> None:
     for kernel in kernels.values():
@@ -337,7 +337,7 @@ def suppressing(probe: Callable[[], Any]) -> Callable[[], Any]:
     return probe_or_none
 
 
-def test_what_was_installed_is_removed(page: Machine, root: Path) -> None:
+def test_uninstalling_removes_everything(page: Machine, root: Path) -> None:
     _, remove_page = documented(
         root / "docs" / "how-to" / "admin" / "hub-page.md", "Run it with systemd"
     )

@@ -84,7 +84,7 @@ def test_systemd_accepts_the_units_together(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as another user")
-def test_the_scheduler_runs_on_a_system_that_it_cannot_change(root: Path, folder: Path) -> None:
+def test_the_scheduler_runs_on_a_read_only_system(root: Path, folder: Path) -> None:
     for name in ("run", "state", "etc"):
         (folder / name).mkdir()
     os.chown(folder / "state", UID, UID)
@@ -170,7 +170,7 @@ def test_the_scheduler_runs_on_a_system_that_it_cannot_change(root: Path, folder
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the unit runs its command as root")
-def test_the_hub_service_runs_on_a_system_that_it_cannot_change(root: Path, folder: Path) -> None:
+def test_the_hub_service_runs_on_a_read_only_system(root: Path, folder: Path) -> None:
     config = folder / "hub.py"
     config.write_text('c.GpuShareHub.url = "http://127.0.0.1:0/services/gpushare/"\n')
     base = [*map(str, (root, sys.prefix, sys.base_prefix, folder))]

@@ -57,7 +57,7 @@ def owns(found: Scheduler, uid: int, group: str) -> None:
         until(lambda: not server.ok("status")["status"]["groups"])
 
 
-def test_the_id_is_its_users_before_the_kernel_starts(start: Start, tmp_path: Path) -> None:
+def test_a_kernel_id_is_claimed_before_the_kernel_starts(start: Start, tmp_path: Path) -> None:
     found = node(start, tmp_path)
     with Peer(found.path, uid=BEN) as server:
         assert server.ok("whoami")["claims"] is True
@@ -72,7 +72,7 @@ def test_the_id_is_its_users_before_the_kernel_starts(start: Start, tmp_path: Pa
     assert f"uid {ADA}, pid " in found.log
 
 
-def test_a_claim_outlives_the_scheduler(start: Start, tmp_path: Path) -> None:
+def test_a_claim_survives_a_restart_of_the_scheduler(start: Start, tmp_path: Path) -> None:
     first = node(start, tmp_path)
     with Peer(first.path, uid=BEN) as server:
         server.ok("claim", group="idle")
@@ -98,7 +98,7 @@ def node_after(last: Scheduler, start: Start, folder: Path) -> Scheduler:
     return node(start, folder)
 
 
-def test_an_administrator_claims_for_nobody_else(start: Start, tmp_path: Path) -> None:
+def test_an_administrator_does_not_claim_for_others(start: Start, tmp_path: Path) -> None:
     found = node(start, tmp_path)
     with Peer(found.path, uid=BEN) as ben, Peer(found.path) as root:
         ben.ok("claim", group="bens")
@@ -111,7 +111,7 @@ def test_an_administrator_claims_for_nobody_else(start: Start, tmp_path: Path) -
 # --- Tickets --------------------------------------------------------------------------------------
 
 
-def test_a_stolen_ticket_is_worth_nothing_to_another_uid(start: Start, tmp_path: Path) -> None:
+def test_a_stolen_ticket_is_useless_to_another_uid(start: Start, tmp_path: Path) -> None:
     found = node(start, tmp_path)
     with Peer(found.path, uid=BEN) as server:
         ticket = str(server.ok("ticket", group="kernel", server="")["ticket"])
@@ -123,7 +123,7 @@ def test_a_stolen_ticket_is_worth_nothing_to_another_uid(start: Start, tmp_path:
         kernel.attach()
 
 
-def test_uids_that_several_people_have_show_each_others_tickets(
+def test_users_of_a_shared_uid_can_use_each_others_tickets(
     start: Start, tmp_path: Path, people: FakeHub
 ) -> None:
     """In a container, a server runs as one such uid and its kernel may run as another."""

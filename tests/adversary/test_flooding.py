@@ -91,7 +91,7 @@ class Flood:
         selector.close()
 
 
-def test_control_requests_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) -> None:
+def test_control_requests_keep_no_program_off_the_gpu(node: Node, ben: FakeClient) -> None:
     request = protocol.encode_json(
         protocol.CONTROL, {"op": "explain", "protocol": protocol.VERSION}
     )
@@ -101,7 +101,7 @@ def test_control_requests_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) 
         assert 0 < flood.answered < flood.total / 2
 
 
-def test_frames_of_a_client_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) -> None:
+def test_frames_of_a_client_keep_no_program_off_the_gpu(node: Node, ben: FakeClient) -> None:
     with node.client("ada", "busy") as ada:
         ada.grow(UNIT)
         ada.run()
@@ -116,7 +116,7 @@ def test_frames_of_a_client_keep_nobody_from_the_gpu(node: Node, ben: FakeClient
         until(lambda: node.group("ada", "busy")["state"] == "idle")
 
 
-def test_what_waits_is_all_done_in_the_end(node: Node) -> None:
+def test_all_waiting_requests_are_finally_handled(node: Node) -> None:
     """Back-pressure loses nothing."""
     request = protocol.encode_json(protocol.CONTROL, {"op": "whoami", "protocol": protocol.VERSION})
     with Flood(node, request, protocol.REPLY, 4, 1000) as flood:
@@ -127,7 +127,7 @@ def test_what_waits_is_all_done_in_the_end(node: Node) -> None:
         assert flood.answered == flood.total
 
 
-def test_connections_are_for_everybody(node: Node, ben: FakeClient) -> None:
+def test_one_user_cannot_use_up_all_connections(node: Node, ben: FakeClient) -> None:
     ticket = protocol.ticket(node.ticket("ada", "hoard"))
     ends = []
     try:
@@ -155,7 +155,7 @@ def test_connections_are_for_everybody(node: Node, ben: FakeClient) -> None:
         works(again)
 
 
-def test_those_who_say_nothing_keep_nobody_out(node: Node, ben: FakeClient) -> None:
+def test_silent_connections_keep_no_client_out(node: Node, ben: FakeClient) -> None:
     """There may be 64 of them: whoever comes then takes the place of one of the crowd."""
     ends = [connect(node.path) for _ in range(150)]
     try:
@@ -199,7 +199,7 @@ def test_connects_and_disconnects_leave_nothing_behind(node: Node, ben: FakeClie
     assert len(node.scheduler.log) - log < 20_000
 
 
-def test_those_who_do_not_read_cost_no_more_than_a_bound(node: Node, ben: FakeClient) -> None:
+def test_clients_that_do_not_read_cost_bounded_memory(node: Node, ben: FakeClient) -> None:
     ticket = protocol.ticket(node.ticket("ada", "reads-nothing"))
     question = protocol.encode_json(
         protocol.CONTROL, {"op": "subscribe", "protocol": protocol.VERSION, "since": 0}
@@ -224,7 +224,7 @@ def test_those_who_do_not_read_cost_no_more_than_a_bound(node: Node, ben: FakeCl
             end.close()
 
 
-def test_ones_own_notices_do_not_push_out_the_others(node: Node, ben: FakeClient) -> None:
+def test_notices_of_one_user_do_not_displace_others(node: Node, ben: FakeClient) -> None:
     with node.user("ada") as ada, node.user("ben") as server:
         server.ok("notice", group=ben.group, code="important", params={})
         said = [ada.ask("notice", group=f"g{n}", code="spam", params={})["ok"] for n in range(80)]
@@ -234,7 +234,7 @@ def test_ones_own_notices_do_not_push_out_the_others(node: Node, ben: FakeClient
         assert "important" in [notice["code"] for notice in notices]
 
 
-def test_half_a_frame_is_waited_for_by_nobody(node: Node, ben: FakeClient) -> None:
+def test_half_a_frame_delays_no_other_client(node: Node, ben: FakeClient) -> None:
     ticket = protocol.ticket(node.ticket("ada", "half"))
     ends = []
     try:
@@ -253,7 +253,7 @@ def test_half_a_frame_is_waited_for_by_nobody(node: Node, ben: FakeClient) -> No
             end.close()
 
 
-def test_who_says_nothing_is_let_go(node: Node, silent: socket.socket) -> None:
+def test_a_silent_connection_is_closed(node: Node, silent: socket.socket) -> None:
     """Ten seconds after the module's beginning: one connection is no crowd."""
     silent.settimeout(PATIENCE)
     (frame,) = protocol.FrameReader(from_scheduler=True).feed(silent.recv(1 << 16))

@@ -53,7 +53,7 @@ def reason(node: Node, client: FakeClient) -> str:
     return str((node.group("ben", client.group)["reason"] or {}).get("code"))
 
 
-def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
+def test_a_stopped_process_delays_no_other_user(node: Node) -> None:
     with (
         node.client("ben") as idle,
         node.client("ben") as big,
@@ -95,7 +95,7 @@ def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
             big.release("release")
 
 
-def test_who_does_not_hear_is_waited_for_by_nobody_else(node: Node, small: FakeClient) -> None:
+def test_a_process_that_reads_nothing_delays_no_other_user(node: Node, small: FakeClient) -> None:
     with node.client("ada") as deaf, node.client("ben") as big:
         deaf.grow(6 * UNIT)
         works(deaf, 1)
@@ -120,7 +120,9 @@ def test_who_does_not_hear_is_waited_for_by_nobody_else(node: Node, small: FakeC
         big.take()
 
 
-def test_who_ignores_the_revocation_goes_on_alone(node: Node, small: FakeClient) -> None:
+def test_a_process_that_ignores_its_revocation_delays_no_other(
+    node: Node, small: FakeClient
+) -> None:
     with node.client("ada") as liar, node.client("ben") as big:
         liar.grow(6 * UNIT)
         liar.run()
@@ -149,7 +151,7 @@ def test_who_ignores_the_revocation_goes_on_alone(node: Node, small: FakeClient)
     ],
 )
 @pytest.mark.parametrize("again", [False, True])
-def test_figures_that_cannot_be_end_the_connection(
+def test_impossible_figures_end_the_connection(
     node: Node, small: FakeClient, usage: dict[str, int], again: bool
 ) -> None:
     absurd = replace(ev.Usage(node.gpu), **usage)
@@ -165,7 +167,7 @@ def test_figures_that_cannot_be_end_the_connection(
     works(small)
 
 
-def test_figures_about_oneself_harm_oneself(node: Node, small: FakeClient) -> None:
+def test_false_figures_harm_only_their_sender(node: Node, small: FakeClient) -> None:
     with node.client("ada") as liar:
         liar.grow(UNIT)
         liar.run()
@@ -177,7 +179,7 @@ def test_figures_about_oneself_harm_oneself(node: Node, small: FakeClient) -> No
         works(small)
 
 
-def test_nobody_takes_anothers_place_by_being_polite(node: Node) -> None:
+def test_a_false_answer_to_anothers_order_ends_the_connection(node: Node) -> None:
     """Orders of a serial that was not given, answers to another's: the connection ends, the order stands."""
     with node.client("ben") as ben, node.client("ada") as ada, node.client("ben") as waits:
         ben.grow(6 * UNIT)
@@ -198,7 +200,7 @@ def test_nobody_takes_anothers_place_by_being_polite(node: Node) -> None:
 # --- Host memory ------------------------------------------------------------------------------------
 
 
-def test_host_memory_of_one_user_is_never_anothers(node: Node) -> None:
+def test_host_memory_of_one_user_never_reaches_another(node: Node) -> None:
     with node.client("ada") as ada, node.client("ada") as second, node.client("ben") as ben:
         inodes = []
         for client in (ada, second, ben):
@@ -207,7 +209,7 @@ def test_host_memory_of_one_user_is_never_anothers(node: Node) -> None:
         assert inodes[0] == inodes[1] != inodes[2]
 
 
-def test_what_one_states_of_host_memory_takes_none_from_the_other(node: Node) -> None:
+def test_a_false_statement_takes_no_host_memory_from_others(node: Node) -> None:
     with node.client("ben") as ben, node.client("ada") as liar:
         assert ben.pool is not None
         table = Table(ben.pool)
@@ -224,7 +226,7 @@ def test_what_one_states_of_host_memory_takes_none_from_the_other(node: Node) ->
             table.close()
 
 
-def test_a_wrecked_pool_is_ones_own(node: Node, small: FakeClient) -> None:
+def test_a_corrupted_pool_harms_only_its_user(node: Node, small: FakeClient) -> None:
     """Whoever has a pool can write what they like into its table."""
     with node.client("ada") as ada:
         ada.grow(UNIT)

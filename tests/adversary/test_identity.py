@@ -65,7 +65,7 @@ def running(node: Node) -> Iterator[FakeClient]:
         works(client)
 
 
-def test_nobody_joins_anothers_group(node: Node, running: FakeClient) -> None:
+def test_no_user_joins_a_group_of_another(node: Node, running: FakeClient) -> None:
     for ticket in ("", node.ticket("ada", "own"), secrets.token_hex(32), "0" * 64, "'"):
         with (
             FakeClient(node.path, running.group, node.gpu, ticket=ticket) as posing,
@@ -77,7 +77,7 @@ def test_nobody_joins_anothers_group(node: Node, running: FakeClient) -> None:
         assert ada.denied("ticket", group=running.group, server="") == "not_yours"
 
 
-def test_a_ticket_is_for_one_kernel(node: Node, running: FakeClient) -> None:
+def test_a_ticket_is_valid_for_one_kernel(node: Node, running: FakeClient) -> None:
     """Also where both are of one user: a notebook does not act for another."""
     for name in ("ada", "ben"):
         ticket = node.ticket(name, f"{name}s-other")
@@ -91,7 +91,7 @@ def test_a_ticket_is_for_one_kernel(node: Node, running: FakeClient) -> None:
                 assert peer.denied(op, group=running.group, **params)
 
 
-def test_nobody_acts_on_anothers_group(node: Node, running: FakeClient) -> None:
+def test_no_user_acts_on_a_group_of_another(node: Node, running: FakeClient) -> None:
     with node.user("ada") as ada:
         for op, params in REQUESTS:
             assert ada.denied(op, group=running.group, **params), op
@@ -103,7 +103,7 @@ def test_nobody_acts_on_anothers_group(node: Node, running: FakeClient) -> None:
                 assert ada.denied(op) == "not_allowed", op
 
 
-def test_a_ticket_that_was_taken_back_is_worth_nothing(node: Node, running: FakeClient) -> None:
+def test_a_revoked_ticket_is_refused(node: Node, running: FakeClient) -> None:
     with node.user("ada") as ada:
         ticket = str(ada.ok("ticket", group="short-lived", server="")["ticket"])
         with Peer(node.path, ticket=ticket) as early:
@@ -119,7 +119,7 @@ def test_a_ticket_that_was_taken_back_is_worth_nothing(node: Node, running: Fake
         late.attach()
 
 
-def test_guessing_leads_nowhere(node: Node, running: FakeClient) -> None:
+def test_guessed_tickets_are_refused(node: Node, running: FakeClient) -> None:
     for _ in range(200):
         with (
             FakeClient(node.path, "x", node.gpu, ticket=secrets.token_hex(32)) as guess,
@@ -132,7 +132,9 @@ def test_guessing_leads_nowhere(node: Node, running: FakeClient) -> None:
         assert peer.denied("status") == "login_required"
 
 
-def test_one_who_said_who_they_are_is_nobody_else_later(node: Node, running: FakeClient) -> None:
+def test_an_authenticated_connection_cannot_change_its_user(
+    node: Node, running: FakeClient
+) -> None:
     with Peer(node.path, ticket=node.ticket("ada", "own")) as peer:
         peer.ok("status")
         with contextlib.suppress(ConnectionError):
@@ -141,7 +143,7 @@ def test_one_who_said_who_they_are_is_nobody_else_later(node: Node, running: Fak
                 peer.ok("status")
 
 
-def test_what_is_seen_of_others_says_nothing_of_them(node: Node, running: FakeClient) -> None:
+def test_the_visible_part_of_others_reveals_nothing(node: Node, running: FakeClient) -> None:
     with node.user("ada") as ada, node.user("ben") as ben:
         ada.ok("subscribe", since=0)
         ben.ok("cell", group=running.group, phase="begin", msg_id="secret-cell", at=1.0)
@@ -155,7 +157,9 @@ def test_what_is_seen_of_others_says_nothing_of_them(node: Node, running: FakeCl
 
 
 @root_only
-def test_the_kernel_says_whose_a_process_is(node: Node, running: FakeClient) -> None:
+def test_the_user_of_a_process_comes_from_the_operating_system(
+    node: Node, running: FakeClient
+) -> None:
     """Who has a uid of their own is known by it, whatever they say of themselves."""
     with (
         FakeClient(node.path, running.group, node.gpu, connection=connect(node.path, 12345)) as one,
@@ -182,7 +186,7 @@ while True:
 
 
 @root_only
-def test_nobody_poses_as_the_scheduler(tmp_path: Path) -> None:
+def test_no_user_can_impersonate_the_scheduler(tmp_path: Path) -> None:
     """Not a byte is said to a socket in the scheduler's place that somebody else made."""
     place = tmp_path / "run"
     place.mkdir()
@@ -214,7 +218,7 @@ def start(folder: Path, socket_path: Path, environ: dict[str, str]) -> tuple[int
     return done.returncode, done.stderr
 
 
-def test_what_lies_in_the_sockets_place_is_not_followed_nor_removed(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_socket_is_neither_followed_nor_removed(tmp_path: Path) -> None:
     environ = {"GPUSHARE_SIM": "1", "GPUSHARE_SIM_NAME": f"adversary-{os.getpid()}"}
     run = tmp_path / "run"
     run.mkdir(mode=0o755)
@@ -262,7 +266,7 @@ def test_a_ticket_that_others_can_read_is_not_used(tmp_path: Path) -> None:
         read_ticket({"GPUSHARE_TICKET_FILE": str(pipe)})
 
 
-def test_what_is_persisted_is_nobodys_to_read_and_is_no_ticket(node: Node) -> None:
+def test_stored_state_is_unreadable_to_others_and_has_no_tickets(node: Node) -> None:
     ticket = node.ticket("ada", "kept")
     state = node.path.parents[1] / "state"
     (found,) = [file for file in state.iterdir() if file.name.startswith("tickets")]
@@ -270,7 +274,7 @@ def test_what_is_persisted_is_nobodys_to_read_and_is_no_ticket(node: Node) -> No
     assert ticket not in found.read_text()
 
 
-def test_an_open_end_is_not_enough(node: Node) -> None:
+def test_an_inherited_connection_is_not_enough(node: Node) -> None:
     """A descriptor that somebody passes on says whose it was when it connected, and no more than that."""
     with connect(node.path) as end, socket.socket(fileno=os.dup(end.fileno())) as copy:
         copy.settimeout(PATIENCE)

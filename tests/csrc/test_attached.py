@@ -93,7 +93,7 @@ def said(process: subprocess.Popen[str]) -> Any:
     return json.loads(process.stdout.readline())
 
 
-def test_nvml_shows_each_process_a_gpu_of_its_own(start: Start) -> None:
+def test_nvml_shows_each_process_its_own_gpu(start: Start) -> None:
     def code(size: int) -> str:
         return f"allocate({size}); print(json.dumps(nvml()), flush=True)"
 
@@ -110,7 +110,7 @@ def test_nvml_shows_each_process_a_gpu_of_its_own(start: Start) -> None:
         assert answer["processes"] == [[True, used]]
 
 
-def test_what_is_refused_is_not_promised(start: Start) -> None:
+def test_a_refused_allocation_is_not_promised(start: Start) -> None:
     code = f"cuda.cuDeviceGetAttribute(ctypes.byref(value), {MULTICAST_SUPPORTED}, 0)\n"
     code += "handle = ctypes.c_uint64()\n"
     code += "result = cuda.cuMulticastCreate(ctypes.byref(handle), ctypes.byref(handle))\n"

@@ -87,7 +87,7 @@ def test_steps_reach_the_driver_and_are_answered(start: Start, stand_in: StandIn
     assert stand_in.state(PID) == "running"
 
 
-def test_a_driver_that_does_not_initialise_is_tried_again(start: Start, stand_in: StandIn) -> None:
+def test_a_driver_that_does_not_initialise_is_retried(start: Start, stand_in: StandIn) -> None:
     stand_in.tell("init", "once 999")
     stand_in.put(PID, "checkpointed")
     process = start()
@@ -103,7 +103,7 @@ def test_a_driver_that_does_not_initialise_is_tried_again(start: Start, stand_in
     assert said.count("cannot initialise the driver") == 1, said
 
 
-def test_what_is_no_request_is_answered_and_harms_nothing(start: Start) -> None:
+def test_an_invalid_request_is_answered_and_harms_nothing(start: Start) -> None:
     requests = [
         "1",
         "2 sleep",
@@ -129,13 +129,13 @@ def test_what_is_no_request_is_answered_and_harms_nothing(start: Start) -> None:
     assert good == "15 0 CUDA_SUCCESS 13000"
 
 
-def test_it_does_nothing_to_itself(start: Start, stand_in: StandIn) -> None:
+def test_the_helper_does_not_checkpoint_itself(start: Start, stand_in: StandIn) -> None:
     process = start()
     assert ask(process, f"1 lock {process.pid} 100") == ["1 1 CUDA_ERROR_INVALID_VALUE"]
     assert stand_in.calls(process.pid) == []
 
 
-def test_a_step_that_hangs_holds_up_no_other(start: Start, stand_in: StandIn) -> None:
+def test_a_hanging_step_delays_no_other(start: Start, stand_in: StandIn) -> None:
     stand_in.tell("lock", "hang")
     process = start()
     assert process.stdin is not None
@@ -150,7 +150,7 @@ def test_a_step_that_hangs_holds_up_no_other(start: Start, stand_in: StandIn) ->
     assert process.wait(PATIENCE) == 0
 
 
-def test_it_ends_although_a_step_does_not(start: Start, stand_in: StandIn) -> None:
+def test_the_helper_exits_although_a_step_hangs(start: Start, stand_in: StandIn) -> None:
     stand_in.tell("lock", "hang")
     process = start()
     assert process.stdin is not None
@@ -161,7 +161,7 @@ def test_it_ends_although_a_step_does_not(start: Start, stand_in: StandIn) -> No
     assert "driver calls are still running: 1" in process.stderr.read()
 
 
-def test_too_many_at_a_time_are_told_so(start: Start, stand_in: StandIn) -> None:
+def test_too_many_steps_at_a_time_are_refused(start: Start, stand_in: StandIn) -> None:
     stand_in.tell("state", "hang")
     process = start()
     assert process.stdin is not None
@@ -177,7 +177,7 @@ def test_too_many_at_a_time_are_told_so(start: Start, stand_in: StandIn) -> None
     assert process.stdout.readline() == "66 0 CUDA_SUCCESS running\n"
 
 
-def test_signals_that_end_a_session_do_not_end_it(start: Start) -> None:
+def test_the_helper_survives_signals_that_end_a_session(start: Start) -> None:
     process = start()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -196,7 +196,7 @@ def test_a_pair_becomes_one_for_each_gpu(start: Start, stand_in: StandIn) -> Non
     assert stand_in.lines("pairs") == ["11 24 33 42 "]
 
 
-def test_it_is_no_client_of_ours(start: Start, stand_in: StandIn, libraries: Path) -> None:
+def test_the_helper_is_not_a_client(start: Start, stand_in: StandIn, libraries: Path) -> None:
     process = start(LD_PRELOAD=str(libraries / "libgpushare.so"), CUDA_VISIBLE_DEVICES="7")
     stand_in.put(PID, "locked")
     # Which takes that the driver is initialised.
@@ -204,7 +204,7 @@ def test_it_is_no_client_of_ours(start: Start, stand_in: StandIn, libraries: Pat
     assert stand_in.lines("begun") == ["- -"]
 
 
-def test_an_old_driver_is_told_apart(
+def test_an_old_driver_is_recognised(
     start: Start, stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     stand_in.library = build_stand_in(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER", "-Wno-unused")
@@ -225,7 +225,7 @@ def test_an_old_driver_is_told_apart(
         ("{lib}/sim/libnvidia-ml.so.1", "is not a CUDA driver"),
     ],
 )
-def test_what_is_no_driver_is_named(libraries: Path, library: str, said: str) -> None:
+def test_a_file_that_is_no_driver_is_named(libraries: Path, library: str, said: str) -> None:
     done = subprocess.run(
         [str(libraries / "gpushare-hibernator"), "--driver", library.format(lib=libraries)],
         stdin=subprocess.DEVNULL,
@@ -248,7 +248,7 @@ def test_what_is_no_driver_is_named(libraries: Path, library: str, said: str) ->
         ("checkpointed", ["state", "restore", "state", "unlock", "state"]),
     ],
 )
-def test_waking_goes_by_the_state(
+def test_waking_depends_on_the_state(
     start: Start, stand_in: StandIn, state: str, steps: list[str]
 ) -> None:
     stand_in.put(PID, state)
@@ -258,21 +258,21 @@ def test_waking_goes_by_the_state(
     assert stand_in.state(PID) == "running"
 
 
-def test_waking_tries_a_restore_again(start: Start, stand_in: StandIn) -> None:
+def test_waking_retries_a_restore(start: Start, stand_in: StandIn) -> None:
     stand_in.put(PID, "checkpointed")
     stand_in.tell("restore", "once 2")
     assert start("--wake", str(PID)).wait(PATIENCE) == 0
     assert stand_in.state(PID) == "running"
 
 
-def test_waking_believes_no_state_for_long(start: Start, stand_in: StandIn) -> None:
+def test_waking_queries_the_state_repeatedly(start: Start, stand_in: StandIn) -> None:
     stand_in.put(PID, "locked")
     stand_in.tell("unlock", "once 401")
     assert start("--wake", str(PID)).wait(PATIENCE) == 0
     assert stand_in.calls(PID) == ["state", "unlock", "state", "unlock", "state"]
 
 
-def test_waking_waits_for_what_is_under_way(start: Start, stand_in: StandIn) -> None:
+def test_waking_waits_for_a_step_in_progress(start: Start, stand_in: StandIn) -> None:
     stand_in.put(PID, "restoring")
     process = start("--wake", str(PID))
     wait_for(lambda: len(stand_in.calls(PID)) > 2)
@@ -289,7 +289,7 @@ def test_waking_waits_for_what_is_under_way(start: Start, stand_in: StandIn) -> 
         ("running", "state", "cuCheckpointProcessGetState returned CUDA_ERROR_OUT_OF_MEMORY"),
     ],
 )
-def test_waking_says_in_one_sentence_why_it_failed(
+def test_waking_reports_a_failure_in_one_sentence(
     start: Start, stand_in: StandIn, state: str, step: str, said: str
 ) -> None:
     stand_in.put(PID, state)
@@ -306,7 +306,7 @@ def test_waking_says_in_one_sentence_why_it_failed(
 @pytest.mark.parametrize(
     "arguments", [["--wake"], ["--wake", "x"], ["--wake", "0"], ["--wake", "1", "2=3"], ["more"]]
 )
-def test_its_use_is_said(start: Start, arguments: list[str]) -> None:
+def test_the_helper_prints_its_usage(start: Start, arguments: list[str]) -> None:
     process = start(*arguments)
     assert process.communicate(timeout=PATIENCE)[1].startswith("gpushare: usage: ")
     assert process.returncode == 2

@@ -50,7 +50,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("way", ALLOWED)
-def test_locks_that_are_taken_in_order_are_left_alone(
+def test_locks_taken_in_order_are_accepted(
     take: Callable[..., tuple[int, str, str]], way: str
 ) -> None:
     assert take(way) == (0, "done\n", "")
@@ -76,7 +76,7 @@ def test_a_violation_ends_the_process_and_names_both_locks_and_both_places(
     assert len(within) == pattern.count("P")
 
 
-def test_a_child_does_not_hold_what_its_parent_does(
+def test_a_child_does_not_hold_the_locks_of_its_parent(
     take: Callable[..., tuple[int, str, str]],
 ) -> None:
     assert take("fork-while-held") == (0, "the child goes on\ndone\n", "")
@@ -107,7 +107,7 @@ def test_every_lock_of_the_interposer_has_a_rank(root: Path) -> None:
     assert found == []
 
 
-def test_a_child_makes_every_lock_free(root: Path) -> None:
+def test_every_lock_is_free_in_a_child(root: Path) -> None:
     """Threads that held them stay in the parent."""
     sources = (root / "csrc/interposer").rglob("*.c")
     text = "\n".join(path.read_text() for path in sources if path.stem != "lock")

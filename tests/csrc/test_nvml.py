@@ -76,7 +76,7 @@ def ask(libraries: Path, nvml: Path, figures: Path) -> Ask:
     return run
 
 
-def test_the_truth_passes_where_we_are_out_of_the_way(ask: Ask) -> None:
+def test_true_figures_pass_when_sharing_is_disabled(ask: Ask) -> None:
     assert ask("memory()") == TRUTH
     result, count, listed = ask("processes()")
     assert (result, count) == (0, 101)
@@ -84,7 +84,7 @@ def test_the_truth_passes_where_we_are_out_of_the_way(ask: Ask) -> None:
     assert listed.count(["me", 6, 7]) == 1
 
 
-def test_the_truth_passes_without_libgpushare(ask: Ask, libraries: Path) -> None:
+def test_true_figures_pass_without_libgpushare(ask: Ask, libraries: Path) -> None:
     assert ask("memory()", LD_PRELOAD=str(libraries / "libgpushare-nvml.so")) == TRUTH
 
 
@@ -95,14 +95,14 @@ def test_only_our_memory_is_used(ask: Ask) -> None:
     }
 
 
-def test_a_cap_leaves_less_free(ask: Ask) -> None:
+def test_a_memory_limit_leaves_less_free(ask: Ask) -> None:
     assert ask("memory()", footprint=10 * GIB, room=30 * GIB) == {
         "v1": [80 * GIB, 11 * GIB, 20 * GIB],
         "v2": [80 * GIB, 1 * GIB, 10 * GIB, 20 * GIB],
     }
 
 
-def test_more_than_the_gpu_has(ask: Ask) -> None:
+def test_use_beyond_the_gpu_is_limited_to_its_memory(ask: Ask) -> None:
     """Managed memory can be more than there is; what people divide by must stay sane."""
     assert ask("memory()", footprint=200 * GIB) == {
         "v1": [80 * GIB, 80 * GIB, 0],
@@ -110,36 +110,36 @@ def test_more_than_the_gpu_has(ask: Ask) -> None:
     }
 
 
-def test_only_our_process_is_there(ask: Ask) -> None:
+def test_only_the_own_process_is_listed(ask: Ask) -> None:
     assert ask("processes()", footprint=10 * GIB) == [0, 1, [["me", 10 * GIB, 7]]]
     old = "processes('nvmlDeviceGetComputeRunningProcesses', kind=Old)"
     assert ask(old, footprint=10 * GIB) == [0, 1, [["me", 10 * GIB, None]]]
 
 
-def test_other_peoples_lists_are_empty(ask: Ask) -> None:
+def test_lists_of_processes_of_other_kinds_are_empty(ask: Ask) -> None:
     got = ask("processes('nvmlDeviceGetGraphicsRunningProcesses_v3')", footprint=10 * GIB)
     assert got == [0, 0, []]
 
 
-def test_asking_for_the_size_first(ask: Ask) -> None:
+def test_the_size_of_a_list_can_be_queried_first(ask: Ask) -> None:
     """pynvml's way: with no room, NVML says how much is needed."""
     insufficient = 7
     assert ask("processes(size=0)", footprint=10 * GIB) == [insufficient, 1, []]
     assert ask("processes(size=1)", footprint=10 * GIB) == [0, 1, [["me", 10 * GIB, 7]]]
 
 
-def test_functions_that_are_passed_on(ask: Ask) -> None:
+def test_other_functions_are_passed_on(ask: Ask) -> None:
     assert ask("pynvml.nvmlDeviceGetCount()", footprint=GIB) == 1
     assert ask("pynvml.nvmlErrorString(0)", footprint=GIB) == "Small Success"
 
 
-def test_what_an_old_nvml_lacks(ask: Ask) -> None:
+def test_functions_that_an_old_nvml_lacks_are_not_supported(ask: Ask) -> None:
     function_not_found = 13
     code = "pynvml._nvmlGetFunctionPointer('nvmlDeviceGetFanSpeed')(device, None)"
     assert ask(code) == function_not_found
 
 
-def test_the_simulated_nvml(ask: Ask, simulated: Path) -> None:
+def test_a_process_that_never_calls_the_driver_gets_true_figures(ask: Ask, simulated: Path) -> None:
     """With the real interposer beside it, a process that never called cuInit is told the truth."""
     code = "import pynvml; pynvml.nvmlInit(); d = pynvml.nvmlDeviceGetHandleByIndex(0); "
     code += "m = pynvml.nvmlDeviceGetMemoryInfo(d); print(m.total, m.used + m.free == m.total)"

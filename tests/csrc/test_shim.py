@@ -70,7 +70,9 @@ def where(function):
 
 
 @pytest.mark.parametrize("how", OPEN)
-def test_whoever_opens_the_driver_gets_the_interposer(python: Callable[..., Any], how: str) -> None:
+def test_every_way_to_open_the_driver_gets_the_interposer(
+    python: Callable[..., Any], how: str
+) -> None:
     code = f"{WHERE}\nlibrary = {OPEN[how]}\n"
     code += "result = [where(library.cuLaunchKernel), where(library.cuDeviceGetName)]"
     assert python(code) == [
@@ -79,7 +81,7 @@ def test_whoever_opens_the_driver_gets_the_interposer(python: Callable[..., Any]
     ]
 
 
-def test_a_program_linked_with_the_driver(
+def test_a_program_linked_with_the_driver_gets_the_interposer(
     preloaded: Run, compile_c: Compile, small_driver: Path
 ) -> None:
     program = compile_c(
@@ -92,7 +94,7 @@ def test_a_program_linked_with_the_driver(
 
 
 @pytest.mark.parametrize("mode", [2, 8 | 2], ids=["plain", "preferring itself"])
-def test_a_plugin_linked_with_the_driver(
+def test_a_plugin_linked_with_the_driver_gets_the_interposer(
     python: Callable[..., Any], preloaded: Run, compile_c: Compile, small_driver: Path, mode: int
 ) -> None:
     flags = ("-shared", "-fPIC", str(small_driver), f"-Wl,-rpath,{small_driver.parent}")
@@ -114,7 +116,7 @@ def test_arguments_survive_the_first_call(
     assert done.stdout.split() == ["0"] * 6
 
 
-def test_first_calls_at_the_same_time(
+def test_concurrent_first_calls_work(
     preloaded: Run, compile_c: Compile, small_driver: Path
 ) -> None:
     link = ("-pthread", str(small_driver), f"-Wl,-rpath,{small_driver.parent}")
@@ -123,13 +125,13 @@ def test_first_calls_at_the_same_time(
         assert preloaded(program, env={"GPUSHARE_DRIVER": small_driver}).stdout == "32\n"
 
 
-def test_what_an_old_driver_lacks_is_not_supported(python: Callable[..., Any]) -> None:
+def test_functions_that_an_old_driver_lacks_are_not_supported(python: Callable[..., Any]) -> None:
     code = "cuda = ctypes.CDLL('libcuda.so.1')\n"
     code += "result = [cuda.cuDeviceGetCliqueCount(0, 0), cuda.cuMemsetD8_v2(0, 0, 0)]"
     assert python(code) == [NOT_SUPPORTED, NOT_SUPPORTED]
 
 
-def test_nothing_is_refused_where_we_are_out_of_the_way(python: Callable[..., Any]) -> None:
+def test_nothing_is_refused_when_sharing_is_disabled(python: Callable[..., Any]) -> None:
     """Without a scheduler the driver's answers are the application's, those of refused functions too."""
     multicast_supported = 132
     code = "cuda, value = ctypes.CDLL('libcuda.so.1'), ctypes.c_int()\n"
@@ -160,18 +162,18 @@ def test_lookups_get_our_functions(python: Callable[..., Any]) -> None:
     ]
 
 
-def test_looking_the_lookup_up(python: Callable[..., Any]) -> None:
+def test_the_lookup_function_can_be_looked_up(python: Callable[..., Any]) -> None:
     """cudart does: whoever asks for cuGetProcAddress must not get the driver's."""
     code = f"{WHERE}{ASK}\nresult = ask(b'cuGetProcAddress')[2]"
     assert python(code) == ["libgpushare.so", "cuGetProcAddress_v2"]
 
 
-def test_variants_at_one_address_are_told_apart(python: Callable[..., Any]) -> None:
+def test_variants_at_one_address_are_distinguished(python: Callable[..., Any]) -> None:
     code = f"{WHERE}{ASK}\nresult = [ask(b'cuMemcpyAsync', flags)[2][1] for flags in (0, 1, 2)]"
     assert python(code) == ["cuMemcpyAsync", "cuMemcpyAsync", "cuMemcpyAsync_ptsz"]
 
 
-def test_functions_that_nobody_classified_are_kept_back(preloaded: Run, small_driver: Path) -> None:
+def test_unclassified_functions_are_withheld(preloaded: Run, small_driver: Path) -> None:
     program = f"import ctypes\n{WHERE}{ASK}\nfor _ in range(3): print(ask(b'cuBrandNew'))"
     done = preloaded(sys.executable, "-c", program, env={"GPUSHARE_DRIVER": small_driver})
     assert done.stdout.splitlines() == [f"[0, {SYMBOL_NOT_FOUND}, None]"] * 3
@@ -180,7 +182,7 @@ def test_functions_that_nobody_classified_are_kept_back(preloaded: Run, small_dr
 
 
 @pytest.mark.parametrize("value", ["libcuda.so.1", "/nowhere/libcuda.so.1"])
-def test_a_useless_path_is_said_once(preloaded: Run, value: str) -> None:
+def test_a_useless_path_is_reported_once(preloaded: Run, value: str) -> None:
     program = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); c.cuInit(0); c.cuCtxSynchronize()"
     done = preloaded(sys.executable, "-c", program, env={"GPUSHARE_DRIVER": value})
     assert done.stderr == (
@@ -189,7 +191,7 @@ def test_a_useless_path_is_said_once(preloaded: Run, value: str) -> None:
     )
 
 
-def test_our_own_path_is_not_the_driver(preloaded: Run, libraries: Path) -> None:
+def test_the_path_of_the_shim_is_not_the_driver(preloaded: Run, libraries: Path) -> None:
     """A launcher that searched under the preload would name us; that must not end in a loop."""
     program = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(None))"
     env = {"GPUSHARE_DRIVER": libraries / "libgpushare.so"}

@@ -95,7 +95,7 @@ def test_the_nvml_shim_exports_nvml(
     assert names == functions | set(declarations.NVML_UNDECLARED) | {"gpushare_nvml_shim"}
 
 
-def test_sonames(libraries: Path) -> None:
+def test_libraries_have_their_sonames(libraries: Path) -> None:
     assert dynamic(libraries / "libgpushare.so", "DT_SONAME") == ["libcuda.so.1"]
     assert dynamic(libraries / "libgpushare-alias.so", "DT_SONAME") == ["libcuda.so"]
     assert dynamic(libraries / "libgpushare-nvml.so", "DT_SONAME") == ["libnvidia-ml.so.1"]
@@ -118,7 +118,7 @@ def test_no_new_glibc_is_needed(libraries: Path, simulated: Path) -> None:
     assert {path.name: too_new(path) for path in built if too_new(path)} == {}
 
 
-def test_a_newer_glibc_would_be_noticed(tmp_path: Path) -> None:
+def test_a_newer_glibc_is_detected(tmp_path: Path) -> None:
     """The check above sees what the compiler does by itself on a system with glibc 2.34 or newer."""
     source = tmp_path / "new.c"
     source.write_text("#include <dlfcn.h>\nvoid *f(void) { return dlopen(0, 1); }\n")
@@ -129,7 +129,9 @@ def test_a_newer_glibc_would_be_noticed(tmp_path: Path) -> None:
     assert bool(too_new(library)) == new
 
 
-def test_it_runs_on_aarch64(root: Path, tmp_path: Path, compile_c: Callable[..., Path]) -> None:
+def test_the_interposer_runs_on_aarch64(
+    root: Path, tmp_path: Path, compile_c: Callable[..., Path]
+) -> None:
     """That it compiles is tested with the wheel."""
     emulator = shutil.which("qemu-aarch64")
     if shutil.which(AARCH64) is None or emulator is None:

@@ -98,13 +98,13 @@ def test_a_wrong_row_is_refused(
     assert sentence in done.stderr
 
 
-def test_a_function_twice_is_refused(generated: Generated, rows: Rows) -> None:
+def test_a_duplicate_function_is_refused(generated: Generated, rows: Rows) -> None:
     done = generated([*rows, rows[5]])
     assert done.returncode == 2
     assert f"{rows[5]['function']} is there twice" in done.stderr
 
 
-def test_a_custom_function_that_nobody_defines_does_not_link(
+def test_an_undefined_custom_function_does_not_link(
     generated: Generated, rows: Rows, tmp_path: Path, root: Path, headers: Path
 ) -> None:
     row_of(rows, "cuDeviceGetName")["hook"] = "custom"
@@ -228,7 +228,7 @@ def test_the_work_of_a_call_is_found(
     assert work("cuStreamWaitValue32_v2") == "GS_WORK_ORDER"
 
 
-def test_copies_that_are_waited_for_can_be_cut(
+def test_synchronous_copies_can_be_split(
     generator: Generator, declared: dict[str, tuple[str, ...]]
 ) -> None:
     cut = [name for name in declared if generator("wrappers").IN_PIECES.fullmatch(name)]

@@ -101,7 +101,7 @@ def test_libraries_are_replaced_whole_and_only_if_they_differ(tmp_path: Path) ->
         install_libraries(library)
 
 
-def test_a_machine_without_kubernetes_gets_them_by_a_command(
+def test_a_machine_without_kubernetes_installs_the_libraries_by_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["libraries", str(tmp_path / "lib")]) == 0
@@ -113,7 +113,7 @@ def test_a_machine_without_kubernetes_gets_them_by_a_command(
     assert "choose another folder" in capsys.readouterr().err
 
 
-def test_kernels_take_the_libraries_that_fit_the_scheduler(
+def test_kernels_use_the_libraries_that_match_the_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_libraries(tmp_path)

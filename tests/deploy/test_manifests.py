@@ -80,13 +80,13 @@ SETS = ("scheduler.yaml", "device-plugin.yaml")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_api_takes_them(version: str) -> None:
+def test_the_api_accepts_the_manifests(version: str) -> None:
     for name in read("kustomization.yaml")["resources"]:
         kubernetes_validate.validate(read(name), version, strict=True)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
-def test_kustomize_makes_of_them_what_the_api_takes() -> None:
+def test_the_api_accepts_what_kustomize_builds() -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=True
     )
@@ -116,7 +116,7 @@ def test_the_quota_lets_the_pods_be_critical() -> None:
 
 
 @pytest.mark.parametrize("folder", [".", "hub"], ids=["node", "hub"])
-def test_the_documented_command_prunes_what_the_folder_made_alone(root: Path, folder: str) -> None:
+def test_the_documented_command_prunes_only_objects_of_the_folder(root: Path, folder: str) -> None:
     (labels,) = read(f"{folder}/kustomization.yaml")["labels"]
     ((key, value),) = labels["pairs"].items()
     # A selector cannot be changed in an object that exists.
@@ -133,7 +133,7 @@ def test_the_documented_command_prunes_what_the_folder_made_alone(root: Path, fo
     assert all(read(other)["labels"][0]["pairs"] != labels["pairs"] for other in others)
 
 
-def test_our_commands_take_the_arguments() -> None:
+def test_our_commands_accept_the_arguments() -> None:
     plugin = build_parser("device-plugin").parse_args(arguments("device-plugin.yaml"))
     config = configured()
     assert config.policy in available()
@@ -145,7 +145,7 @@ def test_our_commands_take_the_arguments() -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_each_folder_lies_where_the_node_has_it_and_no_more_may_be_written_than_has_to(
+def test_volumes_match_the_node_and_are_writable_only_where_needed(
     name: str,
 ) -> None:
     spec = pod(name)
@@ -169,7 +169,7 @@ def test_each_folder_lies_where_the_node_has_it_and_no_more_may_be_written_than_
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_they_run_with_as_little_as_they_need(name: str) -> None:
+def test_pods_run_with_least_privilege(name: str) -> None:
     spec = pod(name)
     (container,) = spec["containers"]
     assert container["securityContext"] == {
@@ -192,7 +192,7 @@ def paths(values: Any, before: str = "") -> Iterator[str]:
         yield before
 
 
-def test_users_of_zero_to_jupyterhub_are_told_apart_by_their_hub() -> None:
+def test_users_of_zero_to_jupyterhub_are_identified_by_their_hub() -> None:
     """All its pods run as 1000, and its Hub answers at port 8081 of its service."""
     config = configured()
     assert config.shared_uids == [1000]
@@ -207,7 +207,7 @@ def test_users_of_zero_to_jupyterhub_are_told_apart_by_their_hub() -> None:
     assert stated == {*hub["JupyterHub"]["custom_scopes"]} == {ADMIN, READ}
 
 
-def test_zero_to_jupyterhub_has_the_values() -> None:
+def test_the_values_exist_in_zero_to_jupyterhub() -> None:
     for path in paths(read("values-z2jh.yaml")):
         assert any(
             path.startswith(known[:-1]) if known.endswith("*") else path == known for known in Z2JH
@@ -215,7 +215,7 @@ def test_zero_to_jupyterhub_has_the_values() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_pods_that_the_values_make_fit_the_api(version: str) -> None:
+def test_the_api_accepts_pods_made_from_the_values(version: str) -> None:
     values = read("values-z2jh.yaml")["singleuser"]
     assert {*values["extraResource"]["limits"]} == {settings()["RESOURCE"]}
     made = {

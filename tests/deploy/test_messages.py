@@ -41,7 +41,7 @@ def without_json_names(file: FileDescriptorProto) -> FileDescriptorProto:
     return file
 
 
-def test_no_protobuf_is_allowed_that_is_older_than_what_generated_them(root: Path) -> None:
+def test_protobuf_may_not_be_older_than_the_generator(root: Path) -> None:
     text = (root / PROTO).with_name("api_pb2.py").read_text()
     generated = re.search(r"Protobuf Python Version: ([\d.]+)", text)
     allowed = re.search(r'"protobuf>=([\d.]+)"', (root / "pyproject.toml").read_text())
@@ -51,7 +51,7 @@ def test_no_protobuf_is_allowed_that_is_older_than_what_generated_them(root: Pat
     assert first >= second
 
 
-def test_on_the_wire_it_is_what_the_kubelet_speaks() -> None:
+def test_messages_on_the_wire_are_those_of_the_kubelet() -> None:
     """Bytes written by hand from the published numbers: tag = number * 8 + kind (0: number, 2: length and bytes)."""
     request = api.RegisterRequest(
         version="v1beta1",

@@ -32,7 +32,7 @@ def health(devices: dict[str, str]) -> dict[str, set[str]]:
     return found
 
 
-def test_a_container_gets_slots_of_a_gpu_and_the_way_to_the_scheduler(
+def test_a_container_gets_slots_of_a_gpu_and_the_scheduler_socket(
     start: Start, kubelets: Kubelets, plugins: Plugins, environ: dict[str, str], node: Path
 ) -> None:
     start(GPUSHARE_SIM_DEVICES="2")
@@ -125,7 +125,7 @@ def test_gpus_may_be_named_to_the_container_device_interface(
     }
 
 
-def test_a_lost_gpu_and_an_absent_scheduler_are_told_and_what_comes_back_as_well(
+def test_a_lost_gpu_or_scheduler_and_its_return_are_reported(
     start: Start, kubelets: Kubelets, plugins: Plugins, losing_nvml: dict[str, str]
 ) -> None:
     lost = Path(losing_nvml["LOST_GPUS"])
@@ -159,7 +159,7 @@ def test_a_lost_gpu_and_an_absent_scheduler_are_told_and_what_comes_back_as_well
     told("Healthy", "Healthy")
 
 
-def test_it_registers_with_each_kubelet_that_comes(
+def test_the_plugin_registers_with_each_new_kubelet(
     start: Start, kubelets: Kubelets, plugins: Plugins, node: Path
 ) -> None:
     start(GPUSHARE_SIM_DEVICES="2")

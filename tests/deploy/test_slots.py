@@ -27,7 +27,7 @@ def count(slots: list[str]) -> dict[str, int]:
     return dict(Counter(slot.partition("::")[0] for slot in slots))
 
 
-def test_what_was_seen_stays_and_changes_are_told_once() -> None:
+def test_known_gpus_stay_and_changes_are_reported_once() -> None:
     slots = Slots(2)
     assert slots.update(["A"], []) == {"A": False}
     assert slots.update(["A", "B"], ["B"]) == {"B": True}
@@ -37,7 +37,7 @@ def test_what_was_seen_stays_and_changes_are_told_once() -> None:
 
 
 @pytest.mark.parametrize("slot", ["", "A", "A::", "A::4", "A::-1", "A::x", "D::0", "::0", "A:0"])
-def test_what_was_not_offered_is_refused(slot: str) -> None:
+def test_slots_that_were_not_offered_are_refused(slot: str) -> None:
     slots = offering()
     with pytest.raises(UnknownSlot, match="is not a slot of this node"):
         slots.gpus([slot])
@@ -73,7 +73,7 @@ def test_containers_spread_over_the_gpus() -> None:
         ("apart", ["B::3"], 2, {"B": 1, "C": 1}),
     ],
 )
-def test_several_slots_of_one_container(
+def test_one_container_may_have_several_slots(
     several: Several, must: list[str], size: int, expected: dict[str, int]
 ) -> None:
     """Three slots of B are free, two of C, none of A."""
@@ -90,7 +90,9 @@ def test_several_slots_of_one_container(
     must=st.lists(st.sampled_from(ALL), unique=True),
     size=st.integers(0, len(ALL) + 2),
 )
-def test_a_choice_is_valid(several: Several, free: list[str], must: list[str], size: int) -> None:
+def test_a_preferred_allocation_is_valid(
+    several: Several, free: list[str], must: list[str], size: int
+) -> None:
     chosen = offering(several).preferred(free, must, size)
     there = {*free, *must}
     assert len(chosen) == len({*chosen}) == max(len(must), min(size, len(there)))

@@ -146,7 +146,7 @@ def test_a_hang_is_a_difference_with_stacks(here: Places) -> None:
         assert "pause+" in player.said()
 
 
-def test_what_the_table_covers_is_no_difference() -> None:
+def test_allowed_differences_are_not_reported() -> None:
     bare = Run(0, 1, ("1 info cuMemGetInfo=0 free=10 total=20\n",))
     other = Run(0, 1, ("1 info cuMemGetInfo=0 free=12 total=20\n",))
     wrong = Run(0, 1, ("1 info cuMemGetInfo=2 free=12 total=20\n",))
@@ -164,7 +164,7 @@ def test_a_seed_is_a_program_and_all_groups_come_up() -> None:
     assert not missing
 
 
-def test_a_program_is_made_as_short_as_it_can_be() -> None:
+def test_a_program_is_shrunk_as_far_as_possible() -> None:
     program = [f"0 alloc {number} 900" for number in range(60)]
 
     def fails(lines: list[str]) -> bool:
@@ -177,7 +177,7 @@ FOUND = sorted((Path(__file__).with_name("found")).glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_what_was_found_is_mended(here: Places, path: Path) -> None:
+def test_found_differences_stay_fixed(here: Places, path: Path) -> None:
     program = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     for _ in range(3):
         text = compare(*here.run(0, program), documented())

@@ -61,7 +61,7 @@ def test_managed_memory_is_refused(player: Path) -> None:
             GpuPlace(player, 1, "test", {"GPUSHARE_SIM": "1", name: value})
 
 
-def test_what_is_left_out_depends_on_who_runs_beside_it() -> None:
+def test_omitted_operations_depend_on_the_other_program() -> None:
     lines = ["0 lock 1", "1 mailbox 3 98 5 0 3", "1 mailbox 3 98 5 1 3", "* peers 1", "0 mix 1 2"]
     one = fit(["! lockstep", "! threads 2", *lines], left_out())
     assert one == ["! lockstep", "! threads 2", "0 lock 1", "1 mailbox 3 98 5 1 3", "0 mix 1 2"]
@@ -142,7 +142,7 @@ def told(bare: list[str], other: str) -> Survey:
     return survey
 
 
-def test_what_the_bare_driver_answers_differently_each_time_is_no_difference() -> None:
+def test_unstable_answers_of_the_bare_driver_are_no_difference() -> None:
     steady, moving, result = "1 x a=1\n", "1 x a=3\n", "1 x cuCall=1\n"
     assert not told([steady], steady).cases
     assert [str(kind) for kind in told([steady] * 3, "1 x a=2\n").cases] == ["x a"]
@@ -162,7 +162,7 @@ def test_a_bare_run_that_hangs_is_not_compared(place: GpuPlace) -> None:
     assert not survey.compared
 
 
-def test_what_a_bare_driver_does_not_survive_is_left_out(place: GpuPlace) -> None:
+def test_operations_that_crash_the_bare_driver_are_left_out(place: GpuPlace) -> None:
     survey = Survey(place, "test", Recipe(), 0.0)
     survey.run()
     assert survey.without == left_out()

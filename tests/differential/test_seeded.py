@@ -42,7 +42,7 @@ def test_a_seeded_defect_is_found(workshop: Workshop, player: Path, number: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", DEFECTS)
-def test_nothing_is_found_where_nothing_is_wrong(player: Path, number: str) -> None:
+def test_nothing_is_found_without_a_defect(player: Path, number: str) -> None:
     defect = DEFECTS[number]
     with ground(defect, player, LIBRARIES) as here:
         found = hunt(here, defect, "calm", CALM)

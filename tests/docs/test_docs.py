@@ -243,7 +243,7 @@ def test_files_that_are_named_exist(root: Path) -> None:
     assert not sorted(found for found in named if not list(root.glob(found)))
 
 
-def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
+def test_all_kernelspec_keys_are_documented(root: Path) -> None:
     text = (root / "docs" / "reference" / "kernelspec.md").read_text()
     keys = re.findall(r"^\| `(\w+)` \|", text, re.M)
     assert sorted(keys) == sorted(["enabled", "backend", "oversubscribe", *SHARES])

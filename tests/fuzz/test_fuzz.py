@@ -66,7 +66,7 @@ def test_a_seed_is_a_program() -> None:
     assert generate("a", recipe) == generate("a", recipe) != generate("b", recipe)
 
 
-def test_a_program_is_made_as_short_as_it_can_be() -> None:
+def test_a_program_is_shrunk_as_far_as_possible() -> None:
     program = [f"0 pause {number}" for number in range(100)]
     needed = {program[7], program[50], program[51]}
 
@@ -87,7 +87,7 @@ def run(*arguments: str, root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_says_its_seed_and_figures(root: Path, tmp_path: Path) -> None:
+def test_the_command_prints_its_seed_and_figures(root: Path, tmp_path: Path) -> None:
     done = run("--minutes", "0.03", "--seed", "7", "--processes", "2", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("seed 7\n")
@@ -99,7 +99,7 @@ def test_the_command_says_its_seed_and_figures(root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("arguments", [("--minutes", "0"), ("--program", "/nowhere/p")])
-def test_the_command_refuses_what_makes_no_sense(root: Path, arguments: tuple[str, ...]) -> None:
+def test_the_command_refuses_invalid_options(root: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, root=root)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

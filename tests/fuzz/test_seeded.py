@@ -240,5 +240,5 @@ HARMLESS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HARMLESS)
-def test_nothing_is_found_where_nothing_is_wrong(workshop: Workshop, name: str) -> None:
+def test_nothing_is_found_without_a_bug(workshop: Workshop, name: str) -> None:
     assert look(workshop.build(HARMLESS[name].patches), HARMLESS[name], 4, PATIENCE) is None

@@ -34,7 +34,7 @@ def test_memory_that_moves_both_ways_at_once_is_counted_once() -> None:
     assert makespan.moving([], 0.0, 100.0) == 0.0
 
 
-def test_jobs_that_share_are_compared_with_one_after_the_other(
+def test_shared_jobs_are_compared_with_sequential_jobs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(makespan, "TURNS", 3)
@@ -71,7 +71,7 @@ def phases(here: Machine) -> list[str]:
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_who_shares_is_a_kernel_that_tells_of_its_cells(shares: bool) -> None:
+def test_shared_programs_are_kernels_that_report_their_cells(shares: bool) -> None:
     # It joins amid its first cell, whose end alone is told.
     expected = ["end"] + ["begin", "end"] * 2 if shares else []
     with machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here:
@@ -97,7 +97,9 @@ def test_a_cell_that_fails_ends_the_benchmark() -> None:
             person.close()
 
 
-def test_an_interrupt_ends_it_with_the_pairs_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_the_benchmark_with_the_pairs_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(interference, "WARM_UP", 0.1)
     bursts, calls = interference.Person.bursts, 0
 
@@ -113,7 +115,7 @@ def test_an_interrupt_ends_it_with_the_pairs_so_far(monkeypatch: pytest.MonkeyPa
     assert set(pair) == {ALONE, FREELY, "burst"}
 
 
-def test_figures_are_over_what_is_alone() -> None:
+def test_figures_are_relative_to_running_alone() -> None:
     pair = {
         ALONE: Part([0.01] * 10, [0.02] * 10, 100.0),
         FREELY: Part([0.02] * 10, [0.03] * 10, 50.0),
@@ -133,6 +135,6 @@ def test_an_unknown_policy_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--pairs", "--seconds", "--gib"])
-def test_numbers_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "makespan", option, "0"]) == 2
     assert capsys.readouterr().err == f"gpushare: {option} must be greater than 0\n"

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(4 * PATIENCE)]
 
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.stem)
-def test_evicted_all_the_time_it_computes_the_same_bits(program: Path) -> None:
+def test_results_are_bit_identical_under_constant_eviction(program: Path) -> None:
     (verdict,) = Suite(os.environ).run([program])
     if verdict.absent:
         pytest.skip(verdict.runs["plain"].text)

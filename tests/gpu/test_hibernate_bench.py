@@ -66,7 +66,7 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) 
     return {figure["metric"]: figure for figure in map(json.loads, said.out.splitlines())}
 
 
-def test_a_hibernated_kernel_uses_what_the_driver_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hibernated_kernel_uses_only_the_residue(capsys: pytest.CaptureFixture[str]) -> None:
     whole, own = bench(capsys, "--part", "memory").values()
     for figure in (whole, own):
         # Beside the context of one that is idle.
@@ -74,7 +74,7 @@ def test_a_hibernated_kernel_uses_what_the_driver_keeps(capsys: pytest.CaptureFi
         assert figure["value"] * MIB <= hibernate.REST // hibernate.SCALE
 
 
-def test_times_stand_beside_the_drivers_own_and_what_is_possible(
+def test_times_are_shown_beside_the_drivers_own_and_the_possible(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     figures = bench(capsys, "--part", "out", "wake", "--gib", "0.5")
@@ -116,7 +116,7 @@ def test_every_byte_is_compared_after_each_cycle(
     assert figures["each: hibernate order to done"]["n"] >= 5
 
 
-def test_it_is_woken_on_another_gpu_and_compared(
+def test_a_kernel_is_woken_on_another_gpu_and_compared(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(hibernate, "CHANGES", 2)
@@ -145,7 +145,7 @@ def test_a_checkpoint_is_timed_with_pages_locked_and_without(
     assert main(["bench", "hibernate", "--part", "pages", "--gib", "1"]) == 1
 
 
-def test_ranges_that_the_driver_forgets_are_told_from_others(
+def test_ranges_that_the_driver_loses_are_distinguished(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "SMALL_SIZES", (2 * MIB,))
@@ -161,7 +161,7 @@ def test_ranges_that_the_driver_forgets_are_told_from_others(
                for metric in failed for n in [2 if "every other" in metric else 4])  # fmt: skip
 
 
-def test_a_missed_goal_is_said_and_is_no_failure(
+def test_a_missed_goal_is_reported_and_is_no_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figure = Figure("hibernate", "kernels in a thimble", 3.0, "kernels", None, 1, 0.0, 4.0)
@@ -184,7 +184,7 @@ def test_a_byte_that_differs_is_a_failure(
     assert "has bytes that differ" in capsys.readouterr().err
 
 
-def test_it_ends_with_its_time(
+def test_the_benchmark_ends_at_its_time_limit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The driver never answers the kernel's first calls.
@@ -193,7 +193,7 @@ def test_it_ends_with_its_time(
     assert "it was not done within 3 s" in capsys.readouterr().err
 
 
-def test_it_ends_with_its_time_while_it_asks_the_scheduler(
+def test_the_benchmark_ends_at_its_time_limit_during_a_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = hibernate.Machine.control
@@ -215,6 +215,6 @@ def test_an_unknown_part_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--kernels", "--cycles", "--time-limit", "--size"])
-def test_numbers_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "hibernate", option, "0"]) == 2
     assert "must be greater than 0" in capsys.readouterr().err

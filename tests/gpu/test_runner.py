@@ -30,7 +30,7 @@ def program(folder: Path, source: str, name: str = "made") -> Path:
 
 
 @pytest.mark.slow
-def test_the_drivers_api_gives_the_same_bits_though_evicted_all_the_time(
+def test_the_driver_api_is_bit_identical_under_constant_eviction(
     environ: dict[str, str],
 ) -> None:
     (verdict,) = Suite(environ, steps=STEPS, jobs=1).run([PROGRAMS / "driver_api.py"])
@@ -49,7 +49,7 @@ def drivers_api(folder: Path, name: str, before: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_it_gives_the_same_bits_on_another_gpu_after_each_step(
+def test_results_are_bit_identical_on_another_gpu_after_each_step(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -62,7 +62,7 @@ def test_it_gives_the_same_bits_on_another_gpu_after_each_step(
     assert ", 5 elsewhere" in said[-1]
 
 
-def test_one_that_stays_where_it_is_has_not_been_elsewhere(
+def test_a_program_that_does_not_move_is_not_counted_as_moved(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     environ["GPUSHARE_SIM_DEVICES"] = "2"
@@ -71,7 +71,7 @@ def test_one_that_stays_where_it_is_has_not_been_elsewhere(
     assert verdict.problem == "elsewhere: 0 times, fewer than 3"
 
 
-def test_a_difference_is_seen_with_its_step(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_difference_is_reported_with_its_step(environ: dict[str, str], tmp_path: Path) -> None:
     path = program(
         tmp_path,
         """
@@ -98,7 +98,7 @@ def test_a_program_that_is_never_evicted_does_not_pass(
     assert verdict.problem == "evict: 0 evictions, fewer than 5"
 
 
-def test_what_is_left_alone_passes_only_if_the_driver_cannot_do_it(
+def test_a_skipped_program_passes_only_if_the_driver_lacks_support(
     environ: dict[str, str],
 ) -> None:
     def problem(**more: str) -> tuple[str, str]:
@@ -112,7 +112,7 @@ def test_what_is_left_alone_passes_only_if_the_driver_cannot_do_it(
 
 
 @pytest.mark.slow
-def test_what_does_not_run_is_said_and_stops_nothing(
+def test_a_program_that_does_not_run_is_reported_and_stops_nothing(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     cases = {
@@ -133,7 +133,7 @@ def test_what_does_not_run_is_said_and_stops_nothing(
     assert verdicts[-1].runs["antagonist"].end == "done"
 
 
-def test_one_that_takes_too_long_says_where_it_is(
+def test_a_program_that_takes_too_long_reports_its_position(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = program(
@@ -161,7 +161,7 @@ def test_no_program_starts_after_the_time_limit(environ: dict[str, str]) -> None
     assert verdict.problem == "plain: no time left"
 
 
-def test_managed_memory_cannot_be_asked_for(environ: dict[str, str]) -> None:
+def test_managed_memory_cannot_be_selected(environ: dict[str, str]) -> None:
     with pytest.raises(Unfit, match="GPUSHARE_BACKEND=swap"):
         Suite({**environ, "GPUSHARE_BACKEND": "managed"})
     with pytest.raises(Unfit, match="GPUSHARE_FORBID_MANAGED=1"):

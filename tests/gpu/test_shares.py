@@ -18,7 +18,7 @@ def work(*busy: tuple[float, float], seconds: float = 30.0) -> Work:
     return Work(0.0, seconds, ends, 0.1)
 
 
-def test_a_kernel_counts_for_as_much_of_it_as_lies_in_the_window() -> None:
+def test_a_cuda_kernel_counts_for_its_part_in_the_window() -> None:
     half = work((1.0, 2.0))
     assert half.share(0.0, 2.0) == pytest.approx(0.5)
     assert half.share(1.05, 1.15) == pytest.approx(1.0)
@@ -26,7 +26,7 @@ def test_a_kernel_counts_for_as_much_of_it_as_lies_in_the_window() -> None:
     assert half.share(2.0, 3.0) == 0.0
 
 
-def test_every_window_is_looked_at_and_a_shorter_time_is_one() -> None:
+def test_every_window_is_checked_and_a_shorter_run_is_one_window() -> None:
     burst = work((12.0, 16.0))
     each = burst.shares(0.0, 30.0)
     assert len(each) == 201
@@ -34,7 +34,7 @@ def test_every_window_is_looked_at_and_a_shorter_time_is_one() -> None:
     assert burst.shares(11.0, 17.0) == [pytest.approx(4 / 6)]
 
 
-def test_figures_are_what_the_works_say() -> None:
+def test_figures_are_computed_from_the_work() -> None:
     # In its first window, the one with the request has all of it: that does not count.
     found = Found(
         alone=[0.1, 0.1],
@@ -55,7 +55,7 @@ def test_figures_are_what_the_works_say() -> None:
     }
 
 
-def test_it_runs_on_the_simulated_driver(
+def test_the_benchmark_runs_on_the_simulated_driver(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPUSHARE_SIM", "1")

@@ -27,7 +27,7 @@ class Fake(training.Trainer):
         return str(self.seconds)
 
 
-def test_those_compared_take_turns_in_either_order() -> None:
+def test_compared_programs_run_in_alternating_order() -> None:
     asked: list[str] = []
     trainers = {name: Fake(name, 0.01, asked) for name in ("plain", "ours", "peer")}
     times = training.measure(trainers, "cnn", pairs=4, block=0.1, warm_up=0.0)
@@ -36,7 +36,7 @@ def test_those_compared_take_turns_in_either_order() -> None:
     assert times == {name: [0.01] * 4 for name in trainers}
 
 
-def test_the_interval_holds_the_median_and_shrinks_with_more_pairs() -> None:
+def test_the_interval_contains_the_median_and_shrinks_with_more_pairs() -> None:
     draw = random.Random(1)
     many = [1.003 + draw.gauss(0, 0.004) for _ in range(200)]
     few = many[:20]
@@ -67,7 +67,7 @@ def test_bad_arguments_are_one_line_and_status_2(
     assert line.count("\n") == 1
 
 
-def test_without_a_gpu_it_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_the_benchmark_reports_its_needs(capsys: pytest.CaptureFixture[str]) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU here")
     assert training.main([]) == 2

@@ -17,7 +17,7 @@ def test_each_cell_is_python_and_has_an_output() -> None:
             ast.parse(step.code)
 
 
-def test_an_output_may_differ_only_where_the_page_says_so() -> None:
+def test_an_output_may_differ_only_where_the_page_allows_it() -> None:
     step = Step("train", False, "", "60% of …\nGPU 0")
     assert step.matches("60% of 139.8 GiB\n   GPU 0\n")
     assert not step.matches("61% of 139.8 GiB\nGPU 0\n")

@@ -17,7 +17,7 @@ SIMULATED = {"cuFuncGetAttribute", "after it: cuMemAlloc"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_goes_wrong_is_answered_as_by_the_driver(scenario: str) -> None:
+def test_errors_are_those_of_the_driver(scenario: str) -> None:
     with machine(GPUSHARE_SIM_STRICT="1") as here:
         bare = answers(scenario, here.bare_environ())
         ours = answers(scenario, here.client_environ("answers"))

@@ -25,7 +25,7 @@ def evictions(machine: Machine, group: str) -> int:
     )
 
 
-def test_results_are_right_though_the_memory_is_taken_all_the_time(
+def test_results_are_right_although_memory_is_evicted_all_the_time(
     make_machine: MakeMachine,
 ) -> None:
     machine = make_machine("--quantum", "0.02")
@@ -50,7 +50,7 @@ def test_results_are_right_though_the_memory_is_taken_all_the_time(
         assert a.holds(pointer, size, value)
 
 
-def test_it_takes_what_can_be_had_as_that_changes(make_machine: MakeMachine) -> None:
+def test_the_antagonist_follows_the_free_memory(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "0.02")
     with Antagonist(machine.socket, pause=0.005) as antagonist:
         machine.until(lambda: antagonist.turns > 2)
@@ -63,7 +63,7 @@ def test_it_takes_what_can_be_had_as_that_changes(make_machine: MakeMachine) -> 
         assert antagonist.error is None
 
 
-def test_as_a_process_it_ends_when_told(make_machine: MakeMachine) -> None:
+def test_the_antagonist_process_exits_on_request(make_machine: MakeMachine) -> None:
     machine = make_machine()
     command = [
         "-m",
@@ -86,7 +86,7 @@ def test_as_a_process_it_ends_when_told(make_machine: MakeMachine) -> None:
     assert said.startswith("had the GPU")
 
 
-def test_without_a_scheduler_it_says_so(make_machine: MakeMachine) -> None:
+def test_the_antagonist_reports_a_missing_scheduler(make_machine: MakeMachine) -> None:
     machine = make_machine()
     machine.kill_scheduler()
     command = [

@@ -507,7 +507,7 @@ hear()
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_is_as_without_us(machine: Machine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver(machine: Machine, row: str) -> None:
     code = MAPPED_EMPTY + ROWS[row]
     assert run_alone(code) == run_shared(machine, code) > 0
 
@@ -545,7 +545,7 @@ for size in (512, 4 * MIB, 30 * MIB):
         "mapped_empty(max(size, 2 * MIB))",
     ],
 )
-def test_what_is_allocated_while_the_gpu_is_wanted_back_is_in_reach_of_what_runs(
+def test_memory_allocated_during_a_revocation_is_accessible_to_running_work(
     machine: Machine, allocate: str
 ) -> None:
     other = machine.program("b")
@@ -569,7 +569,7 @@ def test_what_is_allocated_while_the_gpu_is_wanted_back_is_in_reach_of_what_runs
 @pytest.mark.parametrize(
     "allocate", ["ok(driver.cuMemAlloc(size))", "mapped_empty(max(size, 2 * MIB))"]
 )
-def test_new_memory_is_in_reach_of_what_runs_although_all_room_is_promised_to_others(
+def test_new_memory_is_accessible_to_running_work_although_all_room_is_promised(
     machine: Machine, allocate: str
 ) -> None:
     """Who is next fills the GPU already; what is free is taken all the same."""
@@ -614,7 +614,7 @@ def test_memory_of_a_context_that_has_failed_is_free_for_others_at_once(machine:
         runner.close()
 
 
-def test_a_program_that_starts_anew_after_a_failure_finds_nothing_left(machine: Machine) -> None:
+def test_a_program_that_restarts_after_a_failure_finds_no_old_state(machine: Machine) -> None:
     environ = machine.environment("a")
     environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
     runner = Runner(environ, FAILS_LATER)
@@ -627,7 +627,7 @@ def test_a_program_that_starts_anew_after_a_failure_finds_nothing_left(machine: 
     assert again.holds(pointer, 224 * UNIT, 5)
 
 
-def test_what_was_freed_in_the_order_of_a_stream_is_not_counted_once_it_is_past(
+def test_memory_freed_in_stream_order_is_not_counted_once_the_free_has_run(
     machine: Machine,
 ) -> None:
     runner = Runner(machine.environment("a"), FREES_IN_ORDER)
@@ -641,7 +641,7 @@ def test_what_was_freed_in_the_order_of_a_stream_is_not_counted_once_it_is_past(
         runner.close()
 
 
-def test_what_was_freed_in_the_order_of_a_stream_is_not_moved(machine: Machine) -> None:
+def test_memory_freed_in_stream_order_is_not_moved(machine: Machine) -> None:
     """Though the program that freed it never calls again."""
     code = FREES_IN_ORDER.replace("ok(wait())", "")
     runner = Runner(machine.environment("a"), code)
@@ -656,7 +656,7 @@ def test_what_was_freed_in_the_order_of_a_stream_is_not_moved(machine: Machine) 
         runner.close()
 
 
-def test_frees_behind_a_busy_stream_do_not_ask_for_each_other(machine: Machine) -> None:
+def test_frees_behind_a_busy_stream_do_not_query_each_other(machine: Machine) -> None:
     """Each asks for the first of its stream: a rule that takes effect later than that many calls never does."""
     code = (
         HOLDS
@@ -682,7 +682,7 @@ step()
     assert run_shared(machine, code) == 1
 
 
-def test_allocations_and_frees_ask_nothing_while_no_work_can_fail(machine: Machine) -> None:
+def test_allocations_and_frees_query_nothing_while_no_work_can_fail(machine: Machine) -> None:
     code = (
         HOLDS
         + """

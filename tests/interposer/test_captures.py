@@ -220,7 +220,9 @@ assert all(holds(int(base) + i * 4 * MIB, 4 * MIB, i) for i in range(4))
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_is_as_without_us_though_another_takes_the_gpu(machine: Machine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver_while_another_takes_the_gpu(
+    machine: Machine, row: str
+) -> None:
     other = machine.program("b")
     pointer = other.call("alloc", bytes=224 * UNIT)["pointer"]
     turns = 0
@@ -311,7 +313,7 @@ class Contest:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_open_capture_goes_on_and_then_gives_way(make_machine: MakeMachine, mode: str) -> None:
+def test_an_open_capture_continues_and_then_releases(make_machine: MakeMachine, mode: str) -> None:
     code = (
         OPEN.replace("{mode}", mode)
         + """
@@ -352,7 +354,7 @@ assert (read(a, 2 * MIB, np.uint8) == whole[:2 * MIB]).all()
         contest.close()
 
 
-def test_one_that_captures_all_the_time_gives_way(make_machine: MakeMachine) -> None:
+def test_a_program_that_captures_all_the_time_releases(make_machine: MakeMachine) -> None:
     """Between the end of a capture and the next one, though there is no time between them."""
     code = """
 import select
@@ -386,7 +388,7 @@ assert holds(a, 24 * MIB, 1) and (read(b, MIB, np.uint8) == whole[:MIB]).all()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_capture_that_is_not_ended_is_broken_off(make_machine: MakeMachine, mode: str) -> None:
+def test_a_capture_that_does_not_end_is_broken_off(make_machine: MakeMachine, mode: str) -> None:
     code = (
         OPEN.replace("{mode}", mode)
         + """
@@ -410,7 +412,7 @@ assert error(driver.cuStreamEndCapture(stream)) == 401, "it is over"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_capture_that_was_broken_off_is_not_taken_for_another(
+def test_a_broken_off_capture_is_not_mistaken_for_another(
     make_machine: MakeMachine, mode: str
 ) -> None:
     """Its end comes while a second one is open, which is let alone."""
@@ -465,7 +467,9 @@ ok(driver.cuCtxSetCurrent(context))
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_capture_goes_with_what_it_is_in(make_machine: MakeMachine, mode: str, end: str) -> None:
+def test_a_capture_ends_at_once_with_its_stream_or_context(
+    make_machine: MakeMachine, mode: str, end: str
+) -> None:
     """At once: 30 seconds would be longer than the test waits."""
     code = OPEN.replace("{mode}", mode) + ENDS[end] + 'say("open")\nhear()\n' + AFTERWARDS
     contest = Contest(make_machine("--quantum", "0.05"), code)
@@ -512,7 +516,7 @@ assert (read(int(a) + 4 * MIB, MIB, np.uint8) == values(1, 8 * MIB)[:MIB]).all()
 
 
 @pytest.mark.parametrize("beside", ["the thread that captures", "another thread"])
-def test_a_capture_begins_while_another_thread_asks_for_memory(
+def test_a_capture_begins_while_another_thread_allocates(
     make_script: Callable[..., Scripted], beside: str
 ) -> None:
     """There is no room before the lease is given back, and once it is known of the capture, there is."""
@@ -541,7 +545,7 @@ def test_a_capture_begins_while_another_thread_asks_for_memory(
     assert script.next(ev.Released).cause == "growth"
 
 
-def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMachine) -> None:
+def test_an_allocation_of_a_capture_without_room_fails(make_machine: MakeMachine) -> None:
     refuses_what_waits_for_itself(make_machine("--quantum", "600"))
 
 
@@ -595,7 +599,7 @@ LATE: tuple[Patch, ...] = (
 
 
 @pytest.mark.slow
-def test_nobody_makes_room_and_the_answer_is_seen_late(
+def test_an_allocation_of_a_capture_without_room_fails_late(
     workshop: Workshop, make_machine: Callable[..., Machine]
 ) -> None:
     machine = make_machine("--quantum", "600")

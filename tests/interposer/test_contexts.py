@@ -20,7 +20,7 @@ BESIDE = 1 / 64
 @pytest.mark.parametrize(
     ("memory", "context", "count"), [("8GiB", 448 * MIB, 2), ("640MiB", 655360, 6)]
 )
-def test_contexts_are_charged_with_what_they_take(
+def test_contexts_are_charged_with_their_measured_memory(
     make_machine: Callable[..., Machine], memory: str, context: int, count: int
 ) -> None:
     """They are admitted with a 64th of the GPU each: 128 MiB where 448 are needed, or 10 MiB for 0.6."""
@@ -51,7 +51,7 @@ def test_contexts_are_charged_with_what_they_take(
     machine.until(lambda: machine.control("status")["status"]["gpus"][0]["used"] == 0)
 
 
-def test_contexts_of_those_that_hold_leases_are_measured_by_the_next_scheduler(
+def test_contexts_of_lease_holders_are_measured_by_the_next_scheduler(
     make_machine: Callable[..., Machine],
 ) -> None:
     """Each takes 1 MiB, states 8, and holds a lease under which it may allocate a little more without asking."""
@@ -71,7 +71,7 @@ def test_contexts_of_those_that_hold_leases_are_measured_by_the_next_scheduler(
         assert program.holds(pointer, MIB, n)
 
 
-def test_what_hibernated_processes_leave_on_the_gpu_is_no_other_programs(
+def test_residues_of_hibernated_processes_are_not_foreign_use(
     make_machine: Callable[..., Machine],
 ) -> None:
     machine = make_machine(
@@ -98,7 +98,7 @@ def test_what_hibernated_processes_leave_on_the_gpu_is_no_other_programs(
     machine.until(lambda: gpu()["foreign"] == (64 + 16) * MIB)
 
 
-def test_what_a_context_takes_is_admitted_for_the_next(
+def test_the_measured_size_of_a_context_is_admitted_for_the_next(
     make_machine: Callable[..., Machine],
 ) -> None:
     """Where three of them have no room, the third is refused by the figures that were measured."""

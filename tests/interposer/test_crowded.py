@@ -43,7 +43,7 @@ def until_measured(machine: Machine, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> None:
+def test_a_dozen_programs_that_start_at_once_are_served(make_machine: Make) -> None:
     machine = hibernating(make_machine, **CROWDED)
     programs = [machine.program(f"p{n}", init=False) for n in range(12)]
     begun = [program.start("init") for program in programs]
@@ -64,7 +64,7 @@ def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> Non
 
 
 @pytest.mark.slow
-def test_a_class_whose_notebooks_all_run_one_cell_at_once_is_served(make_machine: Make) -> None:
+def test_a_class_whose_students_run_one_cell_at_the_same_time_is_served(make_machine: Make) -> None:
     machine = hibernating(make_machine, **CROWDED)
     programs, pointers = [], []
     for n in range(12):
@@ -120,7 +120,9 @@ def admitted(machine: Machine) -> list[Program]:
     return small
 
 
-def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_machine: Make) -> None:
+def test_small_neighbours_that_never_pause_do_not_keep_a_large_program_out(
+    make_machine: Make,
+) -> None:
     machine = hibernating(make_machine, **CROWDED)
     large = machine.program("large")
     pointer = large.filled(LARGE, 7)
@@ -134,7 +136,7 @@ def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_mach
 
 
 @pytest.mark.slow
-def test_where_nobody_hibernates_a_context_that_keeps_others_out_is_refused(
+def test_without_hibernation_a_context_that_keeps_others_out_is_refused(
     make_machine: Make,
 ) -> None:
     machine = make_machine("--hibernate-after", "0", **CROWDED)

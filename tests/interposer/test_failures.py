@@ -34,7 +34,7 @@ def attached(machine: Machine) -> int:
     return len(machine.control("status")["status"]["groups"])
 
 
-def test_a_killed_holder_makes_room_though_its_child_lives(machine: Machine) -> None:
+def test_a_killed_holder_makes_room_although_its_child_lives(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     a.filled(192 * UNIT, 1)
     child = a.call("fork")["child"]
@@ -78,7 +78,7 @@ def test_the_scheduler_may_die_and_come_back(machine: Machine) -> None:
     assert b.holds(at_b + 4 * UNIT, 100 * UNIT, 2)
 
 
-def test_a_holder_goes_on_without_a_scheduler(machine: Machine) -> None:
+def test_a_holder_continues_without_a_scheduler(machine: Machine) -> None:
     a = machine.program("a")
     at_a = a.filled(64 * UNIT, 1)
     machine.kill_scheduler()
@@ -87,7 +87,7 @@ def test_a_holder_goes_on_without_a_scheduler(machine: Machine) -> None:
     assert a.holds(more, 16 * UNIT, 2)
 
 
-def test_a_waiter_left_alone_helps_itself(machine: Machine) -> None:
+def test_a_waiting_program_without_a_scheduler_takes_the_gpu_itself(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(192 * UNIT, 1)
     a.call("cell", phase="end")
@@ -107,7 +107,7 @@ def left_alone_without_room(machine: Machine) -> tuple[Program, int, int]:
     return a, at_a, a.start("fill", pointer=at_a, bytes=4, value=9)
 
 
-def test_a_waiter_left_alone_without_room_waits_for_the_next_scheduler(machine: Machine) -> None:
+def test_a_waiting_program_without_room_waits_for_the_next_scheduler(machine: Machine) -> None:
     a, at_a, filling = left_alone_without_room(machine)
     machine.until_said(a, "Waiting for a scheduler or for free GPU memory, for up to 29")
     assert a.waits(filling)
@@ -116,7 +116,7 @@ def test_a_waiter_left_alone_without_room_waits_for_the_next_scheduler(machine: 
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
 
 
-def test_a_waiter_left_alone_without_room_can_be_interrupted(machine: Machine) -> None:
+def test_a_waiting_program_without_room_or_scheduler_can_be_interrupted(machine: Machine) -> None:
     a, at_a, filling = left_alone_without_room(machine)
     machine.until_said(a, "Waiting for a scheduler or for free GPU memory")
     os.kill(a.pid, signal.SIGINT)
@@ -125,7 +125,9 @@ def test_a_waiter_left_alone_without_room_can_be_interrupted(machine: Machine) -
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
 
 
-def test_a_waiter_left_alone_without_room_is_told_in_the_end(make_machine: MakeMachine) -> None:
+def test_a_waiting_program_without_room_or_scheduler_gets_an_error_finally(
+    make_machine: MakeMachine,
+) -> None:
     machine = make_machine(GPUSHARE_SCHEDULER_PATIENCE_S="6")
     a, at_a, filling = left_alone_without_room(machine)
     assert a.result(filling)["result"] == OUT_OF_MEMORY
@@ -137,7 +139,7 @@ def test_a_waiter_left_alone_without_room_is_told_in_the_end(make_machine: MakeM
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
 
 
-def test_a_cap_holds_without_a_scheduler_too(machine: Machine) -> None:
+def test_a_memory_limit_also_holds_without_a_scheduler(machine: Machine) -> None:
     a = machine.program("a", GPUSHARE_MEMORY=str(64 * UNIT))
     at_a = a.filled(32 * UNIT, 1)
     machine.kill_scheduler()
@@ -147,7 +149,7 @@ def test_a_cap_holds_without_a_scheduler_too(machine: Machine) -> None:
     assert a.holds(more, 16 * UNIT, 2)
 
 
-def test_where_no_scheduler_was_ever_the_program_runs_plainly(machine: Machine) -> None:
+def test_without_any_scheduler_the_program_runs_unshared(machine: Machine) -> None:
     machine.kill_scheduler()
     shutil.rmtree(machine.socket.parent)
     a = machine.program("a")
@@ -244,7 +246,7 @@ def test_an_interrupt_ends_the_allocations_of_all_threads(machine: Machine) -> N
     assert a.holds(pointer, 8 * UNIT, 1)
 
 
-def test_a_program_that_went_on_without_a_scheduler_joins_later(machine: Machine) -> None:
+def test_a_program_that_ran_without_a_scheduler_joins_later(machine: Machine) -> None:
     machine.kill_scheduler()
     a = machine.program("a", GPUSHARE_SCHEDULER_PATIENCE_S="1")
     machine.until_said(
@@ -329,7 +331,7 @@ def test_managed_memory_can_be_forbidden(machine: Machine) -> None:
     assert "GPUSHARE_FORBID_MANAGED" in a.call("attached")["why"]
 
 
-def test_disabled(machine: Machine) -> None:
+def test_a_disabled_interposer_does_nothing(machine: Machine) -> None:
     a = machine.program("a", GPUSHARE_DISABLE="1")
     assert a.call("attached")["attached"] == -1
     a.filled(UNIT, 1)
@@ -345,7 +347,7 @@ def test_a_program_that_does_not_use_cuda_pays_nothing(machine: Machine) -> None
     assert a.call("attached")["attached"] == 1
 
 
-def test_a_forked_child_is_told_and_the_parent_goes_on(machine: Machine) -> None:
+def test_a_forked_child_gets_an_error_and_the_parent_continues(machine: Machine) -> None:
     a = machine.program("a")
     at_a = a.filled(16 * UNIT, 1)
     forked = a.call("fork")
@@ -418,7 +420,7 @@ assert holds(kept, 4096)
 """
 
 
-def test_a_child_is_answered_though_a_thread_had_a_lock_when_it_was_forked(
+def test_a_forked_child_is_answered_although_a_thread_held_a_lock(
     machine: Machine,
 ) -> None:
     runner = Runner(machine.environment("a"), FORKS)
@@ -431,7 +433,7 @@ def test_a_child_is_answered_though_a_thread_had_a_lock_when_it_was_forked(
         runner.close()
 
 
-def test_a_scheduler_that_talks_nonsense_is_left(machine: Machine) -> None:
+def test_a_scheduler_that_sends_nonsense_is_disconnected(machine: Machine) -> None:
     """Something else listens on the socket: the program goes on without a scheduler."""
     machine.kill_scheduler()
     machine.socket.unlink(missing_ok=True)
@@ -449,7 +451,7 @@ def test_a_scheduler_that_talks_nonsense_is_left(machine: Machine) -> None:
     assert a.holds(at_a, UNIT, 1)
 
 
-def test_a_scheduler_that_falls_over_at_every_request_is_not_waited_for(machine: Machine) -> None:
+def test_a_scheduler_that_crashes_at_every_request_is_not_waited_for(machine: Machine) -> None:
     """It is started again each time, so it is never away for long."""
     machine.kill_scheduler()
     machine.socket.unlink(missing_ok=True)
@@ -511,7 +513,7 @@ def test_allocations_right_after_a_restart_of_the_scheduler_do_not_fail(
         assert program.holds(pointer, 24 * UNIT, i + 1)
 
 
-def test_a_process_that_has_not_connected_again_is_waited_for(machine: Machine) -> None:
+def test_a_process_that_has_not_reconnected_is_waited_for(machine: Machine) -> None:
     held = run_side_by_side(machine)
     others, (late, at_late) = held[:-1], held[-1]
     os.kill(late.pid, signal.SIGSTOP)
@@ -533,7 +535,7 @@ def test_a_process_that_has_not_connected_again_is_waited_for(machine: Machine) 
     assert late.holds(at_late, 24 * UNIT, 8)
 
 
-def test_an_allocation_that_waits_for_such_a_process_says_so_and_can_be_interrupted(
+def test_an_allocation_that_waits_for_a_reconnection_reports_it_and_can_be_interrupted(
     machine: Machine,
 ) -> None:
     first, late = machine.program("first"), machine.program("late", GPUSHARE_BACKEND="plain")
@@ -566,7 +568,7 @@ def test_an_allocation_that_waits_for_such_a_process_says_so_and_can_be_interrup
             assert first.result(allocation)["result"] == 0, first.errors
 
 
-def test_a_process_that_ended_while_no_scheduler_was_there_is_not_waited_for(
+def test_a_process_that_exited_without_a_scheduler_is_not_waited_for(
     machine: Machine,
 ) -> None:
     held = run_side_by_side(machine)

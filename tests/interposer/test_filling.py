@@ -31,7 +31,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["swap", "managed"])
-def test_no_more_comes_in_than_there_is_room_for(
+def test_no_more_is_restored_than_there_is_room_for(
     make_script: Callable[..., Scripted], backend: str
 ) -> None:
     script, a, _ = make_script(GPUSHARE_BACKEND=backend)
@@ -55,7 +55,7 @@ def test_no_more_comes_in_than_there_is_room_for(
     assert a.holds(at_a + 4 * UNIT, 10 * PIECE - 4 * UNIT, 7)
 
 
-def test_the_gpu_shows_what_has_come_in(make_script: Callable[..., Scripted]) -> None:
+def test_the_gpu_shows_the_restored_memory(make_script: Callable[..., Scripted]) -> None:
     script, a, plain = make_script()
     at_a = filled(script, a, 10 * PIECE, 7)
     evicted(script, 10 * PIECE)
@@ -70,7 +70,7 @@ def test_the_gpu_shows_what_has_come_in(make_script: Callable[..., Scripted]) ->
     assert a.result(waiting)["result"] == 0
 
 
-def test_messages_are_heard_while_room_is_waited_for(make_script: Callable[..., Scripted]) -> None:
+def test_messages_are_handled_while_waiting_for_room(make_script: Callable[..., Scripted]) -> None:
     script, a, _ = make_script()
     at_a = filled(script, a, 4 * PIECE, 7)
     evicted(script, 4 * PIECE)
@@ -87,7 +87,7 @@ def test_messages_are_heard_while_room_is_waited_for(make_script: Callable[..., 
     assert a.holds(at_a, 4 * PIECE, 7)
 
 
-def test_what_leaves_is_told_piece_by_piece(make_script: Callable[..., Scripted]) -> None:
+def test_evictions_are_reported_piece_by_piece(make_script: Callable[..., Scripted]) -> None:
     script, a, _ = make_script(GPUSHARE_SIM_BANDWIDTH="200000000")
     filled(script, a, 10 * PIECE, 7)
     script.send(protocol.evict(5, script.gpu, 10 * PIECE))
@@ -120,7 +120,7 @@ def test_orders_that_come_together_are_served_in_order(
     assert a.holds(at_a + 4 * UNIT, 10 * PIECE - 4 * UNIT, 7)
 
 
-def test_as_little_leaves_as_pieces_allow(make_script: Callable[..., Scripted]) -> None:
+def test_as_little_is_evicted_as_pieces_allow(make_script: Callable[..., Scripted]) -> None:
     script, a, _ = make_script()
     at_a = filled(script, a, 10 * PIECE, 7)
     out = evicted(script, 2 * PIECE + 1)
@@ -144,7 +144,7 @@ def test_as_little_leaves_as_pieces_allow(make_script: Callable[..., Scripted]) 
     assert a.call("free", pointer=untouched)["result"] == 0
 
 
-def test_a_scheduler_that_goes_while_a_grant_fills(make_script: Callable[..., Scripted]) -> None:
+def test_a_scheduler_may_exit_during_a_restore(make_script: Callable[..., Scripted]) -> None:
     script, a, plain = make_script()
     at_a = filled(script, a, 10 * PIECE, 7)
     evicted(script, 10 * PIECE)
@@ -166,7 +166,7 @@ def test_a_scheduler_that_goes_while_a_grant_fills(make_script: Callable[..., Sc
     assert a.holds(at_a + 4 * UNIT, 10 * PIECE - 4 * UNIT, 7)
 
 
-def test_memory_freed_while_a_grant_fills(make_script: Callable[..., Scripted]) -> None:
+def test_memory_may_be_freed_during_a_restore(make_script: Callable[..., Scripted]) -> None:
     script, a, _ = make_script()
     at_a, other = filled(script, a, 10 * PIECE, 7), filled(script, a, 2 * PIECE, 9)
     evicted(script, 12 * PIECE)
@@ -179,7 +179,7 @@ def test_memory_freed_while_a_grant_fills(make_script: Callable[..., Scripted]) 
     assert a.holds(other, 2 * PIECE, 9)
 
 
-def test_without_host_memory_the_rest_stays_and_a_grant_is_heard(
+def test_without_host_memory_the_rest_stays_and_a_grant_is_handled(
     make_script: Callable[..., Scripted],
 ) -> None:
     pool = Pool(2 * CHUNK)
@@ -205,7 +205,7 @@ def test_without_host_memory_the_rest_stays_and_a_grant_is_heard(
     pool.close()
 
 
-def test_memory_that_the_driver_gives_late_is_waited_for(
+def test_memory_that_the_driver_frees_late_is_waited_for(
     make_script: Callable[..., Scripted],
 ) -> None:
     script, a, _ = make_script(GPUSHARE_SIM_FAIL="cuMemCreate%gpushare:2")
@@ -253,7 +253,7 @@ def moves(machine: Machine, kind: str) -> list[tuple[float, float]]:
     ]
 
 
-def test_two_that_fill_the_gpu_swap_in_both_directions_at_once(
+def test_two_programs_that_fill_the_gpu_swap_in_both_directions_at_once(
     make_pair: Callable[..., Pair],
 ) -> None:
     pair = machine, a, b = make_pair()
@@ -275,7 +275,9 @@ def test_two_that_fill_the_gpu_swap_in_both_directions_at_once(
 
 
 @pytest.mark.parametrize("dies", ["scheduler", "who leaves", "who comes"])
-def test_a_death_in_the_middle_of_a_swap(make_pair: Callable[..., Pair], dies: str) -> None:
+def test_a_program_may_die_in_the_middle_of_a_swap(
+    make_pair: Callable[..., Pair], dies: str
+) -> None:
     pair = machine, a, b = make_pair(bandwidth=100_000_000)
     at_a, at_b = one_in_each(pair)
     waiting = a.start("fill", pointer=at_a, bytes=4, value=0x1111)
@@ -292,7 +294,7 @@ def test_a_death_in_the_middle_of_a_swap(make_pair: Callable[..., Pair], dies: s
         assert b.holds(at_b, MOST, 0x2222)
 
 
-def test_an_interrupt_in_the_middle_of_a_swap(make_pair: Callable[..., Pair]) -> None:
+def test_a_swap_can_be_interrupted(make_pair: Callable[..., Pair]) -> None:
     pair = machine, a, b = make_pair(bandwidth=100_000_000)
     at_a, at_b = one_in_each(pair)
     waiting = a.start("fill", pointer=at_a, bytes=4, value=9)

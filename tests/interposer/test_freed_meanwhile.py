@@ -22,15 +22,17 @@ from tests.interposer.frees import (
 from tests.support.machine import Machine, Scripted
 
 
-def test_memory_that_is_being_unevictable(machine: Machine) -> None:
+def test_memory_may_be_freed_while_it_becomes_unevictable(machine: Machine) -> None:
     free_while_pinning(machine, machine.program("a"))
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL])
-def test_memory_that_is_being_allocated(machine: Machine, size: int) -> None:
+def test_memory_may_be_freed_while_it_is_being_allocated(machine: Machine, size: int) -> None:
     free_while_allocating(machine, machine.program("a", GPUSHARE_SIM_REUSE="1"), size)
 
 
-def test_a_handle_that_is_being_exported(make_script: Callable[..., Scripted]) -> None:
+def test_a_handle_may_be_freed_while_it_is_being_exported(
+    make_script: Callable[..., Scripted],
+) -> None:
     script, a, _ = make_script()
     release_while_exporting(script, a)

@@ -40,7 +40,7 @@ def bed(make_bed: Callable[..., Bed]) -> Bed:
     return make_bed()
 
 
-def test_what_waits_asks_once_and_goes_on_when_it_is_awake(bed: Bed) -> None:
+def test_waiting_calls_send_one_wake_request_and_continue_when_awake(bed: Bed) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     assert evicted(bed.script, PIECE).usage.resident == 0
     needs = bed.hibernate()
@@ -59,7 +59,7 @@ def test_what_waits_asks_once_and_goes_on_when_it_is_awake(bed: Bed) -> None:
         bed.script.next(ev.Wake, 0.05)
 
 
-def test_the_memory_is_off_the_gpu_meanwhile_and_the_same_afterwards(
+def test_memory_leaves_the_gpu_and_is_unchanged_afterwards(
     make_bed: Callable[..., Bed],
 ) -> None:
     bed = make_bed(GPUSHARE_SIM_CHECKPOINT_LEFT="0")
@@ -89,7 +89,7 @@ def test_the_memory_is_off_the_gpu_meanwhile_and_the_same_afterwards(
     assert not bed.a.errors
 
 
-def test_the_driver_may_forget_what_was_reserved(make_bed: Callable[..., Bed]) -> None:
+def test_the_driver_may_lose_address_reservations(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(
         program={
             "GPUSHARE_LOG": "debug",
@@ -110,7 +110,7 @@ def test_the_driver_may_forget_what_was_reserved(make_bed: Callable[..., Bed]) -
     assert len(said) == 4, bed.a.errors
 
 
-def test_addresses_that_cannot_be_had_again_are_tried_again(make_bed: Callable[..., Bed]) -> None:
+def test_lost_addresses_are_reserved_again_with_retries(make_bed: Callable[..., Bed]) -> None:
     refused = "cuCheckpointProcessRestore/forget,cuMemAddressReserve%gpushare:1=OUT_OF_MEMORY"
     bed = make_bed(program={"GPUSHARE_SIM_FAIL": refused})
     pointer = filled(bed.script, bed.a, PIECE, 7)
@@ -134,7 +134,7 @@ def made(program: Program, function: str, *arguments: int | str) -> int:
     return int.from_bytes(bytes.fromhex(answer["out"][0])[:8], "little")
 
 
-def test_arenas_that_the_program_maps_itself_come_back(make_bed: Callable[..., Bed]) -> None:
+def test_arenas_that_the_program_maps_itself_are_restored(make_bed: Callable[..., Bed]) -> None:
     """Of a reservation of several mappings, and one that has none when the process hibernates."""
     bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/forget"})
     size = 2 << 20
@@ -170,7 +170,7 @@ def test_arenas_that_the_program_maps_itself_come_back(make_bed: Callable[..., B
     assert not bed.a.errors
 
 
-def test_the_driver_may_forget_what_was_page_locked(make_bed: Callable[..., Bed]) -> None:
+def test_the_driver_may_lose_page_locks(make_bed: Callable[..., Bed]) -> None:
     """Each page-lock is asked for again, once; what the driver has kept it says."""
     kept = make_bed(program={"GPUSHARE_LOG": "debug"})
     lost = make_bed(
@@ -193,7 +193,7 @@ def test_the_driver_may_forget_what_was_page_locked(make_bed: Callable[..., Bed]
     assert any("lost 1 page-locks" in line for line in lost.a.errors), lost.a.errors
 
 
-def test_a_park_that_comes_to_nothing_leaves_it_as_it_was(bed: Bed) -> None:
+def test_a_cancelled_park_leaves_the_process_as_it_was(bed: Bed) -> None:
     bed.parked()
     waiting = bed.a.start("info")
     assert bed.a.waits(waiting, 0.1)
@@ -207,7 +207,7 @@ def test_a_park_that_comes_to_nothing_leaves_it_as_it_was(bed: Bed) -> None:
     assert bed.a.call("info")["result"] == 0
 
 
-def test_a_wake_that_fails_is_told_and_asked_for_again(bed: Bed) -> None:
+def test_a_failed_wake_is_reported_and_requested_again(bed: Bed) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
     assert [bed.a.call("info", thread=str(i))["result"] for i in range(2)] == [0, 0]
@@ -225,7 +225,7 @@ def test_a_wake_that_fails_is_told_and_asked_for_again(bed: Bed) -> None:
     assert bed.a.result(checking)["equal"]
 
 
-def test_that_it_is_awake_is_true_whichever_call_it_was_told_to(bed: Bed) -> None:
+def test_an_awake_message_holds_for_all_calls(bed: Bed) -> None:
     bed.hibernate()
     calling = bed.a.start("info")
     asked = bed.script.next(ev.Wake)
@@ -238,7 +238,7 @@ def test_that_it_is_awake_is_true_whichever_call_it_was_told_to(bed: Bed) -> Non
 
 
 @pytest.mark.parametrize("how", ["frame", "signal"])
-def test_an_interrupt_ends_the_wait_and_changes_nothing(bed: Bed, how: str) -> None:
+def test_an_interrupt_ends_the_wait_and_leaves_the_process_hibernated(bed: Bed, how: str) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
     bed.hibernate()
@@ -258,7 +258,7 @@ def test_an_interrupt_ends_the_wait_and_changes_nothing(bed: Bed, how: str) -> N
     assert bed.a.call("free", pointer=pointer)["result"] == 0
 
 
-def test_a_cell_and_figures_do_not_wake_it(bed: Bed) -> None:
+def test_cells_and_memory_queries_do_not_wake_a_process(bed: Bed) -> None:
     bed.hibernate()
     bed.a.call("cell", phase="begin")
     bed.a.call("cell", phase="end")
@@ -269,7 +269,7 @@ def test_a_cell_and_figures_do_not_wake_it(bed: Bed) -> None:
     assert bed.hibernator.state(bed.a.pid) == "checkpointed"
 
 
-def test_a_child_has_nothing_to_do_with_it(bed: Bed) -> None:
+def test_a_forked_child_is_not_parked(bed: Bed) -> None:
     bed.hibernate()
     child = bed.a.call("fork")["child"]
     os.kill(child, signal.SIGKILL)
@@ -277,7 +277,7 @@ def test_a_child_has_nothing_to_do_with_it(bed: Bed) -> None:
         bed.script.next(ev.Wake, 0.1)
 
 
-def test_it_can_be_killed(bed: Bed) -> None:
+def test_a_hibernated_process_can_be_killed(bed: Bed) -> None:
     plain = bed.machine.program("plain", GPUSHARE_DISABLE="1")
     bed.hibernate()
     bed.a.close()
@@ -299,7 +299,7 @@ def waits_hibernated(bed: Bed) -> tuple[int, Any]:
     return pointer, waiting
 
 
-def test_one_that_waits_for_a_lease_is_hibernated_and_goes_on_waiting(bed: Bed) -> None:
+def test_a_process_that_waits_for_a_lease_hibernates_and_keeps_waiting(bed: Bed) -> None:
     _, waiting = waits_hibernated(bed)
     bed.wake()
     assert bed.a.waits(waiting, 0.1)
@@ -313,7 +313,7 @@ def test_one_that_waits_for_a_lease_is_hibernated_and_goes_on_waiting(bed: Bed) 
     bed.hibernate()
 
 
-def test_one_that_calls_all_the_time_is_parked_and_asks_to_be_awake_first(bed: Bed) -> None:
+def test_a_process_that_calls_all_the_time_is_parked_and_requests_to_wake_first(bed: Bed) -> None:
     """Or it could not make way for others; and the scheduler can still let it go on."""
     calls = [bed.a.start("info", thread="2") for _ in range(200)]
     bed.serial += 1
@@ -337,7 +337,7 @@ def test_one_that_calls_all_the_time_is_parked_and_asks_to_be_awake_first(bed: B
 
 
 @pytest.mark.parametrize("how", ["frame", "signal"])
-def test_an_interrupt_ends_the_wait_of_one_that_is_hibernated(bed: Bed, how: str) -> None:
+def test_an_interrupt_ends_the_wait_of_a_hibernated_process(bed: Bed, how: str) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
     waiting = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
@@ -368,7 +368,7 @@ def test_a_wake_that_fails_ends_the_wait_for_the_lease(bed: Bed) -> None:
     assert bed.a.result(checking)["equal"]
 
 
-def test_the_next_scheduler_hears_of_the_wait_of_one_that_is_hibernated(bed: Bed) -> None:
+def test_the_next_scheduler_is_sent_the_wait_of_a_hibernated_process(bed: Bed) -> None:
     _, waiting = waits_hibernated(bed)
     bed.script.next(ev.Wake)
     bed.script.disconnect()
@@ -379,7 +379,7 @@ def test_the_next_scheduler_hears_of_the_wait_of_one_that_is_hibernated(bed: Bed
     assert bed.a.result(waiting)["equal"]
 
 
-def test_one_that_waits_wakes_itself_where_no_scheduler_does(bed: Bed) -> None:
+def test_a_waiting_process_wakes_itself_without_a_scheduler(bed: Bed) -> None:
     _, waiting = waits_hibernated(bed)
     bed.script.close()
     bed.machine.socket.unlink()
@@ -399,7 +399,7 @@ def refusal(bed: Bed) -> str:
     return status
 
 
-def test_one_that_is_busy_is_not_parked(bed: Bed) -> None:
+def test_a_busy_process_is_not_parked(bed: Bed) -> None:
     pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
     filling = bed.a.start("fill", pointer=pointer, bytes=PIECE, value=7, thread="1")
     bed.script.next(ev.Request)
@@ -410,7 +410,7 @@ def test_one_that_is_busy_is_not_parked(bed: Bed) -> None:
     bed.parked()
 
 
-def test_an_open_capture_is_not_parked(bed: Bed) -> None:
+def test_a_process_with_an_open_capture_is_not_parked(bed: Bed) -> None:
     stream = bed.a.call("stream")["stream"]
     begun = bed.a.start("raw", function="cuStreamBeginCapture_v2", arguments=[stream, 2])
     bed.lend()
@@ -422,26 +422,26 @@ def test_an_open_capture_is_not_parked(bed: Bed) -> None:
     bed.parked()
 
 
-def test_several_gpus_are_not_parked(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_on_several_gpus_is_not_parked(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
     assert bed.a.call("init", ordinal=1)["result"] == 0
     assert refusal(bed) == "gpus"
 
 
-def test_managed_memory_is_not_parked(bed: Bed) -> None:
+def test_a_process_with_managed_memory_is_not_parked(bed: Bed) -> None:
     allocated = bed.a.call("raw", function="cuMemAllocManaged", arguments=["out", 4096, 1])
     assert allocated["result"] == 0
     assert refusal(bed) == "managed"
 
 
-def test_memory_of_other_processes_is_not_parked(bed: Bed) -> None:
+def test_a_process_with_memory_of_others_is_not_parked(bed: Bed) -> None:
     pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
     exported = bed.run("raw", function="cuIpcGetMemHandle", arguments=["out", pointer])
     assert exported["result"] == 0
     assert refusal(bed) == "ipc"
 
 
-def test_much_memory_that_cannot_be_evicted_is_not_parked(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_with_much_unevictable_memory_is_not_parked(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(GPUSHARE_SIM_MEMORY=str(1 << 30))
     side = 8192
     for status in ("done", "unevictable"):
@@ -467,7 +467,7 @@ def test_ranks_with_communicators_are_not_parked(
     assert bed.park().status == status
 
 
-def test_one_that_looks_for_nccls_kernels_is_not_parked(bed: Bed) -> None:
+def test_a_process_that_looks_up_nccl_kernels_is_not_parked(bed: Bed) -> None:
     for name, status in (("allReduce", "done"), ("_Z9ncclDevKernel_AllReduce", "nccl")):
         text = (name.encode() + b"\0").hex()
         assert bed.a.call("raw", function="cuLibraryGetKernel", arguments=["out", 0, text])[
@@ -477,7 +477,7 @@ def test_one_that_looks_for_nccls_kernels_is_not_parked(bed: Bed) -> None:
         bed.script.send(protocol.hibernated(bed.serial, done=False))
 
 
-def test_what_we_do_not_manage_is_not_parked(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_with_unmanaged_objects_is_not_parked(make_bed: Callable[..., Bed]) -> None:
     assert refusal(make_bed(program={"GPUSHARE_BACKEND": "plain"})) == "plain"
 
 
@@ -506,7 +506,7 @@ def eager(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("ignores_children", [False, True])
-def test_it_wakes_itself_where_no_scheduler_does(
+def test_a_process_wakes_itself_without_a_scheduler(
     bed: Bed, eager: Path, ignores_children: bool
 ) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
@@ -526,7 +526,7 @@ def test_it_wakes_itself_where_no_scheduler_does(
     assert not again.hibernated
 
 
-def test_a_scheduler_that_comes_back_finds_it_hibernated(bed: Bed) -> None:
+def test_a_restarted_scheduler_finds_the_process_hibernated(bed: Bed) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
     # More than it had been admitted with, as the scheduler has found.
@@ -556,7 +556,7 @@ def test_a_park_whose_scheduler_is_lost_stays_until_it_is_woken(bed: Bed) -> Non
     assert bed.a.result(waiting)["result"] == 0
 
 
-def test_one_that_cannot_be_woken_alone_says_so_and_goes_on_with_the_next_scheduler(
+def test_a_process_that_cannot_wake_itself_reports_it_and_waits_for_the_next_scheduler(
     make_bed: Callable[..., Bed],
 ) -> None:
     bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore=OUT_OF_MEMORY"})
@@ -575,7 +575,7 @@ def test_one_that_cannot_be_woken_alone_says_so_and_goes_on_with_the_next_schedu
     assert bed.hibernator.state(bed.a.pid) == "checkpointed"
 
 
-def test_one_that_ignores_its_children_takes_no_end_for_a_wake(
+def test_a_process_that_ignores_its_children_mistakes_no_exit_for_a_wake(
     make_bed: Callable[..., Bed],
 ) -> None:
     bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/die"})
@@ -591,7 +591,7 @@ def test_one_that_ignores_its_children_takes_no_end_for_a_wake(
     assert bed.a.result(waiting)["result"] == OUT_OF_MEMORY
 
 
-def test_it_waits_for_room_before_it_wakes_itself(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_waits_for_room_before_it_wakes_itself(make_bed: Callable[..., Bed]) -> None:
     """A driver that has no room for a restore may never restore that process again."""
     bed = make_bed(GPUSHARE_SIM_CHECKPOINT_LEFT="0")
     pointer = filled(bed.script, bed.a, PIECE, 7)
@@ -610,7 +610,7 @@ def test_it_waits_for_room_before_it_wakes_itself(make_bed: Callable[..., Bed]) 
     bed.script = Script(bed.machine)
 
 
-def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_continues_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
     home, away = (f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
     pointer = filled(bed.script, bed.a, PIECE, 7)
@@ -636,7 +636,7 @@ def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     assert bed.parked().gpu == away
 
 
-def test_it_finds_out_that_it_is_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_detects_that_it_is_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
     home, away = (f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
     pointer = filled(bed.script, bed.a, PIECE, 7)
@@ -657,7 +657,9 @@ def test_it_finds_out_that_it_is_on_another_gpu(make_bed: Callable[..., Bed]) ->
 
 
 @pytest.mark.parametrize("visible", [None, "1"])
-def test_it_says_which_gpus_it_may_use(make_bed: Callable[..., Bed], visible: str | None) -> None:
+def test_a_process_states_which_gpus_it_may_use(
+    make_bed: Callable[..., Bed], visible: str | None
+) -> None:
     given = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0", **given)
     own = tuple(f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
@@ -702,7 +704,7 @@ def test_the_scheduler_hibernates_and_wakes(machine: Machine) -> None:
     assert not a.errors
 
 
-def test_a_scheduler_that_knows_of_no_move_learns_of_it(
+def test_a_scheduler_without_a_record_of_the_move_is_sent_it(
     make_machine: Callable[..., Machine],
 ) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
@@ -722,7 +724,7 @@ def test_a_scheduler_that_knows_of_no_move_learns_of_it(
     assert not a.errors
 
 
-def test_one_that_hibernates_makes_room_for_another(machine: Machine) -> None:
+def test_a_hibernated_process_makes_room_for_another(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(200 * UNIT, 1)
     machine.hibernate("a")

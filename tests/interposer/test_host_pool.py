@@ -310,7 +310,7 @@ def test_pieces_of_many_sizes_waste_little(make_pool: MakePool, make_client: Mak
         assert claimed <= want // 8 + (free < want % 8)
 
 
-def test_memory_page_locked_ahead_is_there_for_a_move(
+def test_memory_page_locked_in_advance_is_used_for_a_move(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(8)
@@ -327,7 +327,7 @@ def test_memory_page_locked_ahead_is_there_for_a_move(
     assert len(pool.page_locked_by(5)) == client.registered == 5
 
 
-def test_page_locking_ahead_goes_on_while_the_application_computes(
+def test_page_locking_in_advance_continues_while_the_application_computes(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(8)
@@ -338,7 +338,7 @@ def test_page_locking_ahead_goes_on_while_the_application_computes(
     until(lambda: len(pool.page_locked_by(0)) == 3)
 
 
-def test_what_others_use_is_page_locked_ahead_and_theirs(
+def test_chunks_of_others_are_page_locked_in_advance_and_stay_theirs(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(12)
@@ -364,7 +364,7 @@ def test_what_others_use_is_page_locked_ahead_and_theirs(
     assert holder.registered == 0
 
 
-def test_what_nobody_uses_any_more_is_not_joined(
+def test_chunks_that_the_scheduler_frees_are_not_page_locked(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(4)
@@ -380,9 +380,7 @@ def test_what_nobody_uses_any_more_is_not_joined(
     assert client.registered == 0
 
 
-def test_what_is_not_wanted_any_more_is_unlocked(
-    make_pool: MakePool, make_client: MakeClient
-) -> None:
+def test_chunks_above_the_target_are_unlocked(make_pool: MakePool, make_client: MakeClient) -> None:
     pool = make_pool(8)
     client = make_client(pool)
     client.offer(pool)
@@ -430,7 +428,7 @@ def test_a_take_that_fails_leaves_nothing_behind(
     assert client.holds(piece)
 
 
-def test_chunks_with_pages_are_preferred_and_nobody_elses_first(
+def test_chunks_with_pages_are_preferred_and_unowned_ones_first(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(6)
@@ -484,7 +482,7 @@ def test_a_place_out_of_range_is_refused(make_pool: MakePool, make_client: MakeC
     assert not client.maps(pool)
 
 
-def test_a_driver_that_does_not_page_lock(make_pool: MakePool, make_client: MakeClient) -> None:
+def test_a_driver_may_refuse_to_page_lock(make_pool: MakePool, make_client: MakeClient) -> None:
     pool = make_pool(8)
     client = make_client(pool)
     client.offer(pool)
@@ -498,7 +496,7 @@ def test_a_driver_that_does_not_page_lock(make_pool: MakePool, make_client: Make
     assert "slower" in said[0]
 
 
-def test_where_the_scheduler_makes_the_pages_no_others_are_used(
+def test_only_pages_that_the_scheduler_prepares_are_used(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(8)
@@ -565,7 +563,9 @@ def test_one_chunk_that_cannot_be_populated_fails_the_take(
     assert "ThreadSanitizer" not in client.errors()
 
 
-def test_a_kernel_that_does_not_populate(make_pool: MakePool, make_client: MakeClient) -> None:
+def test_an_operating_system_without_populate_is_supported(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
     pool = make_pool(8)
     client = make_client(pool)
     client.offer(pool)
@@ -576,7 +576,7 @@ def test_a_kernel_that_does_not_populate(make_pool: MakePool, make_client: MakeC
     assert client.holds(piece)
 
 
-def test_pages_are_large_where_the_kernel_makes_such(
+def test_pages_are_large_where_the_operating_system_supports_it(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(8)
@@ -595,7 +595,7 @@ def test_pages_are_large_where_the_kernel_makes_such(
     assert alone.holds(piece)
 
 
-def test_pages_that_the_scheduler_makes_are_large(
+def test_pages_that_the_scheduler_prepares_are_large(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     made = SchedulerPool(8 * CHUNK)
@@ -619,7 +619,7 @@ def test_pages_that_the_scheduler_makes_are_large(
 @pytest.mark.parametrize(
     ("error", "tries"), [(errno.EINVAL, 1), (errno.ENOMEM, 2)], ids=["never", "none now"]
 )
-def test_a_kernel_without_large_pages_is_not_asked_for_each(
+def test_without_large_pages_the_system_is_asked_only_once(
     make_pool: MakePool, make_client: MakeClient, error: int, tries: int
 ) -> None:
     pool = make_pool(100)
@@ -648,7 +648,9 @@ def test_page_locks_end_with_their_context(make_pool: MakePool, make_client: Mak
     until(lambda: len(pool.page_locked_by(0)) == 4)
 
 
-def test_another_schedulers_pool(make_pool: MakePool, make_client: MakeClient) -> None:
+def test_the_pool_of_another_scheduler_replaces_the_first(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
     """What is in the earlier pool lives on; then the pool goes."""
     first, second = make_pool(4), make_pool(4)
     client = make_client(first, second)
@@ -666,7 +668,9 @@ def test_another_schedulers_pool(make_pool: MakePool, make_client: MakeClient) -
     assert client.holds(new, 2)
 
 
-def test_the_same_pool_again_is_kept(make_pool: MakePool, make_client: MakeClient) -> None:
+def test_the_same_pool_is_kept_when_sent_again(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
     pool = make_pool(4)
     client = make_client(pool)
     client.offer(pool, slot=1)
@@ -689,7 +693,7 @@ def test_the_descriptor_is_closed(make_pool: MakePool, make_client: MakeClient) 
     assert client.descriptors == before
 
 
-def test_without_a_pool_memory_is_our_own_and_goes_back(make_client: MakeClient) -> None:
+def test_without_a_pool_memory_is_private_and_is_freed(make_client: MakeClient) -> None:
     client = make_client()
     client.offer(None)
     before = client.shared_bytes
@@ -702,7 +706,7 @@ def test_without_a_pool_memory_is_our_own_and_goes_back(make_client: MakeClient)
     assert client.registered == 0
 
 
-def test_a_scheduler_without_a_pool_after_one_with(
+def test_a_scheduler_without_a_pool_may_follow_one_with_a_pool(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(4)
@@ -718,7 +722,9 @@ def test_a_scheduler_without_a_pool_after_one_with(
     assert client.holds(new, 2)
 
 
-def test_a_forked_child_has_nothing_of_it(make_pool: MakePool, make_client: MakeClient) -> None:
+def test_a_forked_child_has_no_part_of_the_pool(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
     pool = make_pool(8)
     client = make_client(pool)
     client.offer(pool)
@@ -732,7 +738,7 @@ def test_a_forked_child_has_nothing_of_it(make_pool: MakePool, make_client: Make
 
 
 @pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
-def test_many_at_once_in_one_pool(
+def test_many_processes_use_one_pool_at_once(
     make_pool: MakePool, make_client: MakeClient, flags: tuple[str, ...]
 ) -> None:
     """Processes take, fill, compare and give; one dies; the scheduler gives pages back and changes the limit."""
@@ -782,7 +788,7 @@ def owners(pool: Pool) -> set[int]:
     return {pool.entry(i)[1] for i in range(pool.chunks)} - {0, SCHEDULER}
 
 
-def test_swapped_data_is_in_the_users_pool_and_goes_with_its_process(
+def test_evicted_data_is_in_the_users_pool_and_is_freed_with_its_process(
     machine: Machine, make_pool: MakePool
 ) -> None:
     pool = pool_of(machine, make_pool)
@@ -803,7 +809,7 @@ def test_swapped_data_is_in_the_users_pool_and_goes_with_its_process(
     until(lambda: all(pool.entry(i)[0] == 0 for i in range(pool.chunks)))
 
 
-def test_data_in_the_pool_of_a_scheduler_that_died(machine: Machine, make_pool: MakePool) -> None:
+def test_data_in_the_pool_survives_a_dead_scheduler(machine: Machine, make_pool: MakePool) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(192 * UNIT, 1)
     a.call("cell", phase="end")

@@ -23,7 +23,7 @@ def receives(pid: int) -> bool:
     return any("wait_for_more_packets" in task.read_text() for task in tasks)
 
 
-def test_other_threads_go_on_while_a_stopped_process_is_asked(machine: Machine) -> None:
+def test_other_threads_continue_while_a_stopped_process_is_queried(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     pointer = a.filled(UNIT, 7)
     exported = a.call("raw", function="cuIpcGetMemHandle", arguments=["out", pointer])
@@ -38,7 +38,7 @@ def test_other_threads_go_on_while_a_stopped_process_is_asked(machine: Machine) 
     assert b.holds(opened["pointer"], UNIT, 7)
 
 
-def test_a_stop_does_not_end_an_answer_that_is_under_way(machine: Machine) -> None:
+def test_a_stop_does_not_end_an_answer_in_progress(machine: Machine) -> None:
     """Where a socket has a time limit, a process that is stopped and goes on finds its call interrupted."""
     a = machine.program("a")
     exported = a.call("raw", function="cuIpcGetMemHandle", arguments=["out", a.filled(UNIT, 7)])
@@ -55,7 +55,7 @@ def test_a_stop_does_not_end_an_answer_that_is_under_way(machine: Machine) -> No
         assert asking.recv(64)
 
 
-def test_a_capture_that_begins_while_memory_is_closed_goes_on(machine: Machine) -> None:
+def test_a_capture_that_begins_while_memory_is_closed_continues(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     exported = a.call("raw", function="cuIpcGetMemHandle", arguments=["out", a.filled(UNIT, 7)])
     opened = b.call("open_ipc", handle=exported["out"][0])
@@ -125,7 +125,7 @@ def open_in_contexts_that_end(exporting: dict[str, str], importing: dict[str, st
         assert exporter.heard() is None
 
 
-def test_what_was_opened_in_a_context_is_closed_with_it(machine: Machine) -> None:
+def test_memory_opened_in_a_context_is_closed_with_it(machine: Machine) -> None:
     with sim_env(memory="64MiB", context="1MiB") as environ:
         open_in_contexts_that_end(environ, environ)
     open_in_contexts_that_end(machine.environment("a"), machine.environment("b"))

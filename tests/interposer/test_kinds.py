@@ -747,12 +747,14 @@ assert fetch(far) == 700
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_is_as_without_us(machine: Machine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver(machine: Machine, row: str) -> None:
     assert run_alone(ROWS[row]) == run_shared(machine, ROWS[row]) > 0
 
 
 @pytest.mark.parametrize("row", TWO_DEVICES)
-def test_it_is_as_without_us_on_two_gpus(make_machine: MakeMachine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver_on_two_gpus(
+    make_machine: MakeMachine, row: str
+) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     code = TWO_DEVICES[row]
     assert run_alone(code, devices=2) == run_shared(machine, code) > 0
@@ -804,7 +806,7 @@ ok(driver.cuIpcCloseMemHandle(small))
 """
 
 
-def test_ipc_between_two_kernels(machine: Machine) -> None:
+def test_two_jupyter_kernels_share_memory_by_ipc(machine: Machine) -> None:
     exporter = Runner(machine.environment("a"), EXPORTER)
     importer = Runner(machine.environment("b"), IMPORTER)
     try:
@@ -836,7 +838,7 @@ def test_ipc_between_two_kernels(machine: Machine) -> None:
         importer.close()
 
 
-def test_what_cannot_be_shared_is_refused_in_a_sentence(make_machine: MakeMachine) -> None:
+def test_memory_that_cannot_be_shared_is_refused_in_a_sentence(make_machine: MakeMachine) -> None:
     machine = make_machine(GPUSHARE_BACKEND="managed")
     code = "use()\nassert error(driver.cuIpcGetMemHandle(filled(5 * MIB))) == 801\nstep()\n"
     runner = Runner(machine.environment("a"), code)
@@ -881,7 +883,7 @@ hear()
             program.close()
 
 
-def test_mappings_are_refused_that_can_never_fit(machine: Machine) -> None:
+def test_mappings_that_can_never_fit_are_refused(machine: Machine) -> None:
     code = """
 use()
 address, handle = mapped(40 * MIB)

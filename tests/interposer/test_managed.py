@@ -61,7 +61,7 @@ def given_back(script: Script) -> None:
 # --- Two that alternate -----------------------------------------------------------------------------------------------
 
 
-def test_two_that_alternate_never_fault(make_machine: MakeMachine) -> None:
+def test_two_programs_that_alternate_never_fault(make_machine: MakeMachine) -> None:
     """The old one's memory has left before the new one's is prefetched: nothing is pushed out by the driver."""
     machine = make_machine(GPUSHARE_BACKEND="managed")
     a, b = machine.program("a"), machine.program("b")
@@ -102,7 +102,7 @@ def test_advice_follows_where_the_memory_is(make_script: MakeScript) -> None:
     assert advice(a, at_a, 4 * PIECE) == (DEVICE, NOWHERE)
 
 
-def test_what_was_never_written_moves_for_nothing(make_script: MakeScript) -> None:
+def test_unwritten_memory_moves_at_no_cost(make_script: MakeScript) -> None:
     script, a, _ = make_script(GPUSHARE_BACKEND="managed")
     filled(script, a, PIECE, 7)
     before = a.call("counters")
@@ -120,7 +120,7 @@ def test_what_was_never_written_moves_for_nothing(make_script: MakeScript) -> No
 # --- More than the GPU has --------------------------------------------------------------------------------------------
 
 
-def test_what_has_no_room_is_used_from_the_host(make_script: MakeScript) -> None:
+def test_memory_without_room_is_used_from_the_host(make_script: MakeScript) -> None:
     script, a, _ = make_script(GPUSHARE_BACKEND="managed", **OVER)
     at_a = filled(script, a, 10 * PIECE, 7)
     evicted(script, 10 * PIECE)
@@ -150,7 +150,9 @@ def test_what_has_no_room_is_used_from_the_host(make_script: MakeScript) -> None
     assert a.holds(at_a, 10 * PIECE, 7)
 
 
-def test_what_has_to_be_on_the_gpu_comes_first_and_leaves_last(make_script: MakeScript) -> None:
+def test_memory_that_must_be_on_the_gpu_is_restored_first_and_evicted_last(
+    make_script: MakeScript,
+) -> None:
     script, a, _ = make_script(GPUSHARE_BACKEND="swap")
     assert a.call("oversubscribe", on=True)["result"] == 0
     managed = filled(script, a, 4 * PIECE, 7)
@@ -201,7 +203,9 @@ def test_growth_under_a_lease_stays_within_its_room(make_script: MakeScript) -> 
 
 
 @pytest.mark.parametrize("how", ["environment", "call"])
-def test_not_where_managed_memory_is_ruled_out(make_machine: MakeMachine, how: str) -> None:
+def test_managed_memory_is_not_used_where_it_is_forbidden(
+    make_machine: MakeMachine, how: str
+) -> None:
     machine = make_machine(GPUSHARE_FORBID_MANAGED="1")
     a = machine.program("a", **(OVER if how == "environment" else {}))
     pointer = a.filled(8 * UNIT, 7)
@@ -215,20 +219,20 @@ def test_not_where_managed_memory_is_ruled_out(make_machine: MakeMachine, how: s
     assert a.holds(pointer, 8 * UNIT, 7)
 
 
-def test_not_on_the_plain_backend(machine: Machine) -> None:
+def test_managed_memory_is_not_used_on_the_plain_backend(machine: Machine) -> None:
     a = machine.program("a", GPUSHARE_BACKEND="plain", **OVER)
     machine.until_said(a, "backend plain keeps all memory on the GPU")
     assert "backend plain" in a.call("oversubscribe", on=True)["why"]
     assert a.filled(8 * UNIT, 7)
 
 
-def test_a_setting_that_is_none_is_named(machine: Machine) -> None:
+def test_an_invalid_setting_is_named(machine: Machine) -> None:
     a = machine.program("a", GPUSHARE_OVERSUBSCRIBE="yes")
     machine.until_said(a, "ignored GPUSHARE_OVERSUBSCRIBE=yes: use 1")
     assert a.call("alloc", bytes=300 * UNIT)["result"] == 2
 
 
-def test_figures_follow_what_can_be_held(machine: Machine) -> None:
+def test_reported_figures_follow_the_usable_memory(machine: Machine) -> None:
     a = machine.program("a")
     before = a.call("info")
     assert a.call("oversubscribe", on=True)["result"] == 0
@@ -260,7 +264,7 @@ def test_one_process_holds_twice_the_gpu(make_machine: MakeMachine, backend: str
     assert not a.errors
 
 
-def test_one_that_holds_more_alternates_with_one_that_does_not(make_machine: MakeMachine) -> None:
+def test_an_oversubscribing_program_alternates_with_another(make_machine: MakeMachine) -> None:
     machine = make_machine()
     a, b = machine.program("a", **OVER), machine.program("b")
     at_a, at_b = a.filled(400 * UNIT, 1), b.filled(200 * UNIT, 2)
@@ -275,7 +279,7 @@ def test_one_that_holds_more_alternates_with_one_that_does_not(make_machine: Mak
     assert not b.errors
 
 
-def test_switched_on_and_off_in_a_program(machine: Machine) -> None:
+def test_a_program_may_turn_oversubscription_on_and_off(machine: Machine) -> None:
     a = machine.program("a")
     own = a.filled(100 * UNIT, 1)
     assert a.call("alloc", bytes=300 * UNIT)["result"] == 2
@@ -297,7 +301,7 @@ def test_switched_on_and_off_in_a_program(machine: Machine) -> None:
     assert a.filled(100 * UNIT, 4)
 
 
-def test_a_scheduler_that_comes_back_knows_what_is_held(machine: Machine) -> None:
+def test_a_restarted_scheduler_is_sent_the_memory_in_use(machine: Machine) -> None:
     a = machine.program("a", **OVER)
     pointer = a.filled(400 * UNIT, 7)
     machine.kill_scheduler()
@@ -315,7 +319,7 @@ def test_a_scheduler_that_comes_back_knows_what_is_held(machine: Machine) -> Non
 # --- The benchmark ----------------------------------------------------------------------------------------------------
 
 
-def test_the_benchmark_counts_what_faults() -> None:
+def test_the_benchmark_counts_page_faults() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jupyter_gpushare.cli.main", "bench", "oversubscribe", "--json"],
         env={**os.environ, "GPUSHARE_SIM": "1", "GPUSHARE_SIM_MEMORY": "64MiB"},

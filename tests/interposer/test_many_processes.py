@@ -102,13 +102,13 @@ def test_two_groups_of_two_ranks_take_turns(
     assert {e["group"] for e in events if e["kind"] == "revoke"} == {"a", "b"}
 
 
-def test_a_parent_waits_for_a_worker_that_comes_while_the_lease_is_given_back(
+def test_a_parent_waits_for_a_worker_that_starts_during_a_release(
     machine: Machine,
 ) -> None:
     wait_for_a_worker(machine)
 
 
-def test_who_only_computes_for_long_is_not_let_on(machine: Machine) -> None:
+def test_a_group_with_a_long_computation_gets_no_extra_submissions(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_b = b.filled(160 * UNIT, 2)
     at_a = a.filled(160 * UNIT, 1)
@@ -123,7 +123,7 @@ def test_who_only_computes_for_long_is_not_let_on(machine: Machine) -> None:
     assert b.result(filling)["result"] == a.result(held)["result"] == 0
 
 
-def test_two_groups_that_each_take_the_others_gpu_as_well(make_machine: MakeMachine) -> None:
+def test_two_groups_that_extend_to_each_others_gpu_are_served(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "0.2", GPUSHARE_SIM_DEVICES="2")
     programs = {name: machine.program(name) for name in "ab"}
     one, two = (p.call("devices")["uuids"] for p in programs.values())

@@ -43,7 +43,7 @@ def test_no_message_is_lost_while_the_scheduler_is_stopped(make_script: MakeScri
     assert a.result(filling)["result"] == 0
 
 
-def test_a_scheduler_that_reads_nothing_for_long_is_left(make_script: MakeScript) -> None:
+def test_a_scheduler_that_reads_nothing_for_long_is_disconnected(make_script: MakeScript) -> None:
     script, a, _ = make_script()
     pointer = a.call("alloc", bytes=UNIT)["pointer"]
     script.next(ev.Grow)
@@ -58,7 +58,7 @@ def test_a_scheduler_that_reads_nothing_for_long_is_left(make_script: MakeScript
     assert a.holds(pointer, UNIT, 1)
 
 
-def test_no_size_is_stated_that_cannot_be(make_script: MakeScript) -> None:
+def test_no_impossible_size_is_stated(make_script: MakeScript) -> None:
     """The scheduler would take the sender for one that talks nonsense."""
     script, a, _ = make_script()
     assert a.call("alloc", bytes=UNIT)["result"] == 0
@@ -71,7 +71,7 @@ def test_no_size_is_stated_that_cannot_be(make_script: MakeScript) -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_what_a_graph_allocates_is_counted_once_it_is_admitted(
+def test_memory_of_a_graph_is_counted_once_it_is_admitted(
     make_script: MakeScript, refused: bool
 ) -> None:
     """What graphs do not use is given back while one of them waits to be admitted."""
@@ -134,7 +134,7 @@ def test_what_a_graph_allocates_is_counted_once_it_is_admitted(
     assert stated() == 0
 
 
-def test_what_a_pool_allocates_is_counted_for_no_other_pool(make_script: MakeScript) -> None:
+def test_memory_of_a_pool_is_counted_for_no_other_pool(make_script: MakeScript) -> None:
     """A pool is destroyed while it is to grow, and another GPU's pool gets its handle."""
     script, a, _ = make_script(GPUSHARE_SIM_DEVICES="2", GPUSHARE_SIM_REUSE="1", GPUSHARE_PLACE="0")
 
@@ -187,7 +187,7 @@ hear()
 GAP = 0.005
 
 
-def test_what_is_held_is_not_stated_at_each_allocation(
+def test_memory_in_use_is_not_sent_at_each_allocation(
     make_machine: Callable[..., Machine],
 ) -> None:
     machine = make_machine(GPUSHARE_SIM_MEMORY="1GiB")
@@ -220,7 +220,7 @@ def usage(gpu: int, promised: int) -> bytes:
     return bytes([gpu]) * 16 + b"".join(figure.to_bytes(8, "little") for figure in figures)
 
 
-def test_of_what_is_held_only_the_last_statement_is_kept(tmp_path: Path) -> None:
+def test_only_the_last_statement_of_memory_is_kept(tmp_path: Path) -> None:
     """A program that allocates and frees all the time fills no outbox."""
     interposer = Path(__file__).parents[2] / "csrc/interposer"
     library = tmp_path / "connection.so"

@@ -70,7 +70,7 @@ assert holds(address, size, 1) and holds(other, 4 * MIB, 2)
 """
 
 
-def test_a_thread_waits_for_a_piece_and_no_other_thread_for_it(machine: Machine) -> None:
+def test_a_thread_that_waits_for_a_piece_blocks_no_other_thread(machine: Machine) -> None:
     environ = machine.environment("a")
     environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
     runner = Runner(environ, CHANGE_OF_WHAT_MOVES)

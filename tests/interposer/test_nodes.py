@@ -170,7 +170,7 @@ ok(driver.cuGraphExecUpdate(replay, graph))
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_is_as_without_us(machine: Machine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver(machine: Machine, row: str) -> None:
     assert run_alone(ROWS[row]) == run_shared(machine, ROWS[row]) > 0
 
 
@@ -190,7 +190,7 @@ replay = ok(driver.cuGraphInstantiate(loop(function_of(code, "look"), cell(0))[0
 
 
 @pytest.mark.parametrize("what", WAITING)
-def test_a_graph_waits_for_what_is_submitted_later(machine: Machine, what: str) -> None:
+def test_a_graph_waits_for_later_submissions(machine: Machine, what: str) -> None:
     """It is submitted after the GPU was asked for: the drain ends only after it."""
     b = machine.program("b")
     in_b = b.filled(240 * UNIT, 2)

@@ -77,7 +77,7 @@ def test_a_paused_program_captures(paced: Paced) -> None:
 
 
 @pytest.mark.parametrize("how", ["signal", "scheduler"])
-def test_who_is_paused_can_be_interrupted(paced: Paced, how: str) -> None:
+def test_a_paused_program_can_be_interrupted(paced: Paced, how: str) -> None:
     paced.pace(0.0)
     launching = paced.program.start("launch")
     assert paced.program.waits(launching)
@@ -91,7 +91,7 @@ def test_who_is_paused_can_be_interrupted(paced: Paced, how: str) -> None:
     assert paced.program.call("launch")["result"] == 0
 
 
-def test_a_lease_is_given_back_at_once_by_who_is_paused(paced: Paced) -> None:
+def test_a_paused_program_releases_its_lease_at_once(paced: Paced) -> None:
     paced.pace(0.0)
     launching = paced.start("launch")
     assert paced.program.waits(launching)
@@ -103,7 +103,7 @@ def test_a_lease_is_given_back_at_once_by_who_is_paused(paced: Paced) -> None:
     assert paced.program.result(launching)["result"] == 0
 
 
-def test_without_a_scheduler_nobody_is_paused(paced: Paced) -> None:
+def test_without_a_scheduler_no_program_is_paused(paced: Paced) -> None:
     paced.pace(0.0)
     launching = paced.start("launch", count=3)
     assert paced.program.waits(launching)
@@ -114,7 +114,7 @@ def test_without_a_scheduler_nobody_is_paused(paced: Paced) -> None:
 # --- Bounded --------------------------------------------------------------------------------------
 
 
-def test_a_kernel_longer_than_the_bound_goes_in_before_the_gpu_would_idle(paced: Paced) -> None:
+def test_a_cuda_kernel_longer_than_the_bound_starts_before_the_gpu_is_idle(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.01)
     paced.pace(0.001, meter=True)
     before = paced.ran()
@@ -137,7 +137,7 @@ def test_a_bound_holds_where_nothing_is_charged(paced: Paced) -> None:
     assert launched["ran"] >= paced.progress("launched") - 5
 
 
-def test_long_and_short_of_one_kernel_are_told_apart(paced: Paced) -> None:
+def test_long_and_short_runs_of_one_cuda_kernel_are_distinguished(paced: Paced) -> None:
     paced.pace(0.001)
 
     def learn(seconds: float, blocks: int, count: int) -> None:
@@ -155,7 +155,7 @@ def test_long_and_short_of_one_kernel_are_told_apart(paced: Paced) -> None:
     assert done["ran"] >= before + 4
 
 
-def test_as_much_is_in_flight_as_was_measured(paced: Paced) -> None:
+def test_the_bound_on_work_in_flight_follows_the_measurement(paced: Paced) -> None:
     stream = paced.program.call("stream")["stream"]
     # Long enough that what a busy machine adds to each does not matter.
     paced.program.call("takes", seconds=0.05)
@@ -223,7 +223,7 @@ def test_long_copies_go_in_pieces(make_machine: Callable[..., Machine]) -> None:
     ("kernel", "allowed", "seconds", "least"),
     [(0.0005, 0.25, 1.5, 0.15), (0.005, 0.25, 1.5, 0.15), (0.05, 0.25, 1.5, 0.15), (0.4, 0.5, 4.0, 0.42)],
 )  # fmt: skip
-def test_a_share_is_kept(
+def test_a_limit_on_gpu_time_is_kept(
     paced: Paced, kernel: float, allowed: float, seconds: float, least: float
 ) -> None:
     """Also by kernels that take far longer than what can be saved up."""
@@ -258,7 +258,7 @@ def measured(paced: Paced) -> ev.Meter:
     return last
 
 
-def test_what_is_measured_is_the_time_on_the_gpu(paced: Paced) -> None:
+def test_the_meter_measures_time_on_the_gpu(paced: Paced) -> None:
     streams = [None, *(paced.program.call("stream")["stream"] for _ in range(2))]
     paced.program.call("takes", seconds=0.004)
     paced.pace(meter=True)
@@ -293,7 +293,7 @@ def test_gaps_are_not_measured(paced: Paced) -> None:
     assert kernels * 0.95 <= meter.busy <= passed - 10 * 0.1
 
 
-def test_short_kernels_count_though_few_of_them_get_events(paced: Paced) -> None:
+def test_short_cuda_kernels_count_although_few_get_events(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.00002)
     paced.pace(meter=True)
     start = time.monotonic()
@@ -308,7 +308,7 @@ def test_short_kernels_count_though_few_of_them_get_events(paced: Paced) -> None
     assert 0.6 * 3000 * 0.00002 <= meter.busy <= 2.5 * passed
 
 
-def test_it_is_said_while_a_burst_goes_on_and_at_its_end(paced: Paced) -> None:
+def test_gpu_time_is_reported_during_a_burst_and_at_its_end(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.01)
     paced.pace(meter=True)
     training = paced.start("train")
@@ -340,7 +340,7 @@ def test_streams_and_contexts_that_end_are_forgotten(paced: Paced) -> None:
     assert paced.program.errors == []
 
 
-def test_what_cannot_be_measured_goes_on(make_paced: Callable[..., Paced]) -> None:
+def test_work_that_cannot_be_measured_continues(make_paced: Callable[..., Paced]) -> None:
     paced = make_paced(GPUSHARE_SIM_FAIL="cuEventRecord%!gpushare")
     paced.program.call("takes", seconds=0.005)
     paced.pace(0.001, share=0.01, meter=True)
@@ -358,7 +358,7 @@ def test_what_cannot_be_measured_goes_on(make_paced: Callable[..., Paced]) -> No
 # --- Bursts, and what a revocation waits for ------------------------------------------------------
 
 
-def test_bursts_are_told_to_who_shares_the_gpu(paced: Paced) -> None:
+def test_bursts_are_reported_while_the_gpu_is_shared(paced: Paced) -> None:
     assert paced.program.call("launch")["result"] == 0
     with pytest.raises(TimeoutError):
         paced.script.next(ev.Burst, timeout=0.3)
@@ -370,7 +370,7 @@ def test_bursts_are_told_to_who_shares_the_gpu(paced: Paced) -> None:
     assert paced.script.next(ev.Burst).phase == "end"
 
 
-def test_a_burst_that_is_asked_about_lasts_until_its_work_is_done(paced: Paced) -> None:
+def test_a_queried_burst_lasts_until_its_work_is_done(paced: Paced) -> None:
     """A thread that waits for a long kernel submits nothing."""
     assert paced.program.call("hold")["result"] == 0
     synchronizing = paced.start("synchronize")
@@ -383,7 +383,7 @@ def test_a_burst_that_is_asked_about_lasts_until_its_work_is_done(paced: Paced) 
     assert paced.program.result(synchronizing)["result"] == 0
 
 
-def test_a_burst_that_is_asked_about_goes_on_with_what_is_submitted(paced: Paced) -> None:
+def test_a_queried_burst_continues_with_new_submissions(paced: Paced) -> None:
     assert paced.program.call("hold")["result"] == 0
     paced.script.send(protocol.end_burst(time.monotonic()))
     # It has been asked by then.
@@ -394,7 +394,7 @@ def test_a_burst_that_is_asked_about_goes_on_with_what_is_submitted(paced: Paced
         paced.script.next(ev.Burst, timeout=0.3)
 
 
-def test_who_is_paused_is_not_quiet(paced: Paced) -> None:
+def test_a_paused_program_is_not_idle(paced: Paced) -> None:
     paced.beside = 1
     paced.pace(0.0)
     assert paced.script.next(ev.Burst).phase == "end"
@@ -408,7 +408,7 @@ def test_who_is_paused_is_not_quiet(paced: Paced) -> None:
 
 
 @pytest.mark.parametrize("meter", [True, False])
-def test_a_kernel_that_a_revocation_waits_for_is_named(paced: Paced, meter: bool) -> None:
+def test_a_cuda_kernel_that_delays_a_revocation_is_named(paced: Paced, meter: bool) -> None:
     paced.pace(meter=meter)
     assert paced.program.call("hold")["result"] == 0
     start = time.monotonic()
@@ -423,7 +423,7 @@ def test_a_kernel_that_a_revocation_waits_for_is_named(paced: Paced, meter: bool
     assert paced.script.next(ev.Released).lease == paced.script.lease
 
 
-def test_what_is_unloaded_has_no_name(paced: Paced) -> None:
+def test_an_unloaded_cuda_kernel_has_no_name(paced: Paced) -> None:
     assert paced.program.call("launch")["result"] == 0
     assert paced.program.call("unload")["result"] == 0
     assert paced.program.call("hold")["result"] == 0

@@ -84,7 +84,7 @@ def test_all_processes_of_a_group_have_the_same_order(make_machine: MakeMachine)
     assert run(machine, "print(json.dumps(devices()))", "g") == [second, third, first]
 
 
-def test_a_scheduler_of_another_version_is_asked_once_where_to_begin(
+def test_a_scheduler_of_another_version_is_asked_once_for_a_placement(
     make_machine: MakeMachine,
 ) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
@@ -115,7 +115,7 @@ def test_a_scheduler_of_another_version_is_asked_once_where_to_begin(
 
 
 @pytest.mark.parametrize("numbers", ["1", "0,2", "2,1,0"])
-def test_a_childs_numbers_are_places_in_its_groups_order(
+def test_device_numbers_of_a_child_follow_the_order_of_its_group(
     make_machine: MakeMachine, numbers: str
 ) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="3")
@@ -182,7 +182,7 @@ print(json.dumps([len(found), before == after, before and before.decode()]))
     assert run(machine, code, "b", CUDA_VISIBLE_DEVICES="1,0") == [2, True, "1,0"]
 
 
-def test_what_a_kernel_was_given_is_the_set_to_choose_from(make_machine: MakeMachine) -> None:
+def test_a_kernel_is_placed_within_its_own_set_of_gpus(make_machine: MakeMachine) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="3")
     _, second, third = gpus(machine)
     a = machine.program("a", CUDA_VISIBLE_DEVICES="1,2")
@@ -228,7 +228,7 @@ def test_a_new_scheduler_learns_the_order(make_machine: MakeMachine) -> None:
     assert run(machine, "print(json.dumps(devices()))", "g") == [second, first]
 
 
-def test_who_comes_back_is_placed_anew(make_machine: MakeMachine) -> None:
+def test_a_group_that_returns_is_placed_again(make_machine: MakeMachine) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     first, second = gpus(machine)
     a, b = machine.program("a"), machine.program("b", group="b")
@@ -239,7 +239,7 @@ def test_who_comes_back_is_placed_anew(make_machine: MakeMachine) -> None:
     assert order_of(machine, machine.program("b", group="b"))[0] == first
 
 
-def test_gpus_that_differ_and_slices(make_machine: MakeMachine) -> None:
+def test_different_gpus_and_slices_are_ordered(make_machine: MakeMachine) -> None:
     machine = make_machine(
         GPUSHARE_SIM_DEVICES="2",
         GPUSHARE_SIM_MEMORY="64MiB,256MiB",
@@ -263,7 +263,9 @@ def test_gpus_that_differ_and_slices(make_machine: MakeMachine) -> None:
     assert names == {"a": found[1]["uuid"], "b": found[2]["uuid"], "c": found[0]["uuid"]}
 
 
-def test_who_comes_after_a_wake_on_another_gpu_begins_there_too(make_machine: MakeMachine) -> None:
+def test_a_process_started_after_a_wake_on_another_gpu_begins_there_too(
+    make_machine: MakeMachine,
+) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="3")
     first, second, third = gpus(machine)
     parent = machine.program("parent", group="g")
@@ -278,7 +280,7 @@ def test_who_comes_after_a_wake_on_another_gpu_begins_there_too(make_machine: Ma
     assert run(machine, "print(json.dumps(devices()))", "g") == own
 
 
-def test_who_was_given_one_gpu_wakes_there_or_not_at_all(make_machine: MakeMachine) -> None:
+def test_a_process_with_one_gpu_wakes_there_or_not_at_all(make_machine: MakeMachine) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     second = gpus(machine)[1]
     program = machine.program("a", GPUSHARE_VISIBLE_DEVICES="1", CUDA_VISIBLE_DEVICES="1")
@@ -293,7 +295,9 @@ def test_who_was_given_one_gpu_wakes_there_or_not_at_all(make_machine: MakeMachi
     assert order_of(machine, program) == [second]
 
 
-def test_who_waits_for_a_drained_gpu_leaves_it_once_interrupted(make_machine: MakeMachine) -> None:
+def test_a_process_that_waits_for_a_drained_gpu_leaves_it_when_interrupted(
+    make_machine: MakeMachine,
+) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     first, second = gpus(machine)
     program = machine.program("a")

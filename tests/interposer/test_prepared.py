@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.machine import UNIT, Machine
 
 
-def test_nothing_is_lost_and_no_other_pages_are_used(
+def test_prepared_pages_lose_no_data_and_no_others_are_used(
     make_machine: Callable[..., Machine], tmp_path: Path
 ) -> None:
     config = tmp_path / "config.json"

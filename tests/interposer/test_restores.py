@@ -44,7 +44,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("rules", "error"), FAILURES)
-def test_a_call_whose_memory_does_not_come_in_gets_the_error_and_the_next_one_its_data(
+def test_a_call_gets_the_error_of_a_failed_restore_and_the_next_its_data(
     machine: Machine, swapped: tuple[Program, int], rules: str, error: int
 ) -> None:
     a, at_a = swapped
@@ -59,7 +59,9 @@ def test_a_call_whose_memory_does_not_come_in_gets_the_error_and_the_next_one_it
     assert a.holds(at_a, SIZE, 1)
 
 
-def test_the_status_shows_why_it_waits(machine: Machine, swapped: tuple[Program, int]) -> None:
+def test_the_status_shows_the_failed_restore(
+    machine: Machine, swapped: tuple[Program, int]
+) -> None:
     a, at_a = swapped
     # Tried for ten seconds.
     a.call("fail", rules="cuMemCreate%gpushare=OUT_OF_MEMORY")
@@ -87,7 +89,7 @@ def test_data_whose_copies_to_the_host_fail_later_stays_on_the_gpu(machine: Mach
     assert b.holds(at_b, SIZE, 2)
 
 
-def test_another_call_tries_again_and_fails_again(
+def test_another_call_repeats_the_restore_and_fails_again(
     machine: Machine, swapped: tuple[Program, int]
 ) -> None:
     a, at_a = swapped
@@ -99,7 +101,7 @@ def test_another_call_tries_again_and_fails_again(
     assert a.holds(at_a, SIZE, 1)
 
 
-def test_a_process_without_file_descriptors_is_told_so(
+def test_a_lack_of_file_descriptors_is_reported(
     machine: Machine, swapped: tuple[Program, int]
 ) -> None:
     a, at_a = swapped
@@ -113,7 +115,7 @@ def test_a_process_without_file_descriptors_is_told_so(
 @pytest.mark.parametrize(
     "rules", ["cuMemCreate%gpushare:1=UNKNOWN", "cuMemCreate%gpushare@0.3=UNKNOWN"]
 )
-def test_a_failure_that_passes_is_not_noticed(
+def test_a_temporary_failure_is_hidden(
     machine: Machine, swapped: tuple[Program, int], rules: str
 ) -> None:
     a, at_a = swapped
@@ -122,7 +124,7 @@ def test_a_failure_that_passes_is_not_noticed(
     assert not any("could not restore this process's data" in line for line in a.errors)
 
 
-def test_the_others_are_served_while_a_restore_fails(
+def test_others_are_served_while_a_restore_fails(
     machine: Machine, swapped: tuple[Program, int]
 ) -> None:
     a, at_a = swapped
@@ -150,7 +152,7 @@ def test_a_wait_that_was_interrupted_leaves_no_restore_behind(
     assert a.holds(at_a, SIZE, 1)
 
 
-def test_a_restore_that_fails_without_a_scheduler_ends_the_call_too(
+def test_a_restore_that_fails_without_a_scheduler_also_ends_the_call(
     machine: Machine, swapped: tuple[Program, int]
 ) -> None:
     a, at_a = swapped

@@ -52,7 +52,7 @@ def unevictable(machine: Machine) -> int:
 
 
 @pytest.mark.parametrize(("before", "after"), [(SIZE, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, SIZE)])
-def test_addresses(machine: Machine, a: Program, before: int, after: int) -> None:
+def test_addresses_are_reused_safely(machine: Machine, a: Program, before: int, after: int) -> None:
     def reserve(size: int, wish: int) -> int:
         return raw(a, "cuMemAddressReserve", "out", size, 0, wish, 0)
 
@@ -66,7 +66,7 @@ def test_addresses(machine: Machine, a: Program, before: int, after: int) -> Non
     assert a.holds(address, after, 5)
 
 
-def test_arrays(machine: Machine, a: Program) -> None:
+def test_arrays_are_reused_safely(machine: Machine, a: Program) -> None:
     def create() -> int:
         return raw(a, "cuArrayCreate_v2", "out", ARRAY)
 
@@ -80,7 +80,7 @@ def test_arrays(machine: Machine, a: Program) -> None:
     machine.until(lambda: unevictable(machine) == 0)
 
 
-def test_pools(machine: Machine, a: Program) -> None:
+def test_pools_are_reused_safely(machine: Machine, a: Program) -> None:
     def create() -> int:
         return raw(a, "cuMemPoolCreate", "out", POOL)
 
@@ -91,7 +91,7 @@ def test_pools(machine: Machine, a: Program) -> None:
     assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == 3 * SIZE
 
 
-def test_executable_graphs(machine: Machine, a: Program) -> None:
+def test_executable_graphs_are_reused_safely(machine: Machine, a: Program) -> None:
     node = POOL + struct.pack("<QQQQ", 0, 0, SIZE, 0).hex()
 
     def instantiate() -> int:

@@ -80,7 +80,7 @@ def test_nothing_is_found(
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
-def test_nothing_is_found_where_processes_wait_for_each_other(
+def test_nothing_is_found_while_processes_wait_for_each_other(
     make_machine: Callable[..., Machine], sanitized: Callable[[str], tuple[Path, str]], name: str
 ) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
@@ -92,7 +92,7 @@ def test_nothing_is_found_where_processes_wait_for_each_other(
         assert not any(words in said for words in found), said
 
 
-def test_no_freed_memory_is_used_where_it_is_freed_meanwhile(
+def test_no_freed_memory_is_used_when_it_is_freed_concurrently(
     machine: Machine, sanitized: Callable[[str], tuple[Path, str]]
 ) -> None:
     name = "address,undefined"
@@ -151,7 +151,7 @@ def test_no_race_is_found_while_the_pace_changes(
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
-def test_nothing_is_found_while_it_hibernates(
+def test_nothing_is_found_during_hibernation(
     make_bed: Callable[..., Bed], sanitized: Callable[[str], tuple[Path, str]], name: str
 ) -> None:
     found, _, settings, _ = SANITIZERS[name]

@@ -31,7 +31,7 @@ ENTER = re.compile(
 CYCLES = 25
 
 
-def test_every_function_waits_but_those_that_the_driver_always_answers(root: Path) -> None:
+def test_every_function_waits_except_those_that_the_driver_always_answers(root: Path) -> None:
     with (root / "csrc/driver_api.csv").open(newline="", encoding="utf-8") as file:
         rows = {row["function"]: row["parked"] for row in csv.DictReader(file)}
     assert {name for name, parked in rows.items() if parked == "enters"} == {
@@ -212,7 +212,9 @@ def cycle(callers: Callers, cycles: int) -> None:
         cycles -= 1
 
 
-def test_nobody_is_in_the_driver_while_it_is_parked(make_callers: Callable[..., Callers]) -> None:
+def test_no_thread_is_in_the_driver_while_the_process_is_parked(
+    make_callers: Callable[..., Callers],
+) -> None:
     callers = make_callers("stress", "3")
     cycle(callers, CYCLES)
     callers.go()
@@ -221,7 +223,7 @@ def test_nobody_is_in_the_driver_while_it_is_parked(make_callers: Callable[..., 
     assert cancelled == 0
 
 
-def test_every_function_waits_in_fact(
+def test_every_function_waits_when_called(
     make_callers: Callable[..., Callers], waiting: list[str], tmp_path: Path
 ) -> None:
     """Each is called while the process is parked, and ends when the wait is cancelled."""
@@ -251,7 +253,7 @@ def test_every_function_waits_in_fact(
 
 
 @pytest.mark.slow
-def test_a_gate_that_is_not_looked_at_is_found(
+def test_a_missing_check_of_the_gate_is_found(
     make_callers: Callable[..., Callers], workshop: Workshop
 ) -> None:
     libraries = workshop.build(
@@ -269,7 +271,7 @@ def test_a_gate_that_is_not_looked_at_is_found(
 
 
 @pytest.mark.parametrize(("woken", "result"), [(True, "0"), (False, "4")])
-def test_a_process_that_ends_is_woken_first(
+def test_a_process_that_exits_is_woken_first(
     make_callers: Callable[..., Callers], woken: bool, result: str
 ) -> None:
     """If it cannot be, what it calls at its end fails, and does not wait for ever."""

@@ -18,7 +18,7 @@ OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
 MEMORY_TYPE, RANGE_START, RANGE_SIZE, MAPPED, IS_MANAGED = 2, 11, 12, 13, 8
 
 
-def test_two_that_fit_run_side_by_side(machine: Machine) -> None:
+def test_two_programs_that_fit_run_side_by_side(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_a, at_b = a.filled(64 * UNIT, 1), b.filled(64 * UNIT, 2)
     assert a.holds(at_a, 64 * UNIT, 1)
@@ -27,7 +27,7 @@ def test_two_that_fit_run_side_by_side(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("backend", ["swap", "managed"])
-def test_two_that_do_not_fit_take_turns(make_machine: MakeMachine, backend: str) -> None:
+def test_two_programs_that_do_not_fit_take_turns(make_machine: MakeMachine, backend: str) -> None:
     machine = make_machine(GPUSHARE_BACKEND=backend)
     a, b = machine.program("a"), machine.program("b")
     a.call("cell", phase="begin")
@@ -56,7 +56,7 @@ def test_plain_memory_stays_and_is_counted(make_machine: MakeMachine) -> None:
     machine.until(lambda: machine.group("a")["gpus"][0]["unevictable"] == 0)
 
 
-def test_a_waiter_is_seen_with_its_place_and_reason(machine: Machine) -> None:
+def test_a_waiting_program_is_shown_with_place_and_reason(machine: Machine) -> None:
     a, b, c = (machine.program(name) for name in "abc")
     a.filled(192 * UNIT, 1)
     assert a.call("hold")["result"] == 0
@@ -76,7 +76,7 @@ def test_a_waiter_is_seen_with_its_place_and_reason(machine: Machine) -> None:
         assert program.result(serial)["result"] == 0
 
 
-def test_the_cell_end_gives_the_gpu_up(make_machine: MakeMachine) -> None:
+def test_the_end_of_a_cell_releases_the_gpu(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "600")
     a, b = machine.program("a"), machine.program("b")
     a.call("cell", phase="begin")
@@ -91,7 +91,7 @@ def test_the_cell_end_gives_the_gpu_up(make_machine: MakeMachine) -> None:
     assert a.holds(at_a + 4 * UNIT, UNIT, 1)
 
 
-def test_a_holder_that_turns_to_the_cpu_lets_others_in(make_machine: MakeMachine) -> None:
+def test_a_holder_that_computes_on_the_cpu_releases_the_gpu(make_machine: MakeMachine) -> None:
     """Inside its cell, without any word of it: nothing in flight and nothing submitted."""
     machine = make_machine("--quantum", "600", "--anti-thrash", "on")
     a, b = machine.program("a"), machine.program("b")
@@ -102,7 +102,7 @@ def test_a_holder_that_turns_to_the_cpu_lets_others_in(make_machine: MakeMachine
     assert machine.group("a")["state"] in ("idle", "idle_lease")
 
 
-def test_work_in_flight_is_not_quiet(make_machine: MakeMachine) -> None:
+def test_a_program_with_work_in_flight_is_not_idle(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "600", "--anti-thrash", "on")
     a, b = machine.program("a"), machine.program("b")
     a.filled(16 * UNIT, 1)
@@ -139,14 +139,14 @@ def test_every_program_sees_the_whole_gpu(machine: Machine) -> None:
     assert 100 * UNIT < info["free"] <= 128 * UNIT
 
 
-def test_a_cap_is_kept(machine: Machine) -> None:
+def test_a_memory_limit_is_kept(machine: Machine) -> None:
     a = machine.program("a", GPUSHARE_MEMORY=str(64 * UNIT))
     assert a.call("info")["free"] <= 64 * UNIT
     assert a.call("alloc", bytes=80 * UNIT)["result"] == OUT_OF_MEMORY
     assert a.call("alloc", bytes=32 * UNIT)["result"] == 0
 
 
-def test_what_can_never_fit_is_refused_with_the_numbers(machine: Machine) -> None:
+def test_an_allocation_that_can_never_fit_is_refused_with_the_figures(machine: Machine) -> None:
     a = machine.program("a")
     at_a = a.filled(128 * UNIT, 5)
     assert a.call("alloc", bytes=200 * UNIT)["result"] == OUT_OF_MEMORY
@@ -164,7 +164,7 @@ def test_growth_under_a_lease_keeps_the_contents(machine: Machine) -> None:
     assert b.holds(at_b, 96 * UNIT, 2)
 
 
-def test_questions_about_evicted_memory_are_answered(machine: Machine) -> None:
+def test_queries_about_evicted_memory_are_answered(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(192 * UNIT, 1)
     a.call("cell", phase="end")
@@ -190,7 +190,7 @@ def test_memory_freed_while_evicted_is_gone(machine: Machine) -> None:
     assert a.call("free", pointer=at_a)["result"] != 0
 
 
-def test_small_and_stream_ordered_allocations(machine: Machine) -> None:
+def test_small_and_stream_ordered_allocations_work(machine: Machine) -> None:
     a = machine.program("a")
     pointers = [a.filled(4096, i) for i in range(50)]
     for pointer in pointers[::2]:
@@ -217,7 +217,7 @@ def test_memory_that_was_never_written_is_not_copied(machine: Machine) -> None:
     assert a.call("fill", pointer=untouched, bytes=160 * UNIT, value=3)["result"] == 0
 
 
-def test_release_and_evict_by_hand(machine: Machine) -> None:
+def test_users_can_release_and_evict(machine: Machine) -> None:
     a = machine.program("a")
     at_a = a.filled(64 * UNIT, 1)
     machine.control("release", group="a")
@@ -228,7 +228,7 @@ def test_release_and_evict_by_hand(machine: Machine) -> None:
     assert a.holds(at_a, 64 * UNIT, 1)
 
 
-def test_a_context_takes_its_memory_with_it(machine: Machine) -> None:
+def test_memory_is_freed_with_its_context(machine: Machine) -> None:
     a = machine.program("a")
     a.filled(64 * UNIT, 1)
     assert a.call("end_context", how="release")["result"] == 0

@@ -133,7 +133,7 @@ def test_little_is_wasted(machine: Machine) -> None:
     assert held(a) - before - 2 * SLAB < sum(live.values()) / 0.75
 
 
-def test_all_is_given_back(machine: Machine) -> None:
+def test_all_memory_is_returned(machine: Machine) -> None:
     a = machine.program("a")
     before = held(a)
     pointers = [a.call("alloc", bytes=100_000)["pointer"] for _ in range(100)]
@@ -144,7 +144,7 @@ def test_all_is_given_back(machine: Machine) -> None:
     assert held(a) == before
 
 
-def test_an_empty_slab_is_kept_for_a_while_beside_others(machine: Machine) -> None:
+def test_an_empty_slab_is_kept_for_a_while(machine: Machine) -> None:
     """Allocating and freeing at the brink does not make and destroy one each time."""
     a = machine.program("a")
     full = [a.call("alloc", bytes=SMALL)["pointer"] for _ in range(8)]
@@ -162,7 +162,7 @@ def test_an_empty_slab_is_kept_for_a_while_beside_others(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("order", ["upwards", "downwards", "any"])
-def test_neighbours_that_are_free_become_one(machine: Machine, order: str) -> None:
+def test_free_neighbours_are_merged(machine: Machine, order: str) -> None:
     a = machine.program("a")
     pointers = [a.call("alloc", bytes=SLAB // 64)["pointer"] for _ in range(64)]
     kept = a.call("alloc", bytes=SMALL)["pointer"]

@@ -67,7 +67,7 @@ def test_a_thread_allocates_while_it_holds_a_lock_that_a_host_function_needs(
     assert b.holds(in_b, 150 * UNIT, 3 if revoked else 2)
 
 
-def test_memory_fails_to_come_for_a_thread_that_holds_a_lock_that_a_host_function_needs(
+def test_a_restore_fails_for_a_thread_that_holds_a_lock_that_a_host_function_needs(
     machine: Machine,
 ) -> None:
     """The lease is given back although no scheduler wants it."""
@@ -83,7 +83,7 @@ def test_memory_fails_to_come_for_a_thread_that_holds_a_lock_that_a_host_functio
     assert a.holds(in_a, 50 * UNIT, 1)
 
 
-def test_who_waited_comes_in_although_the_lease_is_wanted_back_at_once(
+def test_a_waiting_thread_submits_although_the_lease_is_revoked_at_once(
     make_script: Callable[..., Scripted],
 ) -> None:
     script, a, _ = make_script()

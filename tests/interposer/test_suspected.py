@@ -253,12 +253,14 @@ for block in blocks:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_is_as_without_us(machine: Machine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver(machine: Machine, row: str) -> None:
     assert run_alone(ROWS[row]) == run_shared(machine, ROWS[row]) > 0
 
 
 @pytest.mark.parametrize("row", TWO_DEVICES)
-def test_it_is_as_without_us_on_two_gpus(make_machine: MakeMachine, row: str) -> None:
+def test_programs_behave_as_with_the_bare_driver_on_two_gpus(
+    make_machine: MakeMachine, row: str
+) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     code = TWO_DEVICES[row]
     assert run_alone(code, devices=2) == run_shared(machine, code) > 0
@@ -295,7 +297,7 @@ for number, call in enumerate(calls):
 """
 
 
-def test_code_is_loaded_though_another_program_has_the_whole_gpu(
+def test_code_is_loaded_although_another_program_has_the_whole_gpu(
     make_machine: MakeMachine,
 ) -> None:
     code = 30 * UNIT
@@ -368,7 +370,7 @@ def test_without_markers_in_contexts_no_other_thread_waits_for_a_drain(
     assert b.holds(in_b, 150 * UNIT, 3)
 
 
-def test_without_markers_in_contexts_a_thread_that_holds_a_lock_gets_on(
+def test_without_markers_in_contexts_a_thread_that_holds_a_lock_continues(
     old_machine: Machine,
 ) -> None:
     """A host function needs the lock: what is in flight ends only after what has yet to be submitted."""

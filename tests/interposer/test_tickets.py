@@ -83,7 +83,7 @@ def attached(program: Program) -> bool:
     return bool(program.call("attached")["attached"] == 1)
 
 
-def test_a_ticket_says_whose_a_program_is(node: Node) -> None:
+def test_a_ticket_identifies_the_user_of_a_program(node: Node) -> None:
     node.ticket("group-a", "ada-token")
     node.ticket("group-b", "ben-token")
     for name, user in {"a": "ada", "b": "ben"}.items():
@@ -91,7 +91,7 @@ def test_a_ticket_says_whose_a_program_is(node: Node) -> None:
         assert node.user_of(f"group-{name}") == user
 
 
-def test_a_ticket_may_come_after_the_program(node: Node) -> None:
+def test_a_ticket_may_be_written_after_the_program_started(node: Node) -> None:
     a = node.with_ticket("a")
     waiting = a.start("init")
     assert a.waits(waiting)
@@ -102,7 +102,7 @@ def test_a_ticket_may_come_after_the_program(node: Node) -> None:
     assert all("must present a ticket" in line for line in a.errors), a.errors
 
 
-def test_tickets_outlive_the_scheduler_and_so_does_the_memory(node: Node) -> None:
+def test_tickets_and_memory_survive_a_restart_of_the_scheduler(node: Node) -> None:
     node.ticket("group-a")
     a = node.with_ticket("a")
     assert attached(a)
@@ -169,7 +169,7 @@ def too_long(path: Path) -> None:
         (too_long, "it contains no ticket"),
     ],
 )
-def test_a_file_that_is_no_ticket_is_named_and_cuda_is_plain(
+def test_a_file_that_is_no_ticket_is_named_and_cuda_is_unshared(
     node: Node, spoil: Callable[[Path], None], said: str
 ) -> None:
     spoil(node.ticket("group-a"))
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_ticket_is_named_and_cuda_is_plain(
     assert sum(said in line for line in a.errors) <= 2
 
 
-def test_a_ticket_that_is_not_known_is_said_to_be_so_and_cuda_is_plain(node: Node) -> None:
+def test_an_unknown_ticket_is_reported_and_cuda_is_unshared(node: Node) -> None:
     ticket.write(node.path_of("group-a"), "0" * 64)
     a = node.with_ticket("a")
     assert not attached(a)
@@ -192,7 +192,7 @@ def test_a_ticket_that_is_not_known_is_said_to_be_so_and_cuda_is_plain(node: Nod
     assert a.holds(pointer, 16 * UNIT, 1)
 
 
-def test_a_scheduler_that_needs_no_ticket_minds_none(
+def test_a_scheduler_without_tickets_ignores_them(
     make_machine: Callable[..., Machine],
 ) -> None:
     machine = make_machine()
@@ -234,7 +234,7 @@ def ask(node: Node, group: str, op: str) -> object:
     return json.loads(found) if isinstance(found, str) else found
 
 
-def test_requests_of_a_program_show_its_ticket(node: Node) -> None:
+def test_requests_of_a_program_carry_its_ticket(node: Node) -> None:
     node.ticket("group-a")
     found = ask(node, "group-a", "whoami")
     assert isinstance(found, dict)
@@ -283,7 +283,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("4242;1", False, "not a list of at most 16 uids"),
     ],
 )
-def test_whose_scheduler_a_program_trusts(
+def test_a_program_uses_only_schedulers_of_trusted_users(
     machine: Machine, stranger: str, trusted: str, trusts: bool, said: str
 ) -> None:
     machine.preload_first = (stranger,)

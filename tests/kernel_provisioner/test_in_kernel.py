@@ -133,7 +133,7 @@ async def test_an_interrupt_ends_a_wait(where: str, scheduler: Ask) -> None:
         assert (await asyncio.wait_for(waiter.execute("work()"), 30)).reply["status"] == "ok"
 
 
-async def test_the_scheduler_is_told_of_cells(scheduler: Ask) -> None:
+async def test_cells_are_reported_to_the_scheduler(scheduler: Ask) -> None:
     async with started() as kernel:
         await kernel.execute(SETUP)
         before = len(cells(scheduler, kernel))
@@ -192,7 +192,7 @@ get_ipython().events.callbacks["pre_run_cell"].insert(0, known)
 
 
 @pytest.mark.parametrize("code", ["work()", "import asyncio; await asyncio.sleep(0); work()"])
-async def test_a_cell_is_told_of_before_it_is_parsed(code: str, scheduler: Ask) -> None:
+async def test_a_cell_is_reported_before_it_is_parsed(code: str, scheduler: Ask) -> None:
     async with started() as kernel:
         await kernel.execute(SETUP)
         await kernel.execute(KNOWN)
@@ -227,7 +227,7 @@ async def test_requests_that_run_no_cell_leave_none_open(scheduler: Ask) -> None
         assert group_of(scheduler, kernel)["cell"] is None
 
 
-async def test_requests_are_heard_once_and_only_while_loaded(scheduler: Ask) -> None:
+async def test_requests_are_handled_once_and_only_while_loaded(scheduler: Ask) -> None:
     handler = "get_ipython().kernel.shell_handlers['execute_request']"
     own = f"print({handler} == get_ipython().kernel.execute_request)"
     wrapped = f"print({handler}.__wrapped__ == get_ipython().kernel.execute_request)"
@@ -303,7 +303,7 @@ BOTH = [("begin", "m"), ("end", "m")]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_handlers_of_all_kinds_return_what_they_return(fails: bool) -> None:
+async def test_wrapped_handlers_keep_their_return_values(fails: bool) -> None:
     during: list[list[tuple[str, str]]] = []
 
     def handle(stream: str, ident: str, parent: dict[str, Any]) -> str:
@@ -337,7 +337,7 @@ async def test_handlers_of_all_kinds_return_what_they_return(fails: bool) -> Non
 @pytest.mark.parametrize(
     "message", [None, {}, {"header": None, "content": {}}, {"header": {"msg_id": "m"}}]
 )
-def test_what_is_no_request_is_handed_on(message: object) -> None:
+def test_other_messages_are_passed_on(message: object) -> None:
     handler, interposer = heard(lambda *args: args)
     assert handler("s", message) == ("s", message)
     assert interposer.told == []
@@ -360,7 +360,7 @@ async def test_a_handler_that_raises_leaves_no_cell_open() -> None:
     assert interposer.told == BOTH
 
 
-def test_one_request_beside_another_is_not_a_cell_of_its_own() -> None:
+def test_a_concurrent_request_is_not_another_cell() -> None:
     """As in subshells; who begins first gives the name, who ends last gives the GPU up."""
     come, go = threading.Event(), threading.Event()
 
@@ -391,7 +391,7 @@ def test_kernels_of_other_kinds_are_left_alone() -> None:
         assert handlers in (None, {}, {"execute_request": None})
 
 
-def test_a_wrapper_that_another_put_before_ours_stays() -> None:
+def test_a_wrapper_that_another_package_added_stays() -> None:
     interposer = Noting()
     shell, handlers = shell_with(lambda message: message["header"]["msg_id"])
     listener = Cells(shell, interposer)
@@ -408,7 +408,9 @@ def test_a_wrapper_that_another_put_before_ours_stays() -> None:
     assert interposer.told == []
 
 
-async def test_load_ext_says_what_is_missing(add_kernelspec: Callable[..., str], root: Any) -> None:
+async def test_load_ext_reports_what_is_missing(
+    add_kernelspec: Callable[..., str], root: Any
+) -> None:
     name = add_kernelspec("plain", metadata={"gpushare": {"enabled": False}})
     async with started(name, cwd=str(root)) as kernel:
         result = await kernel.execute("%load_ext jupyter_gpushare.kernel_provisioner.in_kernel")

@@ -32,7 +32,7 @@ def environment(
     )
 
 
-def test_ours_come_before_what_was_preloaded() -> None:
+def test_our_libraries_come_before_other_preloaded_ones() -> None:
     made = environment({"LD_PRELOAD": "/lib/tcmalloc.so /lib/other.so", "HOME": "/h"})
     assert made["LD_PRELOAD"] == (
         "/s/libgpushare.so:/s/libgpushare-alias.so:/s/libgpushare-nvml.so:/lib/tcmalloc.so:/lib/other.so"
@@ -43,7 +43,7 @@ def test_ours_come_before_what_was_preloaded() -> None:
     assert made["GPUSHARE_SOCKET"] == "/s/sock"
 
 
-def test_a_client_in_a_client_is_its_own() -> None:
+def test_a_client_started_by_a_client_is_separate() -> None:
     outer = environment({"LD_PRELOAD": "/lib/tcmalloc.so"}, backend="plain", memory=5)
     inner = environment(outer)
     assert inner["LD_PRELOAD"] == outer["LD_PRELOAD"]
@@ -80,7 +80,7 @@ def test_without_nvml_there_is_no_nvml_shim() -> None:
     assert "GPUSHARE_NVML" not in made
 
 
-def test_the_simulated_compiler_comes_along(tmp_path: Path) -> None:
+def test_the_simulated_compiler_is_included(tmp_path: Path) -> None:
     sim = tmp_path / "sim"
     sim.mkdir()
     (sim / "libnvrtc.so.13").touch()
@@ -90,7 +90,7 @@ def test_the_simulated_compiler_comes_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/with space", "/with:colon"])
-def test_a_folder_that_ld_preload_cannot_name(folder: str) -> None:
+def test_a_folder_that_ld_preload_cannot_name_is_refused(folder: str) -> None:
     shims = Libraries(*(Path(folder, path.name) for path in SHIMS.preload()))
     with pytest.raises(launch.LaunchError, match="install jupyter-gpushare in another folder"):
         launch.client_environment(
@@ -119,14 +119,14 @@ def test_names_fit_the_protocol(name: str) -> None:
         ("1 T", 1 << 40),
     ],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
     "text", ["", "much", "-1G", "0", "1e3", "5 potatoes", "99999999T", "GiB", "1GiBB", "٣G"]
 )
-def test_no_sizes(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="such as 20GiB") as caught:
         parse_size(text)
     assert "\n" not in str(caught.value)
@@ -150,7 +150,7 @@ def test_no_sizes(text: str) -> None:
         ],
     ],
 )
-def test_commands_that_take_no_options_of_ours(command: list[str]) -> None:
+def test_other_commands_are_left_unchanged(command: list[str]) -> None:
     assert launch.with_in_kernel_part(command) == command
 
 

@@ -53,7 +53,7 @@ async def test_a_kernel_starts_with_the_hooks_alone(scheduler: Ask) -> None:
         assert {"magics", "tables", "verbs"} < await loaded(kernel)
 
 
-async def test_an_upgrade_leaves_a_running_kernel_what_it_has(scheduler: Ask, folder: Path) -> None:
+async def test_an_upgrade_does_not_affect_a_running_kernel(scheduler: Ask, folder: Path) -> None:
     async with started() as kernel:
         await kernel.execute("%load_ext autoreload\n%autoreload 2")
         await kernel.execute(SETUP)
@@ -76,7 +76,7 @@ async def test_an_upgrade_leaves_a_running_kernel_what_it_has(scheduler: Ask, fo
         ("cells", "of another version"),
     ],
 )
-async def test_a_folder_in_the_middle_of_an_upgrade(
+async def test_a_kernel_starts_in_the_middle_of_an_upgrade(
     name: str, fault: str, scheduler: Ask, folder: Path
 ) -> None:
     path = folder / f"{name}.py"

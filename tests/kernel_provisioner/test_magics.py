@@ -134,7 +134,7 @@ async def test_history_is_a_table_and_json(scheduler: Ask) -> None:
         assert printed["left_out"] == 0
 
 
-async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
+async def test_explain_shows_the_order_of_the_queue(scheduler: Ask) -> None:
     async with started() as kernel, started() as other:
         await kernel.execute(SETUP)
         said = (await kernel.execute("%gpushare explain")).data()
@@ -162,7 +162,7 @@ async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
         assert (await asyncio.wait_for(waiting, 60)).reply["status"] == "ok"
 
 
-def test_requests_are_of_the_protocol_that_is_spoken() -> None:
+def test_requests_use_the_current_protocol() -> None:
     assert control.PROTOCOL == protocol.CONTROL_VERSION
 
 
@@ -187,7 +187,7 @@ def test_the_history_is_bounded_and_in_order() -> None:
     assert len(repr(history).splitlines()) == 42
 
 
-def test_what_lasts_is_told_from_what_is_over() -> None:
+def test_open_and_finished_spans_are_distinguished() -> None:
     spans = [
         span(1, kind="wait", end=3.0),
         span(2, kind="wait", end=None),
@@ -249,7 +249,7 @@ def test_the_table_aligns_wide_characters() -> None:
     assert [columns_of(row.split("idle")[0]) for row in rows] == [start, start]
 
 
-def test_the_status_says_what_administrators_tell_and_do() -> None:
+def test_the_status_shows_notices_and_holds_of_administrators() -> None:
     gpu = {"uuid": "GPU-1", "index": 0, "name": "Simulated GPU", "total": 8 << 30}
     gpu |= {"used": 0, "foreign": 0, "draining": True}
     told = {"maintenance": "stops at <18:00>", "gpus": [gpu], "groups": [], "notices": []}
@@ -263,7 +263,7 @@ def test_the_status_says_what_administrators_tell_and_do() -> None:
     assert "&lt;18:00&gt;" in status._repr_html_()
 
 
-def test_a_scheduler_that_is_older_sends_codes_alone() -> None:
+def test_an_older_scheduler_sends_codes_only() -> None:
     reason = {"code": "behind", "params": {}}
     status = Status({"gpus": [], "groups": [group(state="waiting", reason=reason), group()]}, "g")
     (first, second) = status.rows()
@@ -365,14 +365,14 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         ("weight 0.5", {"weight": 0.5}),
     ],
 )
-def test_preferences_are_asked_for_this_kernel(line: str, preference: dict[str, Any]) -> None:
+def test_preferences_are_set_for_this_kernel(line: str, preference: dict[str, Any]) -> None:
     shell, interposer = InteractiveShell(), Deaf()
     magic = Magic(shell, interposer, Cells(shell, interposer))
     magic(f"{line} --json")
     assert interposer.asked == [("adjust", {"group": "g", "later": True, **preference})]
 
 
-async def test_preferences_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
+async def test_preferences_work_before_and_after_the_first_use_of_the_gpu(scheduler: Ask) -> None:
     async with started() as kernel:
         for line, said in (
             ("background", "now has low priority"),
@@ -405,7 +405,7 @@ async def test_preferences_before_and_after_the_gpu_was_used(scheduler: Ask) -> 
         assert group_of(scheduler, kernel)["preferences"] == USUAL
 
 
-async def test_oversubscribe(scheduler: Ask) -> None:
+async def test_oversubscription_is_turned_on_and_off(scheduler: Ask) -> None:
     async with started() as kernel:
         for words, answer in (("", False), (" on", True), ("", True), (" off", False)):
             said = displayed(await kernel.execute(f"%gpushare oversubscribe{words}"))
@@ -423,7 +423,7 @@ async def test_oversubscribe(scheduler: Ask) -> None:
 # --- A whole cell -------------------------------------------------------------------------------------------------
 
 
-async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
+async def test_an_exclusive_cell_runs_like_others(scheduler: Ask) -> None:
     async with started() as kernel:
         # It need not have used the GPU.
         both = f"found = {GROUP}\n(found['preferences']['exclusive'], found['cell'] is not None)"
@@ -464,7 +464,7 @@ async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
 
 
 @pytest.mark.parametrize("body", ["6 * 7", "1 / 0", "raise KeyboardInterrupt", "1 +"])
-def test_a_cell_ends_what_it_asked_for(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_ends_its_own_preferences(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shell, interposer = InteractiveShell(), Deaf()
     monkeypatch.setattr(library, "find_interposer", lambda: interposer)
     in_kernel.load(shell)
@@ -489,7 +489,7 @@ async def test_an_interrupt_ends_an_exclusive_cell(scheduler: Ask) -> None:
         assert not exclusive(scheduler, kernel)
 
 
-async def test_nobody_runs_within_an_exclusive_cell(scheduler: Ask, tmp_path: Path) -> None:
+async def test_no_other_runs_within_an_exclusive_cell(scheduler: Ask, tmp_path: Path) -> None:
     scheduler("set", anti_thrash="on")
     seen = tmp_path / "seen"
     # Others would run while it is quiet, were it not exclusive.
@@ -566,7 +566,7 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
         ("history 5", "Use %gpushare history"),
     ],
 )
-def test_wrong_words_are_answered_with_the_right_ones(line: str, answer: str) -> None:
+def test_wrong_arguments_are_answered_with_the_valid_ones(line: str, answer: str) -> None:
     magic = Magic(None, None, None)
     with pytest.raises(UsageError) as caught:
         magic(line)
@@ -586,7 +586,7 @@ async def test_a_wrong_cell_magic_does_not_run_the_cell(scheduler: Ask) -> None:
         assert result.stream("stdout") == ""
 
 
-async def test_help(scheduler: Ask) -> None:
+async def test_help_is_shown(scheduler: Ask) -> None:
     async with started() as kernel:
         for line in ("%gpushare?", "%%gpushare?"):
             (page,) = (await kernel.execute(line)).reply["payload"]
@@ -610,7 +610,7 @@ async def complete(kernel: Kernel, code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("jedi", [True, False])
-async def test_completion(jedi: bool, scheduler: Ask) -> None:
+async def test_words_are_completed(jedi: bool, scheduler: Ask) -> None:
     async with started() as kernel:
         await kernel.execute(SETUP)
         await kernel.execute(f"%config IPCompleter.use_jedi = {jedi}")
@@ -656,7 +656,7 @@ def test_older_ipython_completes_too(monkeypatch: pytest.MonkeyPatch) -> None:
         in_kernel.unload_ipython_extension(shell)
 
 
-def test_nothing_stays_when_it_is_unloaded() -> None:
+def test_unloading_removes_everything() -> None:
     shell = InteractiveShell()
     before = offered(shell, "%gpushare keep o")
     transforms = list(shell.input_transformers_cleanup)

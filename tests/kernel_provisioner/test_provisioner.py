@@ -175,7 +175,7 @@ async def test_a_kernel_goes_to_the_scheduler_of_its_server(tmp_path: Path) -> N
         assert kernel.environment()["GPUSHARE_SOCKET"] == str(elsewhere)
 
 
-async def test_shares_hold_before_the_kernel_has_a_process(
+async def test_entitlements_apply_before_the_kernel_has_a_process(
     scheduler: Ask, add_kernelspec: Callable[..., str]
 ) -> None:
     stated = {
@@ -201,7 +201,7 @@ async def test_shares_hold_before_the_kernel_has_a_process(
         assert preferences(frozen=False) == found
 
 
-async def test_shares_wait_for_a_scheduler(
+async def test_entitlements_wait_for_a_scheduler(
     add_kernelspec: Callable[..., str], request: pytest.FixtureRequest
 ) -> None:
     name = add_kernelspec("shares", metadata={"gpushare": {"limit": 0.5}})
@@ -293,7 +293,7 @@ async def test_without_driver_there_is_no_preload(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "broken", ["client_environment", "find_driver", "socket_path", "with_in_kernel_part"]
 )
-async def test_a_fault_of_ours_does_not_cost_the_kernel(
+async def test_an_internal_error_does_not_end_the_kernel(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*args: object, **options: object) -> None:
@@ -325,7 +325,7 @@ def poisoned(folder: Path) -> str:
     return str(folder / "libs")
 
 
-async def test_a_kernel_that_dies_at_once_is_started_again_without(
+async def test_a_kernel_that_dies_at_once_is_restarted_without_sharing(
     scheduler: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture, connection: Config
 ) -> None:
     connection.GpuShareProvisioner.library_dir = poisoned(tmp_path)
@@ -350,7 +350,7 @@ async def test_a_kernel_that_dies_at_once_is_started_again_without(
     assert any("before its first heartbeat" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_kernel_that_dies_later_is_started_again_as_it_was(connection: Config) -> None:
+async def test_a_kernel_that_dies_later_is_restarted_with_sharing(connection: Config) -> None:
     connection.KernelRestarter.time_to_dead = 0.2
     manager = AsyncIOLoopKernelManager(kernel_name="python3", config=connection)
     async with started(manager=manager) as kernel:
@@ -381,7 +381,9 @@ async def test_a_kernel_without_observable_heartbeat_is_not_blamed(
     assert warned == (trouble == "cannot be watched")
 
 
-async def test_a_foreign_environment(tmp_path: Path, add_kernelspec: Callable[..., str]) -> None:
+async def test_a_kernel_of_another_environment_loads_the_interposer(
+    tmp_path: Path, add_kernelspec: Callable[..., str]
+) -> None:
     # ipykernel and what it needs, without this package.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     ours = Path(jupyter_client.__file__).parent.parent
@@ -415,7 +417,9 @@ async def test_a_foreign_environment(tmp_path: Path, add_kernelspec: Callable[..
         assert str(LIBRARIES / "libgpushare.so") in Path(f"/proc/{kernel.pid}/maps").read_text()
 
 
-async def test_another_language(tmp_path: Path, add_kernelspec: Callable[..., str]) -> None:
+async def test_a_kernel_of_another_language_shares(
+    tmp_path: Path, add_kernelspec: Callable[..., str]
+) -> None:
     script = tmp_path / "fake_kernel.py"
     script.write_text(
         textwrap.dedent(
@@ -462,7 +466,9 @@ async def test_a_kernel_that_never_uses_cuda_pays_nothing(
         assert scheduler("status")["status"]["groups"] == []
 
 
-async def test_an_interrupt_is_bounded_where_the_scheduler_is_stuck(connection: Config) -> None:
+async def test_an_interrupt_takes_bounded_time_when_the_scheduler_is_stuck(
+    connection: Config,
+) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         # It takes connections and never answers.
         server.bind(os.environ["GPUSHARE_SOCKET"])

@@ -63,7 +63,7 @@ def path_of(kernel: Kernel) -> Path:
     return path
 
 
-async def test_a_kernel_is_its_users(node: Node, tmp_path: Path) -> None:
+async def test_a_kernel_belongs_to_its_user(node: Node, tmp_path: Path) -> None:
     async with started() as kernel:
         path = path_of(kernel)
         assert path.parent == tmp_path / "runtime"
@@ -104,7 +104,7 @@ async def test_an_interrupt_still_reaches_a_wait(node: Node) -> None:
             )
 
 
-async def test_where_a_uid_is_enough_there_are_none(tmp_path: Path, hub: FakeHub) -> None:
+async def test_without_need_no_tickets_are_issued(tmp_path: Path, hub: FakeHub) -> None:
     node = Node(tmp_path, hub, shared_uids=[])
     node.start()
     try:
@@ -120,7 +120,7 @@ async def test_where_a_uid_is_enough_there_are_none(tmp_path: Path, hub: FakeHub
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-async def test_a_kernels_id_is_its_users_before_others_can_read_it(
+async def test_a_kernel_id_is_claimed_before_others_can_read_it(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JUPYTERHUB_API_TOKEN")
@@ -153,7 +153,7 @@ def refuses(node: Node, group: str) -> None:
         other.attach()
 
 
-async def test_outside_of_a_hub_nobody_asks(
+async def test_outside_of_a_hub_no_ticket_is_requested(
     monkeypatch: pytest.MonkeyPatch, scheduler: Callable[..., dict[str, Any]]
 ) -> None:
     monkeypatch.delenv("JUPYTERHUB_API_TOKEN")
@@ -162,7 +162,7 @@ async def test_outside_of_a_hub_nobody_asks(
         assert "GPUSHARE_TICKET_FILE" not in kernel.environment()
 
 
-async def test_a_kernel_of_a_time_without_scheduler_gets_its_ticket_later(
+async def test_a_kernel_started_without_a_scheduler_gets_its_ticket_later(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provisioner, "TICKET_TIMEOUT", 0.5)
@@ -179,7 +179,7 @@ async def test_a_kernel_of_a_time_without_scheduler_gets_its_ticket_later(
             node.stop()
 
 
-async def test_where_tickets_cannot_be_written_the_kernel_starts_and_it_is_said(
+async def test_a_ticket_that_cannot_be_written_is_reported_and_the_kernel_starts(
     node: Node,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -193,7 +193,7 @@ async def test_where_tickets_cannot_be_written_the_kernel_starts_and_it_is_said(
         await eventually(lambda: "cannot write the ticket" in caplog.text, "it is said")
 
 
-async def test_another_server_goes_on_with_the_ticket(node: Node) -> None:
+async def test_another_server_continues_with_the_ticket(node: Node) -> None:
     async with started() as kernel:
         path = path_of(kernel)
         assert isinstance(kernel.manager.provisioner, GpuShareProvisioner)
@@ -232,7 +232,7 @@ def test_a_ticket_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert not ticket.remove("group", path)
 
 
-def test_a_server_is_known_by_its_place_and_other_programs_by_their_own() -> None:
+def test_servers_and_programs_have_separate_ticket_names() -> None:
     holder = ticket.Holder()
     assert str(os.getpid()) in holder.name
     assert holder.name.startswith("/user/ada/")
@@ -264,7 +264,7 @@ def run(**environ: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_program_in_a_terminal_gets_one_and_it_is_given_back(node: Node) -> None:
+def test_a_program_in_a_terminal_gets_a_ticket_and_returns_it(node: Node) -> None:
     with run() as program:
         assert program.stdin is not None
         assert program.stdout is not None
@@ -280,7 +280,7 @@ def test_a_program_in_a_terminal_gets_one_and_it_is_given_back(node: Node) -> No
         time.sleep(0.05)
 
 
-async def test_a_program_in_a_kernel_is_the_kernels(node: Node) -> None:
+async def test_a_program_in_a_kernel_uses_the_kernels_ticket(node: Node) -> None:
     async with started() as kernel:
         path, group = path_of(kernel), kernel.manager.kernel_id
         with run(GPUSHARE_GROUP=str(group), GPUSHARE_TICKET_FILE=str(path)) as program:
@@ -294,7 +294,7 @@ async def test_a_program_in_a_kernel_is_the_kernels(node: Node) -> None:
         assert node.tickets() == {group}
 
 
-def test_the_doctor_gets_one_and_leaves_none(node: Node) -> None:
+def test_the_doctor_gets_a_ticket_and_returns_it(node: Node) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jupyter_gpushare.cli.main", "doctor", "--json"],
         stdout=subprocess.PIPE,

@@ -125,7 +125,7 @@ def test_notebooks_share_a_gpu(runtime: Path, tmp_path: Path, root: Path) -> Non
             assert first.value("__import__('os').environ['GPUSHARE_GROUP']") == first.id
 
 
-def test_the_command_line(runtime: Path, tmp_path: Path, root: Path) -> None:
+def test_the_command_line_works(runtime: Path, tmp_path: Path, root: Path) -> None:
     environ = {
         **environment(runtime),
         "JUPYTER_DATA_DIR": str(tmp_path / "data"),

@@ -107,7 +107,7 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     assert not long.exists()
 
 
-async def test_everybody_says_the_same_of_such_a_path(tmp_path: Path) -> None:
+async def test_all_programs_report_an_overlong_path_alike(tmp_path: Path) -> None:
     long = tmp_path / ("x" * MAX_PATH)
     said = too_long(long)
     assert str(len(os.fsencode(long))) in said
@@ -142,7 +142,7 @@ GROUP = Access(0o660, os.getgid())
 
 
 @pytest.mark.parametrize("access", [EVERYBODY, GROUP])
-def test_the_folder_of_a_node_is_one_that_others_may_pass(tmp_path: Path, access: Access) -> None:
+def test_the_folder_of_a_node_may_be_entered_by_other_users(tmp_path: Path, access: Access) -> None:
     path = tmp_path / "run" / "gpushare" / "scheduler.sock"
     before = os.umask(0o077)
     try:
@@ -184,7 +184,7 @@ def test_a_folder_in_which_others_could_make_a_nodes_socket_is_refused(
         (0o711, Access(0o660, os.getgid() + 1), True),
     ],
 )
-def test_who_is_served_must_reach_the_socket(
+def test_all_users_of_a_node_can_reach_the_socket(
     tmp_path: Path, bits: int, access: Access, passes: bool
 ) -> None:
     folder = tmp_path / "mine"
@@ -199,7 +199,7 @@ def test_who_is_served_must_reach_the_socket(
     assert mode(folder) == bits
 
 
-def test_a_nodes_place_is_nobodys_own(tmp_path: Path) -> None:
+def test_the_socket_of_a_node_is_not_a_users_own(tmp_path: Path) -> None:
     path = tmp_path / "gpushare" / "scheduler.sock"
     assert is_own_place(path), "it can be made"
     prepare(path, EVERYBODY)
@@ -216,7 +216,7 @@ def test_a_nodes_place_is_nobodys_own(tmp_path: Path) -> None:
     assert is_own_place(path)
 
 
-def test_what_cannot_be_made_is_not_ones_own(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_not_ones_own(tmp_path: Path) -> None:
     if os.getuid() != 0:
         assert not is_own_place(Path("/usr/gpushare/scheduler.sock"))
     file = tmp_path / "file"
@@ -224,6 +224,6 @@ def test_what_cannot_be_made_is_not_ones_own(tmp_path: Path) -> None:
     assert not is_own_place(file / "gpushare" / "scheduler.sock")
 
 
-def test_a_socket_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_a_socket_that_cannot_be_created_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="cannot create the socket"):
         bind(tmp_path / "missing" / "scheduler.sock")

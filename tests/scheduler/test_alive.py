@@ -39,20 +39,22 @@ def ask(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_speaks_the_protocol() -> None:
+def test_the_probe_uses_the_protocol() -> None:
     frame = next(protocol.FrameReader().feed(protocol.encode_json(protocol.CONTROL, {})))
     assert frame.type == alive._CONTROL
     assert alive._HEADER.size == struct.calcsize("=IHH") == 8
 
 
-def test_a_scheduler_that_works_answers(scheduler: Scheduler) -> None:
+def test_a_working_scheduler_is_alive(scheduler: Scheduler) -> None:
     done = ask(scheduler.path)
     assert (done.returncode, done.stderr) == (0, "")
     # Its log has nothing of it.
     assert scheduler.log == ""
 
 
-def test_one_that_hangs_does_not(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_scheduler_is_not_alive(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scheduler.process.send_signal(signal.SIGSTOP)
     try:
         begun = time.monotonic()
@@ -63,7 +65,7 @@ def test_one_that_hangs_does_not(scheduler: Scheduler, monkeypatch: pytest.Monke
     assert alive.answers(os.fsencode(scheduler.path)) == ""
 
 
-def test_nor_does_one_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_scheduler_is_not_alive(tmp_path: Path) -> None:
     done = ask(tmp_path / "none")
     assert done.returncode == 1
     assert "No such file" in done.stderr
@@ -73,7 +75,7 @@ def test_nor_does_one_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpushare.service", "gpushare-hub.service"])
-def test_systemd_replaces_one_that_hangs_in_time(name: str) -> None:
+def test_systemd_replaces_a_hanging_scheduler_in_time(name: str) -> None:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.read(DEPLOY / "systemd" / name)
     service = parser["Service"]
@@ -84,7 +86,7 @@ def test_systemd_replaces_one_that_hangs_in_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["scheduler.yaml", "hub/hub.yaml"])
-def test_kubernetes_replaces_one_that_hangs_in_time(name: str) -> None:
+def test_kubernetes_replaces_a_hanging_scheduler_in_time(name: str) -> None:
     made = yaml.safe_load((DEPLOY / "kubernetes" / name).read_text())
     (container,) = made["spec"]["template"]["spec"]["containers"]
     probe = container["livenessProbe"]

@@ -23,20 +23,20 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()]
 
 
-def test_a_line_says_who_did_what_to_what_and_what_came_of_it() -> None:
+def test_a_line_has_user_action_target_and_result() -> None:
     assert line(NOW, ADMIN, {**drain(), "on_behalf": "ada"}, "ok") == {
         "time": NOW, "user": "root", "uid": 0, "on_behalf": "ada", "op": "drain", "target": "GPU-0",
         "given": {"gpu": "GPU-0", "on": True}, "outcome": "ok",
     }  # fmt: skip
 
 
-def test_nobody_but_an_administrator_acts_for_others() -> None:
+def test_only_an_administrator_acts_for_others() -> None:
     found = line(NOW, ADA, {"op": "release", "group": "g", "on_behalf": "root"}, "ok")
     assert found is not None
     assert found["on_behalf"] is None
 
 
-def test_secrets_and_novels_are_left_out_and_questions_too() -> None:
+def test_secrets_long_texts_and_queries_are_left_out() -> None:
     for op in ("status", "cell", "audit", None, []):
         assert line(NOW, ADMIN, {"op": op}, "ok") is None
     found = line(NOW, ADA, {"op": "login", "token": "secret", "more": "x" * 10_000}, "no")
@@ -45,7 +45,7 @@ def test_secrets_and_novels_are_left_out_and_questions_too() -> None:
     assert len(json.dumps(found)) < 1000
 
 
-def test_the_file_is_for_its_owner_alone_and_goes_on(tmp_path: Path) -> None:
+def test_the_file_is_private_and_is_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     first = Audit(path)
     first.record(NOW, ADMIN, drain(), "ok")
@@ -60,7 +60,7 @@ def test_the_file_is_for_its_owner_alone_and_goes_on(tmp_path: Path) -> None:
     second.close()
 
 
-def test_it_is_turned_over_by_size(tmp_path: Path) -> None:
+def test_the_file_is_rotated_by_size(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audit = Audit(path, size=2000, kept=2)
     for number in range(100):
@@ -75,7 +75,7 @@ def test_it_is_turned_over_by_size(tmp_path: Path) -> None:
     assert found[-1]["target"] == "GPU-99"
 
 
-def test_a_user_in_a_loop_drives_nothing_out_of_it_and_is_counted(tmp_path: Path) -> None:
+def test_a_user_in_a_loop_displaces_no_lines_and_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audit = Audit(path)
     minute = NOW - NOW % 60
@@ -91,7 +91,7 @@ def test_a_user_in_a_loop_drives_nothing_out_of_it_and_is_counted(tmp_path: Path
     audit.close()
 
 
-def test_without_a_file_what_is_at_hand_is_all(tmp_path: Path) -> None:
+def test_without_a_file_only_recent_lines_are_available(tmp_path: Path) -> None:
     audit = Audit(None)
     audit.record(NOW, ADMIN, drain(), "ok")
     assert audit.since(NOW) == audit.last(5)

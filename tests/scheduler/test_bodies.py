@@ -30,7 +30,7 @@ def test_the_page_lists_all_parameters(root: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", sorted(BODIES))
-def test_each_parameter_is_refused_with_a_sentence(operation: str) -> None:
+def test_each_invalid_parameter_is_refused_with_a_sentence(operation: str) -> None:
     kind = BODIES[operation]
     required = {field.name: "begin" for field in fields(kind) if field.required}
     samples = {"groups": [], "file": "/a", "at": 1.0}
@@ -81,7 +81,7 @@ def test_a_sentence_names_the_parameter_and_what_it_must_be(
     assert str(refused.value) == sentence
 
 
-def test_what_a_later_release_adds_is_ignored() -> None:
+def test_parameters_of_a_later_release_are_ignored() -> None:
     found = read("release", {"op": "release", "protocol": 6, "group": "a", "gently": True})
     assert asdict(found) == {"group": "a"}
     assert read("whoami", {"op": "whoami"}) == bodies.Body()

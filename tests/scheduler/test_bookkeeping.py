@@ -35,7 +35,7 @@ def open_history() -> Iterator[Opener]:
         history.close()
 
 
-def test_hours_are_used_and_shared_as_they_are_defined(open_history: Opener) -> None:
+def test_used_and_shared_hours_follow_their_definition(open_history: Opener) -> None:
     node, history = Node(2), open_history(None)
     ada, ben = node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-0")
     alone = node.kernel("c", "ada", "GPU-1")
@@ -66,7 +66,7 @@ def test_hours_are_used_and_shared_as_they_are_defined(open_history: Opener) -> 
     assert history.report(NOON, NOON + HOUR)["used"] == 90
 
 
-def test_waits_are_those_that_people_notice(open_history: Opener) -> None:
+def test_only_noticeable_waits_are_counted(open_history: Opener) -> None:
     history = open_history(None)
     for waited in (0.0, 0.05, 0.1, 3.9):
         history.usage.granted(waited, NOON)
@@ -78,7 +78,7 @@ def avoided(history: History) -> int:
     return int(history.report(NOON, NOON + 2 * HOUR)["avoided"])
 
 
-def test_what_was_counted_outlives_the_process(open_history: Opener, tmp_path: Path) -> None:
+def test_counts_survive_a_restart(open_history: Opener, tmp_path: Path) -> None:
     path = tmp_path / "usage.sqlite3"
     first = open_history(path)
     first.usage.count(NOON, avoided=3, given=1, moved=7)
@@ -101,7 +101,7 @@ def test_what_was_counted_outlives_the_process(open_history: Opener, tmp_path: P
     second.close()
 
 
-def test_hours_add_up_and_the_oldest_are_forgotten(open_history: Opener, tmp_path: Path) -> None:
+def test_hours_add_up_and_the_oldest_are_deleted(open_history: Opener, tmp_path: Path) -> None:
     path = tmp_path / "usage.sqlite3"
     for step in range(6):
         history = open_history(path)

@@ -41,7 +41,7 @@ def test_a_cell_is_interactive_until_it_has_had_its_burst(
     assert classes.class_of(group) == "background"
 
 
-def test_a_long_cell_stays_in_the_background_whatever_its_pauses(
+def test_a_long_cell_stays_in_the_background_despite_pauses(
     classes: ActivityClassifier, group: Group
 ) -> None:
     open_cell(classes, group, 10.0)
@@ -59,9 +59,7 @@ def test_the_next_cell_is_interactive_again(classes: ActivityClassifier, group: 
     assert classes.class_of(group) == "interactive"
 
 
-def test_time_on_the_cpu_makes_nothing_a_background(
-    classes: ActivityClassifier, group: Group
-) -> None:
+def test_cpu_time_makes_no_cell_background(classes: ActivityClassifier, group: Group) -> None:
     open_cell(classes, group, 10.0)
     for second in range(100):
         classes.add_time(group, 0.01, 10.0 + second)
@@ -69,7 +67,9 @@ def test_time_on_the_cpu_makes_nothing_a_background(
 
 
 @pytest.mark.parametrize("wish", ["interactive", "background"])
-def test_what_people_say_wins(classes: ActivityClassifier, group: Group, wish: str) -> None:
+def test_the_priority_that_a_user_sets_wins(
+    classes: ActivityClassifier, group: Group, wish: str
+) -> None:
     group.preferences = Preferences(priority=wish)  # type: ignore[arg-type]
     assert classes.class_of(group) == wish
     open_cell(classes, group, 10.0)
@@ -95,7 +95,7 @@ def test_without_cells_bursts_close_to_each_other_are_one(
     assert classes.class_of(group) == "background"
 
 
-def test_without_cells_a_long_spell_expects_the_next_to_be_long(
+def test_without_cells_a_long_burst_predicts_a_long_one(
     classes: ActivityClassifier, group: Group
 ) -> None:
     classes.add_time(group, 10.0, 20.0)
@@ -106,7 +106,7 @@ def test_without_cells_a_long_spell_expects_the_next_to_be_long(
     assert classes.class_of(group) == "interactive"  # the last was short
 
 
-def test_says_when_it_will_change(classes: ActivityClassifier, group: Group) -> None:
+def test_the_time_of_the_next_change_is_reported(classes: ActivityClassifier, group: Group) -> None:
     open_cell(classes, group, 10.0)
     assert classes.changes_at(group, 10.0) is None  # it does nothing
     group.busy = 1
@@ -117,7 +117,7 @@ def test_says_when_it_will_change(classes: ActivityClassifier, group: Group) -> 
     assert classes.changes_at(group, 12.0) is None
 
 
-def test_a_group_that_is_gone_begins_anew(classes: ActivityClassifier, group: Group) -> None:
+def test_a_removed_group_starts_afresh(classes: ActivityClassifier, group: Group) -> None:
     classes.add_time(group, 10.0, 20.0)
     classes.forget(group.id)
     assert classes.class_of(group) == "interactive"
@@ -125,7 +125,7 @@ def test_a_group_that_is_gone_begins_anew(classes: ActivityClassifier, group: Gr
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30))
-def test_the_change_is_when_it_was_said(pieces: list[float]) -> None:
+def test_the_class_changes_at_the_reported_time(pieces: list[float]) -> None:
     """A group that goes on changes at the time that was asked for, and not after it."""
     classes, group = ActivityClassifier(), Group("a", "a", 1)
     open_cell(classes, group, 0.0)

@@ -33,7 +33,7 @@ def kinds(control: ControlClient, since: int = 0) -> list[str]:
     return [event["kind"] for event in control.request("history", since=since)["events"]]
 
 
-def test_the_status_has_all_that_is_documented(scheduler: Scheduler) -> None:
+def test_the_status_has_all_documented_fields(scheduler: Scheduler) -> None:
     with scheduler.client("a", name="train.ipynb") as a, scheduler.control() as control:
         a.grow(GIB)
         a.run()
@@ -63,7 +63,7 @@ def documented_status() -> dict[str, Any]:
     return found
 
 
-def test_release_evict_and_their_names(scheduler: Scheduler) -> None:
+def test_release_and_evict_find_groups_by_name(scheduler: Scheduler) -> None:
     with (
         scheduler.client("kernel-1", name="a.ipynb") as a,
         scheduler.client("kernel-2", name="b.ipynb"),
@@ -104,7 +104,7 @@ def test_settings_are_set(scheduler: Scheduler) -> None:
             control.request("set", hibernate_after=-1)
 
 
-def test_what_cannot_hibernate_is_said(scheduler: Scheduler) -> None:
+def test_a_group_that_cannot_hibernate_is_reported(scheduler: Scheduler) -> None:
     until(lambda: can_hibernate(scheduler))
     with scheduler.client("a") as a, scheduler.control() as control:
         with pytest.raises(ControlError, match="no CUDA context"):
@@ -186,7 +186,7 @@ def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
         control.request("cancel", group="unknown")
 
 
-def test_preferences_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
+def test_preferences_accept_an_id_a_prefix_or_a_name(scheduler: Scheduler) -> None:
     with (
         scheduler.client("kernel-1", name="a.ipynb"),
         scheduler.client("kernel-2", name="b.ipynb"),
@@ -205,7 +205,7 @@ def test_preferences_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> 
         assert [e["preferences"]["memory"] for e in events if e["kind"] == "adjust"] == [3 * GIB, 0]
 
 
-def test_preferences_wait_for_a_kernel_that_is_not_there_yet(scheduler: Scheduler) -> None:
+def test_preferences_wait_for_a_kernel_that_has_not_started(scheduler: Scheduler) -> None:
     with scheduler.client("kernel-10"), scheduler.control() as control:
         control.request("adjust", group="kernel-1", keep=True, later=True)
         answer = control.request("adjust", group="kernel-1", frozen=True, later=True)
@@ -219,7 +219,7 @@ def test_preferences_wait_for_a_kernel_that_is_not_there_yet(scheduler: Schedule
             assert (group["reason"]["code"], group["estimate"]) == ("frozen", None)
 
 
-def test_an_estimate_is_given_while_one_waits(scheduler: Scheduler) -> None:
+def test_a_waiting_group_has_an_estimate(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         a.grow(6 * GIB)
         a.run()
@@ -231,7 +231,7 @@ def test_an_estimate_is_given_while_one_waits(scheduler: Scheduler) -> None:
         assert state(scheduler, "a")["estimate"] is None
 
 
-def test_the_totals_have_what_goes_on(scheduler: Scheduler) -> None:
+def test_the_totals_count_current_activity(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         a.grow(6 * GIB)
         a.run()
@@ -244,7 +244,7 @@ def test_the_totals_have_what_goes_on(scheduler: Scheduler) -> None:
             until(lambda g=group, w=what, b=before: state(scheduler, g)["totals"][w] > b)
 
 
-def test_a_cell_says_what_it_took(scheduler: Scheduler) -> None:
+def test_the_end_of_a_cell_reports_its_gpu_time(scheduler: Scheduler) -> None:
     def cell(group: str, phase: str) -> None:
         control.request("cell", group=group, phase=phase, msg_id="m1", at=time.monotonic())
 
@@ -278,7 +278,7 @@ def test_a_cell_says_what_it_took(scheduler: Scheduler) -> None:
         assert (group["totals"]["waits"], group["totals"]["bursts"]) == (1, 1)
 
 
-def test_the_timeline_is_told_when_asked_for(scheduler: Scheduler) -> None:
+def test_the_timeline_is_sent_on_request(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.control() as control:
         assert "timeline" not in control.request("status")["status"]
         begun = time.monotonic()
@@ -315,7 +315,7 @@ def test_a_process_that_joins_the_lease_of_its_group_is_on_the_timeline(
         assert [s["end"] is None for s in told["spans"]] == [False, True]
 
 
-def test_a_process_that_comes_back_at_work_is_on_the_timeline(scheduler: Scheduler) -> None:
+def test_a_busy_process_that_reconnects_is_on_the_timeline(scheduler: Scheduler) -> None:
     with (
         scheduler.client("a") as first,
         FakeClient(scheduler.path, "a", scheduler.gpu) as second,
@@ -458,7 +458,7 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "notice", "group": "a", "code": "x", "params": {"x": "y" * 5000}}, "4096"),
     ],
 )
-def test_what_is_wrong_is_answered_with_a_sentence(
+def test_a_wrong_request_is_answered_with_a_sentence(
     scheduler: Scheduler, request_: dict[str, Any], words: str
 ) -> None:
     request_ = {"protocol": protocol.VERSION, **request_}
@@ -481,7 +481,7 @@ def test_what_is_wrong_is_answered_with_a_sentence(
         {"op": "notice", "code": "x", "params": {"x": [math.inf]}},
     ],
 )
-def test_what_json_cannot_say_does_not_spoil_the_status(
+def test_values_that_json_lacks_do_not_break_the_status(
     scheduler: Scheduler, request_: dict[str, Any]
 ) -> None:
     with (
@@ -496,7 +496,7 @@ def test_what_json_cannot_say_does_not_spoil_the_status(
 
 
 @pytest.mark.parametrize("body", [b"{]", b"[1]", b"\xff\xff", b"[" * 60000])
-def test_what_is_no_json_object_is_answered_too(scheduler: Scheduler, body: bytes) -> None:
+def test_a_request_that_is_no_json_object_is_answered(scheduler: Scheduler, body: bytes) -> None:
     with FakeClient(scheduler.path, "x") as client:
         client.send_raw(struct.pack("=IHH", 8 + len(body), protocol.CONTROL, 0) + body)
         reply = raw_reply(client)
@@ -513,7 +513,7 @@ def raw_reply(client: FakeClient) -> dict[str, Any]:
             return protocol.decode_json(frame.body)
 
 
-def test_a_request_that_is_too_long_is_not_sent(scheduler: Scheduler) -> None:
+def test_an_overlong_request_is_not_sent(scheduler: Scheduler) -> None:
     with scheduler.control() as control:
         with pytest.raises(ControlError, match="too long"):
             control.request("name", group="a", name="x" * protocol.MAX_REQUEST)
@@ -533,7 +533,7 @@ def test_events_are_pushed(scheduler: Scheduler) -> None:
         assert watcher.request("status")["ok"]
 
 
-async def test_the_asynchronous_client(scheduler: Scheduler) -> None:
+async def test_the_asynchronous_client_works_alike(scheduler: Scheduler) -> None:
     async with AsyncControlClient(scheduler.path) as client:
         replies = await asyncio.gather(*(client.request("set", quantum=n) for n in range(1, 9)))
         assert [reply["settings"]["quantum"] for reply in replies] == list(range(1, 9))
@@ -558,7 +558,7 @@ async def test_the_asynchronous_client(scheduler: Scheduler) -> None:
             await watching
 
 
-def test_no_scheduler_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_scheduler_is_reported_with_advice(tmp_path: Path) -> None:
     with pytest.raises(SchedulerUnreachable, match="gpushare scheduler"):
         ControlClient(tmp_path / "none.sock")
     file = tmp_path / "file"
@@ -567,7 +567,7 @@ def test_no_scheduler_is_said_with_what_to_do(tmp_path: Path) -> None:
         ControlClient(file)
 
 
-async def test_no_scheduler_is_said_asynchronously_too(tmp_path: Path) -> None:
+async def test_the_asynchronous_client_reports_a_missing_scheduler(tmp_path: Path) -> None:
     with pytest.raises(SchedulerUnreachable, match="gpushare scheduler"):
         await AsyncControlClient(tmp_path / "none.sock").connect()
 

@@ -19,7 +19,7 @@ from tests.scheduler.core_machine import BY_AGE, GIB, GPU, TOTAL, Machine, Proce
 # --- Fit or rotate --------------------------------------------------------------------------------
 
 
-def test_two_that_fit_run_together() -> None:
+def test_two_groups_that_fit_run_together() -> None:
     m = Machine()
     a, b = m.runs("a", 50), m.runs("b", 50)
     assert (a.state, b.state) == ("running", "running")
@@ -39,7 +39,7 @@ def test_without_memory_to_move_a_grant_needs_no_reading() -> None:
     assert m.readings == before
 
 
-def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
+def test_two_groups_that_do_not_fit_rotate_and_evict_only_what_is_needed() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     assert of(ev.Grant, b.request()) == []
@@ -80,7 +80,7 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
 
 @pytest.mark.parametrize("while_draining", [True, False])
 @pytest.mark.parametrize("quiet", [True, False])
-def test_one_that_makes_way_does_not_pass_the_one_it_was_revoked_for(
+def test_a_revoked_group_does_not_overtake_the_one_it_was_revoked_for(
     while_draining: bool, quiet: bool
 ) -> None:
     m = Machine(quantum=5.0, residency_factor=0.0)
@@ -138,7 +138,7 @@ def test_the_longest_idle_loses_its_memory_first() -> None:
     assert [(o.client, o.bytes) for o in orders] == [(1, 30 * GIB), (2, 10 * GIB)]
 
 
-def test_idle_memory_goes_before_a_held_lease() -> None:
+def test_idle_memory_is_evicted_before_an_idle_lease_is_revoked() -> None:
     m = Machine()
     idle, held = m.runs("idle", 40), m.runs("held", 40)
     held.end()
@@ -155,7 +155,7 @@ def test_idle_memory_goes_before_a_held_lease() -> None:
 # --- Passing, and nobody is passed forever --------------------------------------------------------
 
 
-def test_a_small_one_passes_where_it_holds_nobody_up() -> None:
+def test_a_small_request_overtakes_where_it_delays_no_other() -> None:
     m = Machine(quantum=5.0, policy=BY_AGE)
     m.runs("a", 60)
     b, c, d = m.process("b", 70), m.process("c", 30), m.process("d", 10)
@@ -197,7 +197,7 @@ def test_quiet_ends_leave_the_memory_for_as_long_as_its_move_takes() -> None:
     assert of(ev.Evict, a.release())
 
 
-def test_who_goes_quiet_again_and_again_for_a_moment_keeps_its_memory_for_its_residency() -> None:
+def test_a_group_with_short_pauses_keeps_its_memory_for_its_residency() -> None:
     m = Machine(quantum=60.0, bandwidth=10 * GIB)
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
@@ -232,7 +232,7 @@ def test_a_cell_that_ends_after_its_burst_went_quiet_leaves_no_residency() -> No
     assert of(ev.Revoke, m.do(end)) == [ev.Revoke(a.number, a.lease)]
 
 
-def test_what_is_left_of_a_residency_that_was_broken_is_taken_at_once() -> None:
+def test_after_a_broken_residency_the_remaining_memory_is_evicted_at_once() -> None:
     m = Machine(quantum=60.0)
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
@@ -305,7 +305,7 @@ def test_growth_under_a_lease_is_resident_if_there_is_room() -> None:
     assert (answer.status, answer.promised) == ("resident", 70 * GIB)
 
 
-def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
+def test_growth_without_room_releases_the_lease_and_queues_again() -> None:
     m = Machine(quantum=5.0)
     a, b = m.runs("a", 50), m.runs("b", 40)
     b.end()
@@ -326,7 +326,7 @@ def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
     assert of(ev.Grant, decisions) == [ev.Grant(a.number, a.lease, filling=True)]
 
 
-def test_one_that_grows_within_its_turn_takes_room_from_another_that_waits() -> None:
+def test_a_running_group_that_grows_takes_memory_from_a_waiting_group() -> None:
     m = Machine(policy=BY_AGE)
     a, b, c = m.runs("a", 40), m.runs("b", 40), m.process("c", 60)
     c.request()
@@ -347,7 +347,7 @@ def test_one_that_grows_within_its_turn_takes_room_from_another_that_waits() -> 
     assert a.state == "finishing"
 
 
-def test_a_capture_grows_at_once_although_its_lease_is_wanted_back() -> None:
+def test_a_capture_grows_at_once_although_its_lease_was_revoked() -> None:
     m = Machine(quantum=1.0)
     a, b = m.runs("a", 50), m.process("b", 60)
     b.request()
@@ -358,7 +358,7 @@ def test_a_capture_grows_at_once_although_its_lease_is_wanted_back() -> None:
     assert answer.status == "resident"
 
 
-def test_room_for_a_capture_is_made_from_those_that_wait() -> None:
+def test_a_capture_takes_memory_from_waiting_groups() -> None:
     m = Machine(quantum=1.0)
     b = m.runs("b", 60)
     b.end()
@@ -377,7 +377,7 @@ def test_room_for_a_capture_is_made_from_those_that_wait() -> None:
     assert answer.status == "resident"
 
 
-def test_a_capture_that_nobody_can_make_room_for_is_told_so() -> None:
+def test_a_capture_without_any_possible_room_is_refused() -> None:
     m = Machine(quantum=100.0)
     a, _ = m.runs("a", 50), m.runs("b", 45)
     least = ev.Usage(GPU, a.promised + 20 * GIB, a.resident)
@@ -386,7 +386,7 @@ def test_a_capture_that_nobody_can_make_room_for_is_told_so() -> None:
     assert answer.status == "swapped"
 
 
-def test_a_capture_waits_a_moment_for_others_to_give_their_leases_back() -> None:
+def test_a_capture_waits_briefly_for_other_groups_to_release() -> None:
     m = Machine(quantum=100.0)
     a, b = m.runs("a", 50), m.runs("b", 45)
     least = ev.Usage(GPU, a.promised + 20 * GIB, a.resident)
@@ -397,7 +397,7 @@ def test_a_capture_waits_a_moment_for_others_to_give_their_leases_back() -> None
     assert answer.status == "resident"
 
 
-def test_room_for_what_was_promised_already_is_made_at_once_where_a_kernel_may_need_it() -> None:
+def test_promised_memory_gets_room_at_once_where_a_cuda_kernel_may_need_it() -> None:
     m = Machine(quantum=1.0)
     b = m.runs("b", 60)
     b.end()
@@ -419,7 +419,7 @@ def test_room_for_what_was_promised_already_is_made_at_once_where_a_kernel_may_n
     assert answer.status == "resident"
 
 
-def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
+def test_a_request_that_can_never_fit_is_refused_with_the_figures() -> None:
     m = Machine(foreign=10 * GIB)
     a = m.process("a", 50)
     answer = a.grow(60)
@@ -503,7 +503,7 @@ def test_growth_that_waits_for_host_memory_can_be_interrupted() -> None:
     assert grown(m.do(ev.HostMemory(100 * GIB))) == []
 
 
-def test_growth_that_the_host_had_no_memory_for_either_is_refused_at_once() -> None:
+def test_growth_that_waited_in_vain_is_refused_at_once_the_next_time() -> None:
     m = Machine()
     m.do(ev.HostMemory(20 * GIB))
     m.sleep(60)
@@ -545,7 +545,7 @@ def test_unevictable_memory_waits_until_room_is_made() -> None:
 # --- Others on the GPU, and the dead --------------------------------------------------------------
 
 
-def test_foreign_use_is_named_and_waited_for() -> None:
+def test_use_by_other_programs_is_reported_and_waited_for() -> None:
     m = Machine()
     a = m.process("a", 80)
     m.sleep(1)
@@ -560,7 +560,7 @@ def test_foreign_use_is_named_and_waited_for() -> None:
     assert of(ev.Grant, m.sleep(0.06)) == [ev.Grant(a.number, a.lease)]
 
 
-def test_little_that_nobody_states_is_the_drivers_own() -> None:
+def test_a_small_unexplained_use_counts_as_the_drivers_own() -> None:
     m, mib = Machine(), 1 << 20
 
     def said(foreign: int) -> tuple[int, int]:
@@ -595,7 +595,7 @@ def begin_context(m: Machine, group: str, takes: int, estimate: int = GIB) -> Pr
 
 
 @pytest.mark.parametrize("takes", [1, GIB // 2, GIB + GIB // 3])
-def test_what_a_context_takes_is_seen_from_the_reading_after_it_began(takes: int) -> None:
+def test_the_size_of_a_context_is_learned_from_the_next_reading(takes: int) -> None:
     """So it is where the driver says nothing of each process."""
     m = Machine()
     begin_context(m, "a", takes)
@@ -608,7 +608,7 @@ def test_what_a_context_takes_is_seen_from_the_reading_after_it_began(takes: int
     assert m.group("b")["gpus"][0]["context"] == takes
 
 
-def test_what_contexts_take_is_not_learned_while_other_memory_moves() -> None:
+def test_the_size_of_a_context_is_not_learned_while_memory_moves() -> None:
     m = Machine()
     a, b = m.runs("a", 10), m.process("b")
     (answer,) = of(ev.Grown, m.do(ev.Grow(b.number, 7, ev.Usage(GPU, context=GIB), 0)))
@@ -644,7 +644,7 @@ def test_contexts_are_charged_as_measured_up_and_down() -> None:
     assert (m.gpu["contexts"], m.gpu["foreign"], m.gpu["pending_reclaim"]) == (0, 0, 0)
 
 
-def test_many_small_contexts_leave_their_room_to_others() -> None:
+def test_small_contexts_leave_their_spare_room_to_others() -> None:
     m = Machine()
     takes = GIB // 16
     for number in range(150):
@@ -653,7 +653,7 @@ def test_many_small_contexts_leave_their_room_to_others() -> None:
     assert m.gpu["foreign"] == 0
 
 
-def test_a_second_context_of_a_process_is_charged_besides_the_first() -> None:
+def test_a_second_context_is_charged_in_addition_to_the_first() -> None:
     m = Machine()
     a = begin_context(m, "a", GIB // 2)
     m.do(ev.Grow(a.number, 8, ev.Usage(GPU, context=2 * GIB), 0))
@@ -668,7 +668,7 @@ def test_a_second_context_of_a_process_is_charged_besides_the_first() -> None:
     assert (m.gpu["contexts"], m.gpu["foreign"]) == (0, 0)
 
 
-def test_what_arrives_is_not_foreign_though_others_free_meanwhile() -> None:
+def test_restored_memory_is_not_foreign_although_others_free_memory() -> None:
     m = Machine(foreign=20 * GIB)
     a, b = m.process("a", 30), m.process("b", 50)
     a.request()
@@ -687,7 +687,7 @@ def test_what_arrives_is_not_foreign_though_others_free_meanwhile() -> None:
     assert m.gpu["foreign"] == 20 * GIB
 
 
-def test_what_was_freed_before_it_was_stated_hides_no_foreign_use() -> None:
+def test_memory_freed_before_its_report_hides_no_foreign_use() -> None:
     m = Machine(foreign=20 * GIB)
     a, b = m.runs("a", 30), m.process("b", 50)
     a.promised = a.resident = 20 * GIB
@@ -699,7 +699,7 @@ def test_what_was_freed_before_it_was_stated_hides_no_foreign_use() -> None:
     assert m.gpu["foreign"] == 20 * GIB
 
 
-def test_what_a_victim_frees_while_another_fills_hides_no_foreign_use() -> None:
+def test_memory_that_a_victim_frees_during_a_restore_hides_no_foreign_use() -> None:
     m = Machine(foreign=20 * GIB)
     a, b = m.runs("a", 60), m.process("b", 50)
     b.request()
@@ -717,7 +717,7 @@ def test_what_a_victim_frees_while_another_fills_hides_no_foreign_use() -> None:
     assert m.gpu["available"] == 10 * GIB
 
 
-def test_what_is_freed_while_another_fills_is_not_foreign() -> None:
+def test_memory_freed_during_a_restore_is_not_foreign() -> None:
     m = Machine(foreign=20 * GIB)
     a, b = m.runs("a", 60), m.process("b", 50)
     b.request()
@@ -730,7 +730,7 @@ def test_what_is_freed_while_another_fills_is_not_foreign() -> None:
     assert b.room == 50 * GIB
 
 
-def test_what_others_hold_that_cannot_move_is_named() -> None:
+def test_unevictable_memory_of_others_is_reported() -> None:
     m = Machine()
     a, b = m.process("a", 80), m.process("b")
     m.sleep(1)
@@ -755,7 +755,7 @@ def test_what_others_hold_that_cannot_move_is_named() -> None:
     assert of(ev.Grant, m.sleep(2)) == [ev.Grant(a.number, a.lease)]
 
 
-def test_one_that_cannot_be_served_now_holds_nobody_up() -> None:
+def test_a_request_that_cannot_be_served_now_delays_no_other() -> None:
     m = Machine()
     a, b = m.process("a", 80), m.process("b", 50)
     m.sleep(1)
@@ -764,7 +764,7 @@ def test_one_that_cannot_be_served_now_holds_nobody_up() -> None:
     assert of(ev.Grant, b.request()) == [ev.Grant(b.number, b.lease)]
 
 
-def test_the_dead_are_charged_until_they_are_gone() -> None:
+def test_dead_processes_are_charged_until_their_memory_is_free() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
@@ -794,7 +794,7 @@ def test_a_failed_restore_queues_again_at_the_front() -> None:
     assert of(ev.Grant, m.sleep(0.1)) == [ev.Grant(a.number, a.lease)]
 
 
-def test_why_it_waits_though_there_is_room_is_that_its_restore_failed() -> None:
+def test_a_wait_despite_free_memory_is_explained_by_the_failed_restore() -> None:
     m = Machine()
     a = m.process("a", 50)
     a.request()
@@ -809,7 +809,7 @@ def test_why_it_waits_though_there_is_room_is_that_its_restore_failed() -> None:
     assert a.state == "running"
 
 
-def test_a_process_that_gives_its_restore_up_is_not_queued_again() -> None:
+def test_a_process_that_abandons_its_restore_is_not_queued_again() -> None:
     m = Machine()
     a = m.process("a", 50)
     a.request()
@@ -849,7 +849,7 @@ def fills(gib: int = 60) -> tuple[Machine, Process, Process, ev.Evict]:
     return m, a, b, order
 
 
-def test_an_eviction_covers_what_varies_while_figures_are_read() -> None:
+def test_an_eviction_allows_for_changes_between_readings() -> None:
     m = Machine(margin=64 << 20)
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
@@ -865,7 +865,7 @@ def test_an_eviction_covers_what_varies_while_figures_are_read() -> None:
     assert m.gpu["available"] >= 40 << 20
 
 
-def test_what_is_left_of_the_room_takes_other_victims() -> None:
+def test_when_less_room_is_left_other_victims_are_taken() -> None:
     m = Machine(policy=BY_AGE)
     c = m.runs("c", 20)
     m.do(ev.Release("c"))
@@ -884,14 +884,14 @@ def test_what_is_left_of_the_room_takes_other_victims() -> None:
     assert of(ev.Room, a.evict(more)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
 
 
-def test_one_that_comes_back_while_its_memory_leaves_comes_after_the_one_that_fills() -> None:
+def test_a_victim_that_returns_during_its_eviction_runs_after_the_group_being_restored() -> None:
     _m, a, b, order = fills()
     assert of(ev.Grant, a.request()) == []
     assert a.state == "waiting"
     assert of(ev.Room, a.evict(order)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
 
 
-def test_one_whose_memory_is_in_is_not_held_up_by_one_that_fills() -> None:
+def test_a_resident_group_is_not_delayed_by_another_ones_restore() -> None:
     m = Machine()
     c = m.runs("c", 5)
     m.do(ev.Release("c"))
@@ -909,7 +909,7 @@ def test_one_whose_memory_is_in_is_not_held_up_by_one_that_fills() -> None:
     assert of(ev.Grant, c.request()) == [ev.Grant(c.number, c.lease)]
 
 
-def test_the_death_of_a_victim_brings_the_room_when_it_shows() -> None:
+def test_the_death_of_a_victim_makes_room_once_a_reading_shows_it() -> None:
     m, a, b, _order = fills()
     m.pending_reclaim = 75 * GIB
     a.resident = 0
@@ -919,7 +919,7 @@ def test_the_death_of_a_victim_brings_the_room_when_it_shows() -> None:
     assert of(ev.Room, m.sleep(1.5)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
 
 
-def test_the_death_of_the_one_that_fills_frees_what_it_was_allotted() -> None:
+def test_the_death_of_a_group_being_restored_frees_its_allotment() -> None:
     m, a, b, order = fills()
     b.resident = 10 * GIB
     m.do(ev.Detach(b.number))
@@ -931,7 +931,7 @@ def test_the_death_of_the_one_that_fills_frees_what_it_was_allotted() -> None:
     assert m.gpu["available"] == 60 * GIB
 
 
-def test_room_that_never_comes_is_not_waited_for_and_the_place_is_kept() -> None:
+def test_a_group_keeps_its_place_when_expected_room_never_appears() -> None:
     m, a, b, order = fills(95)
     b.resident = 25 * GIB
     m.do(ev.UsageChanged(b.number, b.usage()))
@@ -948,7 +948,7 @@ def test_room_that_never_comes_is_not_waited_for_and_the_place_is_kept() -> None
     assert of(ev.Grant, m.sleep(2)) == [ev.Grant(b.number, b.lease)]
 
 
-def test_a_lease_that_is_revoked_while_it_fills_keeps_what_has_arrived() -> None:
+def test_a_lease_revoked_during_a_restore_keeps_the_restored_memory() -> None:
     m, a, b, order = fills()
     assert of(ev.Revoke, m.do(ev.Release("b"))) == [ev.Revoke(b.number, b.lease)]
     b.resident = 20 * GIB
@@ -961,7 +961,7 @@ def test_a_lease_that_is_revoked_while_it_fills_keeps_what_has_arrived() -> None
     assert of(ev.Grant, b.request()) == [ev.Grant(b.number, b.lease)]
 
 
-def test_what_arrives_is_not_foreign_though_more_left_than_was_ordered() -> None:
+def test_restored_memory_is_not_foreign_although_more_was_evicted_than_ordered() -> None:
     m, a, b, order = fills()
     assert of(ev.Room, a.moves(order, 35)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
     a.resident -= GIB  # pieces leave as a whole
@@ -975,7 +975,7 @@ def test_what_arrives_is_not_foreign_though_more_left_than_was_ordered() -> None
     assert m.gpu["foreign"] == 0
 
 
-def test_a_request_that_is_repeated_is_told_the_room_again() -> None:
+def test_a_repeated_request_is_sent_the_room_again() -> None:
     _m, _a, b, _order = fills()
     assert b.request() == [
         ev.Grant(b.number, b.lease, filling=True),
@@ -993,7 +993,7 @@ def test_nothing_is_prepared_while_no_contention_is_in_sight() -> None:
     assert (m.pool, m.prepared) == (0, {})
 
 
-def test_what_the_gpu_cannot_hold_is_prepared_before_anybody_waits() -> None:
+def test_host_memory_is_prepared_before_any_group_waits() -> None:
     m = Machine()
     a, b = m.process("a", 60), m.process("b", 15)
     assert m.pool == 0
@@ -1007,7 +1007,7 @@ def test_what_the_gpu_cannot_hold_is_prepared_before_anybody_waits() -> None:
     assert m.prepared[small.number] == 1 * GIB
 
 
-def test_few_words_are_lost_on_small_growth() -> None:
+def test_small_growth_causes_few_messages() -> None:
     m = Machine()
     m.process("a", 90)
     b = m.process("b")
@@ -1016,7 +1016,7 @@ def test_few_words_are_lost_on_small_growth() -> None:
     assert m.told < 60
 
 
-def test_less_is_wanted_for_a_while_before_less_is_prepared() -> None:
+def test_the_prepared_host_memory_shrinks_only_after_a_delay() -> None:
     m = Machine()
     a, b = m.process("a", 90), m.process("b", 60)
     before = m.pool
@@ -1030,7 +1030,7 @@ def test_less_is_wanted_for_a_while_before_less_is_prepared() -> None:
     assert m.prepared == {a.number: 0, b.number: 0}
 
 
-def test_no_more_is_prepared_than_the_host_can_give() -> None:
+def test_no_more_host_memory_is_prepared_than_the_host_has() -> None:
     m = Machine()
     m.process("a", 90)
     m.process("b", 60)
@@ -1105,7 +1105,7 @@ def test_cancel_ends_the_waits_of_a_group() -> None:
     assert m.core.queue == []
 
 
-def test_release_and_evict_by_users() -> None:
+def test_users_can_release_and_evict() -> None:
     m = Machine()
     a = m.runs("a", 75)
     assert of(ev.Revoke, m.do(ev.Release("a", evict=True))) == [ev.Revoke(a.number, a.lease)]
@@ -1116,7 +1116,7 @@ def test_release_and_evict_by_users() -> None:
     assert m.group("a")["gpus"][0]["swapped"] == 75 * GIB
 
 
-def test_holders_hear_whether_others_wait() -> None:
+def test_lease_holders_are_sent_whether_others_wait() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     assert of(ev.Contended, b.request()) == [ev.Contended(a.number, 1)]
@@ -1126,7 +1126,7 @@ def test_holders_hear_whether_others_wait() -> None:
     assert of(ev.Contended, m.do(ev.Cancel("c"))) == [ev.Contended(a.number, 0)]
 
 
-def test_holders_hear_whether_others_hold_a_lease_beside_them() -> None:
+def test_lease_holders_are_sent_whether_others_hold_leases_too() -> None:
     m = Machine()
     a = m.runs("a", 20)
     assert m.core.clients[a.number].beside == 0
@@ -1141,7 +1141,7 @@ def test_holders_hear_whether_others_hold_a_lease_beside_them() -> None:
     assert of(ev.Contended, b.release()) == [ev.Contended(b.number, 0), ev.Contended(a.number, 0)]
 
 
-def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
+def test_a_scheduler_that_takes_over_resolves_an_overcommitment() -> None:
     m = Machine()
     m.foreign = 0
     a, b = Process(m, 1, "a"), Process(m, 2, "b")
@@ -1163,7 +1163,7 @@ def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
 
 
 @pytest.mark.parametrize(("swapped", "state"), [(0, "running"), (GIB, "restoring")])
-def test_after_a_take_over_only_what_lies_in_host_memory_arrives(swapped: int, state: str) -> None:
+def test_after_a_take_over_only_memory_on_the_host_is_restored(swapped: int, state: str) -> None:
     m = Machine()
     m.foreign = 0
     a = Process(m, 1, "a")
@@ -1223,7 +1223,7 @@ def test_a_lease_that_was_never_granted_is_not_taken_over_later() -> None:
     assert b.reason["code"] in ("needs_memory", "draining")
 
 
-def test_whose_connection_breaks_goes_on_in_its_turn() -> None:
+def test_a_client_that_reconnects_continues_its_time_slice() -> None:
     m = Machine(quantum=20.0)
     a, b = m.runs("a", 60), m.process("b", 60)
     m.sleep(60)
@@ -1242,7 +1242,7 @@ def test_whose_connection_breaks_goes_on_in_its_turn() -> None:
 
 
 @pytest.mark.parametrize("away", [0, 10])
-def test_whose_connection_breaks_is_not_charged_twice(away: float) -> None:
+def test_a_client_that_reconnects_is_not_charged_twice(away: float) -> None:
     m = Machine(foreign=5 * GIB)
     a, b = m.runs("a", 60), m.runs("b", 30)
     m.sleep(100)
@@ -1258,7 +1258,7 @@ def test_whose_connection_breaks_is_not_charged_twice(away: float) -> None:
     assert (m.gpu["pending_reclaim"], m.gpu["foreign"], m.gpu["available"]) == (0, 5 * GIB, 5 * GIB)
 
 
-def test_whose_old_connection_is_still_there_goes_on() -> None:
+def test_a_client_reconnects_although_its_old_connection_is_still_open() -> None:
     m = Machine()
     a = m.runs("a", 30)
     m.sleep(100)
@@ -1270,7 +1270,7 @@ def test_whose_old_connection_is_still_there_goes_on() -> None:
     assert again.state == "running"
 
 
-def test_a_lease_that_its_connection_ended_long_ago_is_not_taken_over() -> None:
+def test_a_lease_from_a_connection_that_ended_long_ago_is_not_taken_over() -> None:
     m = Machine()
     a = m.runs("a", 60)
     m.sleep(60)
@@ -1281,7 +1281,7 @@ def test_a_lease_that_its_connection_ended_long_ago_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("lease", [(1 << 48) + 1, (1 << 64) - 1])
-def test_leases_are_not_counted_on_from_absurd_numbers(lease: int) -> None:
+def test_absurd_lease_numbers_are_not_continued(lease: int) -> None:
     m = Machine()
     a = Process(m, 1, "a")
     a.promised = a.resident = 60 * GIB
@@ -1309,7 +1309,7 @@ def test_names_and_prefixes_find_a_group() -> None:
         m.core.find_group("beta")
 
 
-def test_notices_are_kept_but_not_without_end() -> None:
+def test_only_the_latest_notices_are_kept() -> None:
     m = Machine()
     for n in range(60):
         m.do(ev.Notice("a", "started_without_interposer", {"n": n}))
@@ -1318,7 +1318,7 @@ def test_notices_are_kept_but_not_without_end() -> None:
     assert notices[-1]["params"] == {"n": 59}
 
 
-def test_the_status_is_json_and_counts() -> None:
+def test_the_status_is_json_and_has_counters() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
@@ -1354,7 +1354,7 @@ def test_the_status_is_json_and_counts() -> None:
         ev.Attach(5, 5, "z", "z", "swap", usages=(ev.Usage(GPU), ev.Usage(GPU))),
     ],
 )
-def test_what_cannot_be_is_a_violation_and_changes_nothing(event: Any) -> None:
+def test_an_impossible_event_is_a_violation_and_changes_nothing(event: Any) -> None:
     m = Machine()
     m.runs("a", 20)
     before = json.dumps(snapshot.status(m.core, m.now))

@@ -42,7 +42,7 @@ def test_policies_import_the_standard_library_and_the_policy_api(root: Path) -> 
     assert outside == set()
 
 
-def test_to_import_the_core_loads_nothing_else_of_ours() -> None:
+def test_importing_the_core_loads_no_other_module_of_ours() -> None:
     code = (
         "import sys\n"
         "import jupyter_gpushare.scheduler.core.core, jupyter_gpushare.scheduler.core.placement\n"

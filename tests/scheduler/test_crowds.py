@@ -73,13 +73,13 @@ class Crowd:
             each.close()
 
 
-def test_a_control_client_waits_for_its_turn(crowd: Crowd) -> None:
+def test_a_control_client_waits_for_a_free_connection(crowd: Crowd) -> None:
     threading.Timer(0.3, crowd.serve).start()
     with ControlClient(crowd.path, timeout=PATIENCE) as client:
         client.request("status")
 
 
-async def test_so_does_one_in_an_event_loop(crowd: Crowd) -> None:
+async def test_an_asynchronous_client_waits_for_a_free_connection(crowd: Crowd) -> None:
     asyncio.get_running_loop().call_later(0.3, crowd.serve)
     async with AsyncControlClient(crowd.path, timeout=PATIENCE) as client:
         await client.request("status")
@@ -95,7 +95,7 @@ print(library.gpushare_control(b"{}", reply, ctypes.c_size_t(len(reply))), reply
 """
 
 
-def test_so_does_a_kernel(crowd: Crowd) -> None:
+def test_a_jupyter_kernel_waits_for_a_free_connection(crowd: Crowd) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ASK, str(libraries().cuda)],
         env={**os.environ, "GPUSHARE_SOCKET": str(crowd.path)},
@@ -108,7 +108,7 @@ def test_so_does_a_kernel(crowd: Crowd) -> None:
         assert kernel.communicate(timeout=PATIENCE)[0] == '11 {"ok":true}\n'
 
 
-async def test_neither_waits_longer_than_it_is_to(crowd: Crowd) -> None:
+async def test_clients_wait_no_longer_than_their_limit(crowd: Crowd) -> None:
     begun = time.monotonic()
     with pytest.raises(SchedulerUnreachable, match="too many others"):
         ControlClient(crowd.path, timeout=0.2)
@@ -128,7 +128,7 @@ def test_pauses_grow_and_end() -> None:
     assert pauses[0] <= control.FIRST_PAUSE
 
 
-def test_in_a_storm_everybody_is_answered(scheduler: Scheduler) -> None:
+def test_all_clients_of_a_storm_are_answered(scheduler: Scheduler) -> None:
     """Many more at once than wait to be accepted."""
     storm = [socket.socket(socket.AF_UNIX) for _ in range(700)]
     over = threading.Event()
@@ -170,7 +170,7 @@ def test_a_personal_scheduler_raises_its_limit_too(low_limit: int, start: Start)
     assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (low_limit, low_limit)
 
 
-def test_without_descriptors_it_is_said_once_and_who_waits_is_served_later(
+def test_lack_of_file_descriptors_is_logged_once_and_clients_are_served_later(
     scheduler: Scheduler,
 ) -> None:
     pid = scheduler.process.pid

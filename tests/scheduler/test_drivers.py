@@ -29,7 +29,7 @@ def touch(path: Path) -> Path:
     return path
 
 
-def test_no_driver_is_none(built: Path) -> None:
+def test_a_system_without_a_driver_has_none(built: Path) -> None:
     assert find_driver({}) is None
 
 
@@ -41,7 +41,7 @@ def test_the_simulated_driver_is_asked_for(built: Path) -> None:
     assert find_driver({"GPUSHARE_SIM": "0"}) is None
 
 
-def test_a_simulated_driver_that_is_not_built_is_said(built: Path) -> None:
+def test_a_simulated_driver_that_is_not_built_is_reported(built: Path) -> None:
     (built / "sim" / "libcuda.so.1").unlink()
     with pytest.raises(DriverError, match="not built"):
         find_driver({"GPUSHARE_SIM": "1"})
@@ -54,7 +54,7 @@ def test_the_system_is_searched(built: Path, tmp_path: Path) -> None:
     assert find_driver({}) == Driver(cuda, nvml, simulated=False)
 
 
-def test_our_own_shim_is_no_driver(built: Path, tmp_path: Path) -> None:
+def test_the_interposer_is_no_driver(built: Path, tmp_path: Path) -> None:
     folder = tmp_path / "preloaded"
     folder.mkdir()
     (folder / "libcuda.so.1").symlink_to(built / "libgpushare.so")
@@ -87,7 +87,7 @@ def test_named_libraries_must_exist(built: Path, tmp_path: Path) -> None:
         find_driver({"GPUSHARE_DRIVER": "libcuda.so.1"})
 
 
-def test_our_libraries_in_the_order_of_preloading(built: Path) -> None:
+def test_our_libraries_are_listed_in_preload_order(built: Path) -> None:
     assert [path.name for path in libraries().preload()] == [
         "libgpushare.so",
         "libgpushare-alias.so",

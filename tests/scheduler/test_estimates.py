@@ -51,7 +51,7 @@ def two(**settings: Any) -> tuple[Watched, Process, Process]:
     return machine, machine.runs("a", 75), machine.process("b", 60)
 
 
-def test_at_first_it_reckons_with_the_quantum() -> None:
+def test_the_first_estimate_uses_the_quantum() -> None:
     m, _, b = two()
     b.request()
     found = m.estimates()["b"]
@@ -60,7 +60,7 @@ def test_at_first_it_reckons_with_the_quantum() -> None:
     assert found.high > 30
 
 
-def test_it_learns_how_long_a_holder_uses_the_gpu() -> None:
+def test_estimates_learn_how_long_a_holder_uses_the_gpu() -> None:
     m, a, b = two()
     for _ in range(12):
         for holder, waiter in ((a, b), (b, a)):
@@ -80,7 +80,7 @@ def test_it_learns_how_long_a_holder_uses_the_gpu() -> None:
     assert m.estimates()["b"].high > 5
 
 
-def test_it_learns_while_nobody_waits_too() -> None:
+def test_estimates_also_learn_while_no_group_waits() -> None:
     m, a, b = two(quantum=600.0)
     for _ in range(12):
         m.sleep(2.0)
@@ -92,7 +92,7 @@ def test_it_learns_while_nobody_waits_too() -> None:
     assert m.estimates()["b"].seconds < 100
 
 
-def test_who_is_behind_waits_longer() -> None:
+def test_a_later_place_in_the_queue_waits_longer() -> None:
     m, _, b = two()
     b.request()
     for name in ("c", "d", "e"):
@@ -103,7 +103,7 @@ def test_who_is_behind_waits_longer() -> None:
     assert order[3].seconds > order[0].seconds + 30
 
 
-def test_who_fits_beside_the_one_before_waits_no_longer() -> None:
+def test_a_group_that_fits_beside_the_one_ahead_waits_no_longer() -> None:
     m, _, b = two()
     b.request()
     m.process("c", 30).request()
@@ -112,7 +112,7 @@ def test_who_fits_beside_the_one_before_waits_no_longer() -> None:
 
 
 @pytest.mark.parametrize("change", [{"frozen": True}, None])
-def test_nothing_is_said_where_nothing_can_be_said(change: dict[str, Any] | None) -> None:
+def test_without_a_basis_there_is_no_estimate(change: dict[str, Any] | None) -> None:
     m, _, b = two()
     b.request()
     assert "b" in m.estimates()

@@ -55,7 +55,7 @@ def cell(machine: Machine, group: str, name: str) -> None:
     machine.do(ev.Cell(group, "begin", name, machine.now, True))
 
 
-def test_who_came_earlier_is_before() -> None:
+def test_earlier_requests_are_ahead() -> None:
     m = Machine()
     m.runs("a", 75)
     waits(m, "b")
@@ -79,7 +79,7 @@ def test_who_came_earlier_is_before() -> None:
     assert said[7] == "  to run next: wait for b.ipynb"
 
 
-def test_the_background_counts_as_later() -> None:
+def test_background_requests_count_as_later() -> None:
     m = Machine()
     m.runs("a", 75)
     waits(m, "b")
@@ -116,7 +116,7 @@ def test_a_long_cell_is_in_the_background_and_the_next_one_is_not() -> None:
     assert of(m, "a")["class"] == "interactive"
 
 
-def test_the_one_in_front_comes_first_among_its_users_own() -> None:
+def test_the_front_notebook_comes_first_among_those_of_its_user() -> None:
     m = Machine()
     m.runs("a", 75)
     waits(m, "b")
@@ -129,7 +129,7 @@ def test_the_one_in_front_comes_first_among_its_users_own() -> None:
     assert "counts as waiting 5.0 s longer" in lines(m, "b")[2]
 
 
-def test_between_users_what_they_have_had_decides() -> None:
+def test_between_users_past_gpu_time_decides() -> None:
     m = Machine()
     a = m.runs("a", 75, user="ada")
     m.sleep(4)
@@ -152,7 +152,7 @@ def test_between_users_what_they_have_had_decides() -> None:
     assert "it is guaranteed 40%" in lines(m, "b")[2]
 
 
-def test_whom_the_core_passes_over_is_before_nobody() -> None:
+def test_a_request_that_the_core_passes_over_is_ahead_of_no_other() -> None:
     m = Machine()
     m.runs("a", 75)
     waits(m, "b")
@@ -166,7 +166,7 @@ def test_whom_the_core_passes_over_is_before_nobody() -> None:
     assert [b["group"] for b in of(m, "c")["before"]] == ["b"]
 
 
-def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
+def test_a_user_at_the_limit_is_shown_when_it_ends() -> None:
     m = Machine()
     a = m.runs("a", 60)
     m.do(ev.Adjust("a", limit=0.1))
@@ -184,7 +184,7 @@ def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
     assert "or raise its GPU time limit" in said[-2]
 
 
-def test_who_was_revoked_for_another_does_not_pass_it() -> None:
+def test_a_revoked_group_is_explained_as_behind_the_other() -> None:
     m = Machine()
     a, other = m.runs("a", 40), m.runs("c", 40)
     m.process("b", 90).request()
@@ -197,7 +197,7 @@ def test_who_was_revoked_for_another_does_not_pass_it() -> None:
     assert "preempted this notebook" in "\n".join(lines(m, "a"))
 
 
-def test_who_is_held_back_is_told_for_whom() -> None:
+def test_a_group_that_is_held_back_is_shown_for_which_group() -> None:
     m = Machine(interactive_burst=2.0)
     m.runs("train", 20)
     m.sleep(4)
@@ -220,7 +220,7 @@ def test_who_is_held_back_is_told_for_whom() -> None:
     )
 
 
-def test_nobody_waits() -> None:
+def test_without_a_wait_there_is_nothing_to_explain() -> None:
     m = Machine()
     m.runs("a", 10)
     assert lines(m) == ["No notebook is waiting for the GPU or being throttled."]
@@ -228,7 +228,7 @@ def test_nobody_waits() -> None:
     assert lines(m, "a")[0] == "a.ipynb running"
 
 
-def test_to_ask_changes_nothing() -> None:
+def test_explaining_changes_nothing() -> None:
     found = []
     for asks in (False, True):
         m = Machine(interactive_burst=2.0)
@@ -263,7 +263,7 @@ def test_the_first_sum_that_differs_decides(own: Any, theirs: Any, rule: Any) ->
     assert compare(own, theirs) == rule
 
 
-def test_a_policy_of_others_has_its_rules_named() -> None:
+def test_rules_of_a_third_party_policy_are_named() -> None:
     said = answers.explanation(
         {
             "groups": [

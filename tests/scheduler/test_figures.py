@@ -24,7 +24,7 @@ part = st.integers(0, 100)
     st.lists(st.tuples(st.sampled_from(["managed", "swap", "plain"]), part, part, part, part)),
     st.integers(0, 100),
 )
-def test_parts_of_a_gpu_are_no_more_than_it_has(
+def test_parts_of_a_gpu_never_exceed_its_memory(
     stated: list[tuple[Any, int, int, int, int]], used: int
 ) -> None:
     """Managed memory may be over-committed; and processes may understate, or hold what is not counted."""
@@ -71,7 +71,7 @@ def test_host_memory_of_a_process_with_several_gpus_counts_once() -> None:
     assert sum(share["swapped"] for share in said["groups"][0]["gpus"]) == 5 * GIB
 
 
-def test_memory_that_was_never_written_is_nowhere() -> None:
+def test_unwritten_memory_counts_nowhere() -> None:
     """Allocated before the first lease, it needs no host memory: then none of it is said to be there."""
     core = Core(REGISTRY)
     core.handle(ev.Device(GPU, TOTAL, 0), 1.0)

@@ -358,7 +358,7 @@ def test_an_interactive_group_soon_releases_for_a_group_below_its_request() -> N
     script.teardown()
 
 
-def test_host_memory_covers_what_contexts_leave_no_room_for() -> None:
+def test_host_memory_is_reckoned_with_measured_contexts() -> None:
     """More is admitted where contexts were measured to take less than they state."""
     script = begin([767, 0], context=200, host=400)
     script.contexts_are_measured(GPU)

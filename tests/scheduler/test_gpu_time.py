@@ -37,9 +37,7 @@ def order(times: GpuTime, groups: Iterable[Group], now: float) -> list[str]:
     ),
     st.floats(0.0, 25.0),
 )
-def test_the_window_holds_what_a_list_of_all_would_say(
-    had: list[tuple[float, float]], later: float
-) -> None:
+def test_the_window_matches_a_full_list(had: list[tuple[float, float]], later: float) -> None:
     times, one = GpuTime(window=10.0), group("a")
     now, busy = 50.0, 0.0
     times.meter(one, GPU, 1, 0.0, now)
@@ -58,7 +56,7 @@ def test_the_window_holds_what_a_list_of_all_would_say(
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.0, 0.2), min_size=1, max_size=100), st.floats(0.1, 9.0))
-def test_the_time_at_which_use_is_down_is_true(bursts: list[float], target: float) -> None:
+def test_the_predicted_time_of_lower_use_is_right(bursts: list[float], target: float) -> None:
     times, one = GpuTime(), group("a", limit=target / 10)
     now = 30.0
     for burst in bursts:
@@ -74,7 +72,7 @@ def test_the_time_at_which_use_is_down_is_true(bursts: list[float], target: floa
         assert times.used("group:a", GPU, until) == pytest.approx(target * 0.995)
 
 
-def test_a_counter_that_goes_back_began_anew() -> None:
+def test_a_counter_that_decreases_has_restarted() -> None:
     times, one = GpuTime(), group("a")
     assert times.meter(one, GPU, 1, 2.0, 50.0, 10) == (2.0, 10)
     assert times.meter(one, GPU, 1, 2.5, 51.0, 15) == (0.5, 5)
@@ -83,7 +81,7 @@ def test_a_counter_that_goes_back_began_anew() -> None:
     assert times.rate(one, GPU, 52.0) == pytest.approx(1.6)
 
 
-def test_processes_users_and_gpus_are_summed_apart() -> None:
+def test_processes_users_and_gpus_are_summed_separately() -> None:
     times = GpuTime()
     a, b, c = group("a"), group("b"), group("c", "ben")
     times.entitle("team:t", Entitlement(weight=2), ["ada", "ben"])
@@ -112,7 +110,7 @@ def test_processes_users_and_gpus_are_summed_apart() -> None:
     ],
 )
 @pytest.mark.parametrize("interval", [0.1, 1.0, 0.25])
-def test_those_that_are_busy_at_once_divide_the_time(
+def test_concurrently_busy_processes_divide_the_time(
     busy: tuple[float, ...], had: tuple[float, ...], interval: float
 ) -> None:
     """Whoever says so last, and however rarely: whole buckets, or parts of them."""
@@ -138,7 +136,7 @@ meterings = st.lists(
 
 @settings(max_examples=50, deadline=None)
 @given(meterings)
-def test_all_together_have_no_more_than_has_passed(said: list[tuple[int, float, float]]) -> None:
+def test_the_total_never_exceeds_the_elapsed_time(said: list[tuple[int, float, float]]) -> None:
     """Whatever processes say, of several groups or of one, and nobody has more than it was busy for."""
     times = GpuTime(window=100.0, buckets=1000)
     groups = [group("a"), group("a"), group("b", "ben"), group("c", "cy")]
@@ -162,7 +160,7 @@ def test_all_together_have_no_more_than_has_passed(said: list[tuple[int, float, 
     assert cy <= busy[3] + 1e-6
 
 
-def test_what_was_still_running_when_a_meter_was_read_counts_for_when_it_ran() -> None:
+def test_work_that_outlasts_a_reading_counts_when_it_ran() -> None:
     """Kernels of 30 ms that follow each other: each reading lacks the one that runs."""
     times, a, b = GpuTime(), group("a"), group("b", "ben")
     times.of(a), times.of(b)
@@ -351,7 +349,7 @@ def test_teams_come_before_users_and_users_before_groups() -> None:
     assert order(times, (a, b, c), 50.0) == ["c", "b", "a"]
 
 
-def test_shares_of_ones_own_groups_do_not_touch_other_users() -> None:
+def test_shares_among_ones_own_groups_do_not_affect_other_users() -> None:
     times = GpuTime()
     greedy, plain, other = group("g", weight=1000), group("p"), group("o", "ben")
     times.add(plain, GPU, 1.0, 50.0)
@@ -362,7 +360,9 @@ def test_shares_of_ones_own_groups_do_not_touch_other_users() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.9]), min_size=2, max_size=5), st.data())
-def test_nobody_starves_whatever_was_promised(requests: list[float], data: st.DataObject) -> None:
+def test_no_user_starves_whatever_the_entitlements(
+    requests: list[float], data: st.DataObject
+) -> None:
     """Even where the requests add up to more than there is, whoever waits is served within two minutes."""
     times = GpuTime()
     groups = [group(f"g{n}", f"u{n}") for n in range(len(requests))]
@@ -382,7 +382,7 @@ def test_nobody_starves_whatever_was_promised(requests: list[float], data: st.Da
         assert now - min(served.values()) <= 90.0
 
 
-def test_ranks_change_at_most_so_often() -> None:
+def test_ranks_change_at_a_limited_rate() -> None:
     times = GpuTime(refresh=0.25)
     a, b = group("a"), group("b", "ben")
     for one in (a, b):
@@ -405,7 +405,7 @@ def test_with_one_user_and_no_shares_ranks_never_change() -> None:
 # --- Limits ---------------------------------------------------------------------------------------
 
 
-def test_to_ask_whose_limit_it_is_makes_no_pause_longer() -> None:
+def test_looking_up_a_limit_prolongs_no_pause() -> None:
     """People may ask at any time, and a replay of what was recorded does not know when they did."""
     times, one = GpuTime(window=10.0), group("a", limit=0.5)
     times.add(one, GPU, 5.05, 50.0)
@@ -415,7 +415,7 @@ def test_to_ask_whose_limit_it_is_makes_no_pause_longer() -> None:
     assert times.throttled_until(one, GPU, 55.02) is None
 
 
-def test_to_ask_what_somebody_had_over_minutes_changes_nothing() -> None:
+def test_looking_up_past_use_changes_nothing() -> None:
     asked, other = GpuTime(), GpuTime()
     one = group("a")
     for times in (asked, other):

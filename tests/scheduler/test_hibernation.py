@@ -192,7 +192,7 @@ class Night(Machine):
         return [line for line in self.history if line.kind == kind]
 
 
-def test_an_idle_group_gives_its_context_back() -> None:
+def test_an_idle_group_frees_its_context() -> None:
     night = Night()
     kernel = night.ran("a")
     night.sleep(590)
@@ -210,7 +210,7 @@ def test_an_idle_group_gives_its_context_back() -> None:
     assert kernel.hibernation["estimate"] == pytest.approx(0.5 + 1.0)
 
 
-def test_a_call_wakes_it() -> None:
+def test_a_driver_call_wakes_the_group() -> None:
     night = Night()
     kernel = night.asleep("a")
     kernel.call()
@@ -223,14 +223,14 @@ def test_a_call_wakes_it() -> None:
     assert line.fields == {"seconds": 0.5}
 
 
-def test_the_begin_of_a_cell_wakes_it() -> None:
+def test_the_start_of_a_cell_wakes_the_group() -> None:
     night = Night()
     kernel = night.asleep("a")
     night.do(ev.Cell("a", "begin", "1", night.now, from_kernel=False))
     assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 0)]
 
 
-def test_people_wake_it() -> None:
+def test_a_user_wakes_the_group() -> None:
     night = Night()
     kernel = night.asleep("a")
     night.do(ev.WakeNow("a"))
@@ -238,7 +238,7 @@ def test_people_wake_it() -> None:
 
 
 @pytest.mark.parametrize("off", [{"hibernate_after": None}, {"hibernate_after": 0}])
-def test_where_it_is_off_nobody_hibernates(off: dict[str, Any]) -> None:
+def test_nothing_hibernates_when_hibernation_is_off(off: dict[str, Any]) -> None:
     night = Night(**off)
     kernel = night.ran("a")
     night.sleep(10_000)
@@ -250,7 +250,7 @@ def test_where_it_is_off_nobody_hibernates(off: dict[str, Any]) -> None:
     assert kernel.where == "hibernated"
 
 
-def test_where_the_driver_cannot_nobody_does() -> None:
+def test_nothing_hibernates_when_the_driver_cannot_checkpoint() -> None:
     night = Night(able=False)
     kernel = night.ran("a")
     night.do(ev.Hibernatable(False, code="driver", text="the driver is too old"))
@@ -261,7 +261,7 @@ def test_where_the_driver_cannot_nobody_does() -> None:
     assert snapshot.status(night.core, night.now)["hibernation"]["code"] == "driver"
 
 
-def test_an_order_stands_until_it_is_known_whether_the_driver_can() -> None:
+def test_a_request_to_hibernate_waits_until_the_driver_was_checked() -> None:
     night = Night(able=False)
     kernel = night.ran("a")
     night.do(ev.HibernateNow("a"))
@@ -272,7 +272,7 @@ def test_an_order_stands_until_it_is_known_whether_the_driver_can() -> None:
     assert kernel.where == "hibernated"
 
 
-def test_an_order_is_refused_once_it_is_known_that_the_driver_cannot() -> None:
+def test_a_request_to_hibernate_is_refused_once_the_driver_is_known_to_be_unable() -> None:
     night = Night(able=False)
     kernel, other = night.ran("a"), night.ran("b")
     night.do(ev.HibernateNow("b"))
@@ -285,7 +285,7 @@ def test_an_order_is_refused_once_it_is_known_that_the_driver_cannot() -> None:
     assert failed.fields == {"code": "driver", "text": "the driver is too old"}
 
 
-def test_who_is_kept_does_not() -> None:
+def test_a_kept_group_does_not_hibernate() -> None:
     night = Night()
     kernel = night.ran("a")
     night.do(ev.Adjust("a", keep=True))
@@ -293,7 +293,7 @@ def test_who_is_kept_does_not() -> None:
     assert kernel.where == "idle_lease"
 
 
-def test_nobody_does_within_a_cell() -> None:
+def test_no_group_hibernates_within_a_cell() -> None:
     night = Night()
     kernel = night.ran("a")
     night.do(ev.Cell("a", "begin", "1", night.now, from_kernel=True))
@@ -307,7 +307,7 @@ def test_nobody_does_within_a_cell() -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_what_ran_outside_cells_is_asked_whether_it_is_over(ordered: bool) -> None:
+def test_a_group_that_ran_outside_cells_is_asked_whether_it_is_done(ordered: bool) -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.begin()
@@ -320,7 +320,7 @@ def test_what_ran_outside_cells_is_asked_whether_it_is_over(ordered: bool) -> No
     assert kernel.where == "hibernated"
 
 
-def test_who_is_at_work_is_not_asked_all_the_time_nor_stopped() -> None:
+def test_a_busy_group_is_asked_rarely_and_not_stopped() -> None:
     night = Night(hibernate_after=1e-12)
     kernel = night.kernel("a", 10)
     kernel.request()
@@ -332,7 +332,7 @@ def test_who_is_at_work_is_not_asked_all_the_time_nor_stopped() -> None:
 
 
 @pytest.mark.parametrize("change", [ev.Adjust("a", keep=True), ev.Configure(hibernate_after=0)])
-def test_an_order_is_void_once_people_think_otherwise(change: ev.Event) -> None:
+def test_a_request_to_hibernate_ends_when_the_user_changes_it(change: ev.Event) -> None:
     night = Night()
     kernel = night.kernel("a", 10)
     kernel.request()
@@ -346,7 +346,7 @@ def test_an_order_is_void_once_people_think_otherwise(change: ev.Event) -> None:
     assert not night.orders(ev.Park)
 
 
-def test_who_is_kept_while_its_memory_leaves_stays() -> None:
+def test_a_group_that_is_kept_during_its_eviction_does_not_hibernate() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.late = True
@@ -360,7 +360,7 @@ def test_who_is_kept_while_its_memory_leaves_stays() -> None:
     assert not night.orders(ev.Park)
 
 
-def test_it_makes_way_for_who_lacks_room() -> None:
+def test_a_group_hibernates_for_one_that_lacks_room() -> None:
     night = Night()
     idle = night.kernel("idle", 1, context=30 * GIB)
     night.sleep(1)
@@ -377,7 +377,7 @@ def test_it_makes_way_for_who_lacks_room() -> None:
     assert less.hibernation is None
 
 
-def test_a_context_that_has_no_room_is_waited_for() -> None:
+def test_a_context_without_room_waits() -> None:
     night = Night()
     idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(3)]
     newcomer = night.kernel("newcomer", context=30 * GIB)
@@ -392,7 +392,7 @@ def test_a_context_that_has_no_room_is_waited_for() -> None:
     assert answer.status == "device"
 
 
-def test_many_more_take_turns_than_contexts_fit() -> None:
+def test_more_groups_take_turns_than_contexts_fit() -> None:
     night = Night()
     kernels = []
     for number in range(20):
@@ -423,7 +423,7 @@ def test_many_more_take_turns_than_contexts_fit() -> None:
         night.do(ev.Cell(kernel.group, "end", cell, night.now, from_kernel=False))
 
 
-def test_its_wake_waits_for_room_and_others_make_way() -> None:
+def test_a_wake_waits_for_room_and_others_hibernate() -> None:
     night = Night()
     kernel = night.asleep("a")
     other = night.ran("b", 99)
@@ -435,7 +435,7 @@ def test_its_wake_waits_for_room_and_others_make_way() -> None:
     assert other.resident < 99 * GIB
 
 
-def test_its_wait_can_be_cancelled_and_asked_for_again() -> None:
+def test_a_wait_for_a_wake_can_be_cancelled_and_repeated() -> None:
     night = Night()
     kernel = night.asleep("a")
     night.foreign = 99 * GIB + 3 * GIB // 4
@@ -453,7 +453,7 @@ def test_its_wait_can_be_cancelled_and_asked_for_again() -> None:
     assert kernel.hibernation is None
 
 
-def test_while_it_is_restored_the_reason_says_so() -> None:
+def test_during_a_restore_the_reason_is_the_restore() -> None:
     night = Night()
     kernel = night.asleep("a")
     kernel.restores = None
@@ -464,7 +464,7 @@ def test_while_it_is_restored_the_reason_says_so() -> None:
 
 
 @pytest.mark.parametrize("status", ["busy", "nccl", "ipc", "capture", "unevictable"])
-def test_who_refuses_goes_on_and_is_left_alone(status: str) -> None:
+def test_a_process_that_refuses_continues_and_is_left_alone(status: str) -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.parking = status
@@ -482,7 +482,7 @@ def test_who_refuses_goes_on_and_is_left_alone(status: str) -> None:
     assert kernel.lease
 
 
-def test_an_order_stands_until_it_is_carried_out() -> None:
+def test_a_request_to_hibernate_stands_until_it_is_carried_out() -> None:
     night = Night()
     kernel = night.asleep("a")
     kernel.restores = None
@@ -516,7 +516,7 @@ def test_an_order_stands_until_it_is_carried_out() -> None:
     assert kernel.where == "idle_lease"
 
 
-def test_an_order_can_be_taken_back() -> None:
+def test_a_request_to_hibernate_can_be_withdrawn() -> None:
     night = Night()
     kernel = night.ran("a")
     night.do(ev.Cell("a", "begin", "1", night.now, from_kernel=True))
@@ -529,7 +529,7 @@ def test_an_order_can_be_taken_back() -> None:
     assert kernel.where == "idle_lease"
 
 
-def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
+def test_a_process_that_does_not_answer_is_named_and_told_to_continue() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.parking = None
@@ -554,7 +554,7 @@ def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
     assert not night.orders(ev.Hibernate)
 
 
-def test_a_call_before_the_checkpoint_ends_it() -> None:
+def test_a_call_before_the_checkpoint_cancels_it() -> None:
     night = Night()
     kernel, other = night.ran("a"), Kernel(night, 2, "a")
     other.attach()
@@ -568,7 +568,7 @@ def test_a_call_before_the_checkpoint_ends_it() -> None:
     assert not kernel.parked
 
 
-def test_a_call_during_the_checkpoint_wakes_it_at_once() -> None:
+def test_a_call_during_the_checkpoint_wakes_the_group_at_once() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = None
@@ -580,7 +580,7 @@ def test_a_call_during_the_checkpoint_wakes_it_at_once() -> None:
     assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1)]
 
 
-def test_a_checkpoint_that_fails_leaves_it_as_it_was() -> None:
+def test_a_failed_checkpoint_leaves_the_process_as_it_was() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = "failed"
@@ -593,7 +593,7 @@ def test_a_checkpoint_that_fails_leaves_it_as_it_was() -> None:
     assert line.fields == {"code": "failed", "text": "it says failed"}
 
 
-def test_a_checkpoint_that_does_not_end_is_undone_once_it_has() -> None:
+def test_a_checkpoint_that_ends_late_is_undone() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = kernel.restores = "stuck"
@@ -610,7 +610,7 @@ def test_a_checkpoint_that_does_not_end_is_undone_once_it_has() -> None:
     assert [d.status for d in night.orders(ev.Awake)] in ([0], [46, 0])
 
 
-def test_without_a_helper_nobody_stays_parked_for_ever() -> None:
+def test_without_a_helper_no_process_stays_parked_for_ever() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = kernel.restores = "helper"
@@ -621,7 +621,7 @@ def test_without_a_helper_nobody_stays_parked_for_ever() -> None:
     assert kernel.where == "refused"
 
 
-def test_a_restore_that_fails_is_said_and_tried_again_with_the_next_call() -> None:
+def test_a_failed_restore_is_reported_and_retried_with_the_next_call() -> None:
     night = Night()
     kernel = night.asleep("a")
     kernel.restores = "failed"
@@ -637,7 +637,7 @@ def test_a_restore_that_fails_is_said_and_tried_again_with_the_next_call() -> No
     assert len(night.logged("wake_failed")) == 1
 
 
-def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
+def test_memory_that_may_be_in_use_is_not_granted() -> None:
     night = Night()
     idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(3)]
     newcomer = night.kernel("newcomer", context=30 * GIB)
@@ -650,7 +650,7 @@ def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
     assert newcomer.context
 
 
-def test_what_a_checkpoint_does_not_free_is_others_use_but_for_what_each_leaves() -> None:
+def test_memory_beyond_the_residue_that_a_checkpoint_does_not_free_is_foreign_use() -> None:
     night = Night()
     kernel = night.ran("a")
     night.sleep(1)
@@ -664,7 +664,7 @@ def test_what_a_checkpoint_does_not_free_is_others_use_but_for_what_each_leaves(
     assert night.gpu["foreign"] == 0
 
 
-def test_others_make_way_though_the_dead_seem_to_keep_what_would_do() -> None:
+def test_others_hibernate_although_dead_processes_seem_to_hold_enough_memory() -> None:
     night = Night()
     idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(2)]
     dead = night.kernel("dead", context=30 * GIB)
@@ -685,7 +685,7 @@ def test_others_make_way_though_the_dead_seem_to_keep_what_would_do() -> None:
     assert newcomer.context
 
 
-def test_a_wake_has_room_for_all_that_the_context_took() -> None:
+def test_a_wake_has_room_for_the_measured_context() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = None
@@ -702,7 +702,7 @@ def test_a_wake_has_room_for_all_that_the_context_took() -> None:
     assert night.gpu["contexts"] == 2 * CONTEXT
 
 
-def test_what_the_driver_keeps_is_others_use_but_for_what_each_leaves() -> None:
+def test_memory_that_the_driver_keeps_beyond_the_residue_is_foreign_use() -> None:
     night = Night()
     night.asleep("a")
     night.pending_reclaim = 64 * MIB
@@ -734,7 +734,7 @@ def test_a_group_of_several_hibernates_as_a_whole_or_not_at_all() -> None:
     assert not one.parked
 
 
-def test_one_of_several_that_is_awake_gets_its_turn_before_the_others_are() -> None:
+def test_an_awake_process_of_a_group_is_granted_before_the_others_wake() -> None:
     night = Night()
     one, other = night.ran("a"), Kernel(night, 2, "a")
     other.attach()
@@ -749,7 +749,7 @@ def test_one_of_several_that_is_awake_gets_its_turn_before_the_others_are() -> N
     assert one.lease
 
 
-def test_who_asks_while_it_is_checkpointed_is_told_that_it_is_woken() -> None:
+def test_a_process_that_calls_during_its_checkpoint_is_told_that_it_is_awake() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = None
@@ -759,7 +759,7 @@ def test_who_asks_while_it_is_checkpointed_is_told_that_it_is_woken() -> None:
     assert kernel.reason["code"] == "waking"
 
 
-def test_processes_on_a_gpu_each_may_wait_for_each_other() -> None:
+def test_a_group_on_several_gpus_does_not_hibernate() -> None:
     night = Night(gpus=2)
     night.place_of[2] = OTHER
     one, other = night.ran("a"), Kernel(night, 2, "a")
@@ -773,7 +773,7 @@ def test_processes_on_a_gpu_each_may_wait_for_each_other() -> None:
     assert not night.orders(ev.Park)
 
 
-def test_one_that_ends_wakes_alone() -> None:
+def test_a_process_that_exits_wakes_alone() -> None:
     night = Night()
     one, other = night.ran("a"), Kernel(night, 2, "a")
     other.attach()
@@ -791,7 +791,7 @@ def test_one_that_ends_wakes_alone() -> None:
 
 
 @pytest.mark.parametrize("stage", ["park", "checkpoint", "hibernated", "restore"])
-def test_it_may_die_at_any_moment(stage: str) -> None:
+def test_a_process_may_die_at_any_step(stage: str) -> None:
     night = Night()
     kernel = night.ran("a")
     if stage == "park":
@@ -812,7 +812,7 @@ def test_it_may_die_at_any_moment(stage: str) -> None:
     assert not night.core.model.hibernating
 
 
-def test_a_new_scheduler_takes_it_as_it_is() -> None:
+def test_a_new_scheduler_takes_over_a_hibernated_group() -> None:
     night = Night()
     kernel = Kernel(night, 1, "a")
     kernel.promised, kernel.context, kernel.away, kernel.parked = 10 * GIB, CONTEXT, True, True
@@ -836,7 +836,7 @@ def parked_for_the_scheduler_before(night: Night, checkpoint: str | None) -> Ker
     return kernel
 
 
-def test_one_that_was_parked_for_the_scheduler_before_is_checkpointed() -> None:
+def test_a_process_parked_for_the_previous_scheduler_is_checkpointed() -> None:
     night = Night()
     kernel = parked_for_the_scheduler_before(night, checkpoint="")
     assert kernel.away
@@ -846,7 +846,7 @@ def test_one_that_was_parked_for_the_scheduler_before_is_checkpointed() -> None:
     assert (kernel.parked, kernel.hibernation) == (False, None)
 
 
-def test_a_call_waits_until_it_is_known_whether_its_process_was_checkpointed() -> None:
+def test_a_call_waits_until_its_processs_state_is_known() -> None:
     night = Night()
     kernel = parked_for_the_scheduler_before(night, checkpoint=None)
     kernel.call()
@@ -857,7 +857,7 @@ def test_a_call_waits_until_it_is_known_whether_its_process_was_checkpointed() -
 
 
 @pytest.mark.parametrize("code", ["failed", "busy", "stuck"])
-def test_one_that_was_parked_for_the_scheduler_before_goes_on_if_it_cannot_be_checkpointed(
+def test_a_process_parked_for_the_previous_scheduler_continues_if_it_cannot_be_checkpointed(
     code: str,
 ) -> None:
     night = Night()
@@ -867,7 +867,7 @@ def test_one_that_was_parked_for_the_scheduler_before_goes_on_if_it_cannot_be_ch
     assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, CONTEXT)
 
 
-def test_one_that_lacks_room_stays_hibernated_if_it_is_not_known_whether_it_is() -> None:
+def test_a_process_without_room_counts_as_hibernated_while_its_state_is_unknown() -> None:
     night = Night()
     kernel = Kernel(night, 1, "a")
     kernel.checkpoint, kernel.restores = "stuck", "failed"
@@ -882,7 +882,7 @@ def test_one_that_lacks_room_stays_hibernated_if_it_is_not_known_whether_it_is()
 
 
 @pytest.mark.parametrize("code", ["helper", "permission"])
-def test_one_of_which_nothing_can_be_found_out_counts_as_hibernated(code: str) -> None:
+def test_a_process_of_unknown_state_counts_as_hibernated(code: str) -> None:
     night = Night()
     kernel = parked_for_the_scheduler_before(night, checkpoint=code)
     assert kernel.where == "hibernated"
@@ -892,7 +892,7 @@ def test_one_of_which_nothing_can_be_found_out_counts_as_hibernated(code: str) -
 
 
 @pytest.mark.parametrize("first", ["awake", "hibernated"])
-def test_a_new_scheduler_wakes_all_of_whom_only_some_are_hibernated(first: str) -> None:
+def test_a_new_scheduler_wakes_a_group_that_is_hibernated_in_part(first: str) -> None:
     night = Night()
     awake, asleep = Kernel(night, 1, "a"), Kernel(night, 2, "a")
     awake.context = asleep.context = CONTEXT
@@ -911,7 +911,7 @@ def test_a_new_scheduler_wakes_all_of_whom_only_some_are_hibernated(first: str) 
     assert night.gpu["contexts"] == 0
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_answers_are_refused() -> None:
     night = Night()
     kernel = night.asleep("a")
     with pytest.raises(ProtocolViolation):
@@ -924,7 +924,7 @@ def test_what_cannot_be_is_refused() -> None:
         )
 
 
-def test_it_wakes_where_there_is_room() -> None:
+def test_a_group_wakes_on_a_gpu_with_room() -> None:
     night = Night(gpus=2)
     kernel = night.asleep("a")
     other = night.kernel("b", 99)
@@ -945,7 +945,7 @@ def test_it_wakes_where_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("sees", [(GPU,), (GPU, "GPU-that-is-none")])
-def test_it_wakes_on_no_gpu_that_it_was_not_given(sees: tuple[str, ...]) -> None:
+def test_a_group_does_not_wake_on_a_gpu_outside_its_set(sees: tuple[str, ...]) -> None:
     night = Night(gpus=2)
     kernel = night.ran("a")
     kernel.sees = sees
@@ -959,7 +959,7 @@ def test_it_wakes_on_no_gpu_that_it_was_not_given(sees: tuple[str, ...]) -> None
     assert kernel.hibernation is None
 
 
-def test_it_wakes_where_nobody_works_if_somebody_does_where_it_was() -> None:
+def test_a_group_wakes_on_an_unused_gpu_if_its_own_is_in_use() -> None:
     night = Night(gpus=2)
     kernel = night.asleep("a")
     other = night.kernel("b", 5)
@@ -974,7 +974,7 @@ def test_it_wakes_where_nobody_works_if_somebody_does_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("there", ["work", "no room", "a quota"])
-def test_it_stays_beside_others_that_work_where_it_would_have_to_wait_elsewhere(
+def test_a_group_stays_on_its_gpu_when_it_would_wait_elsewhere(
     there: str,
 ) -> None:
     night = Night(gpus=2)
@@ -993,7 +993,7 @@ def test_it_stays_beside_others_that_work_where_it_would_have_to_wait_elsewhere(
     assert order.gpu_to == ""
 
 
-def test_where_the_driver_cannot_move_it_it_wakes_where_it_was() -> None:
+def test_a_group_wakes_where_it_was_if_the_driver_cannot_move_it() -> None:
     night = Night(gpus=2)
     kernel = night.asleep("a")
     night.do(ev.Drain(GPU, True))
@@ -1010,7 +1010,7 @@ def test_where_the_driver_cannot_move_it_it_wakes_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["asks", "joins"])
-def test_what_began_on_the_other_gpu_meanwhile_comes_back_with_it(meanwhile: str) -> None:
+def test_a_context_begun_on_the_other_gpu_is_restored_too(meanwhile: str) -> None:
     night = Night(gpus=2)
     kernel = night.asleep("a")
     night.do(ev.Drain(GPU, True))
@@ -1036,7 +1036,7 @@ def test_what_began_on_the_other_gpu_meanwhile_comes_back_with_it(meanwhile: str
     assert not night.core.queue
 
 
-def test_an_eviction_that_is_answered_late_charges_nobody() -> None:
+def test_a_late_answer_to_an_eviction_charges_no_group() -> None:
     night = Night(gpus=2)
     kernel = night.ran("a")
     kernel.late = True
@@ -1056,7 +1056,7 @@ def test_an_eviction_that_is_answered_late_charges_nobody() -> None:
     assert night.core.gpus[OTHER].promised == 10 * GIB
 
 
-def test_who_is_on_a_drained_gpu_leaves_it() -> None:
+def test_a_group_on_a_drained_gpu_hibernates() -> None:
     night = Night()
     kernel = night.ran("a")
     night.do(ev.Drain(GPU, True))
@@ -1069,7 +1069,7 @@ def test_who_is_on_a_drained_gpu_leaves_it() -> None:
     assert kernel.hibernation is None
 
 
-def test_who_has_no_context_has_nothing_to_give_back() -> None:
+def test_a_group_without_a_context_does_not_hibernate() -> None:
     night = Night()
     night.process("a")
     night.sleep(5000)
@@ -1077,7 +1077,7 @@ def test_who_has_no_context_has_nothing_to_give_back() -> None:
     assert not night.orders(ev.Park)
 
 
-def test_who_has_memory_that_is_not_moved_is_not_asked() -> None:
+def test_a_group_with_memory_that_cannot_move_is_not_asked() -> None:
     night = Night()
     other = night.process("a", backend="managed", gib=1)
     night.do(ev.UsageChanged(other.number, ev.Usage(GPU, GIB, 0, 0, CONTEXT)))
@@ -1086,7 +1086,7 @@ def test_who_has_memory_that_is_not_moved_is_not_asked() -> None:
     assert not night.orders(ev.Park)
 
 
-def test_what_it_holds_is_asked_anew_once_it_changes() -> None:
+def test_a_group_is_asked_again_once_its_memory_changes() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.parking = "unevictable"
@@ -1099,7 +1099,7 @@ def test_what_it_holds_is_asked_anew_once_it_changes() -> None:
     assert kernel.where == "hibernated"
 
 
-def test_its_state_can_be_written_and_read() -> None:
+def test_the_state_can_be_written_and_read() -> None:
     night = Night()
     kernel = night.asleep("a")
     kernel.restores = None
@@ -1111,7 +1111,7 @@ def test_its_state_can_be_written_and_read() -> None:
     assert snapshot.status(copy, night.now) == snapshot.status(night.core, night.now)
 
 
-def test_they_are_counted() -> None:
+def test_hibernations_are_counted() -> None:
     night, counters = Night(), Counters()
     kernel = night.asleep("a")
     kernel.call()
@@ -1123,7 +1123,7 @@ def test_they_are_counted() -> None:
     assert found == {"hibernate": 1, "wake": 1, "hibernate_failed": 1}
 
 
-def test_the_time_that_wakes_take_is_learned() -> None:
+def test_the_duration_of_wakes_is_learned() -> None:
     night = Night()
     kernel = night.asleep("a", 0)
     assert kernel.hibernation["estimate"] == 0.5
@@ -1166,7 +1166,7 @@ def start(night: Night, count: int, gib: float, context: int) -> list[Kernel]:
 
 
 @pytest.mark.parametrize("policy", sorted(policies.OURS))
-def test_a_class_that_runs_one_cell_at_once_is_served(policy: str) -> None:
+def test_a_class_whose_students_run_one_cell_at_the_same_time_is_served(policy: str) -> None:
     """The contexts of all leave no room for what any of them needs, and none is idle."""
     night = Night(policy=policy)
     kernels = start(night, 12, 70, 3 * GIB)
@@ -1182,7 +1182,7 @@ def test_a_class_that_runs_one_cell_at_once_is_served(policy: str) -> None:
     assert len(night.orders(ev.Hibernate)) - before <= 2 * len(kernels)
 
 
-def test_those_that_wait_hibernate_for_the_first_of_them() -> None:
+def test_waiting_groups_hibernate_for_the_head_of_the_queue() -> None:
     night = Night()
     kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
     for kernel in kernels:
@@ -1221,7 +1221,7 @@ def test_the_call_that_wakes_it_waits_only_once() -> None:
     assert asleep.lease or night.group(asleep.group)["position"] < min(places)
 
 
-def test_who_submits_long_after_its_wake_waits_behind_those_that_came_before() -> None:
+def test_a_group_that_submits_long_after_its_wake_queues_behind_earlier_requests() -> None:
     night = Night()
     kernels = start(night, 12, 70, 3 * GIB)
     asleep = next(k for k in kernels if k.parked)
@@ -1238,7 +1238,7 @@ def test_who_submits_long_after_its_wake_waits_behind_those_that_came_before() -
     assert night.group(asleep.group)["position"] == 2
 
 
-def test_one_that_waits_and_is_parked_can_be_cancelled() -> None:
+def test_the_wait_of_a_parked_group_can_be_cancelled() -> None:
     night = Night()
     kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
     for kernel in kernels:
@@ -1253,7 +1253,7 @@ def test_one_that_waits_and_is_parked_can_be_cancelled() -> None:
     assert not serve(night, [last], 30)
 
 
-def test_who_cannot_be_woken_for_its_lease_is_told() -> None:
+def test_a_group_that_cannot_be_woken_for_its_lease_gets_an_error() -> None:
     night = Night()
     kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
     for kernel in kernels:
@@ -1297,7 +1297,7 @@ def busy_neighbours(night: Night, count: int, seconds: float, until: Kernel) -> 
 
 
 @pytest.mark.parametrize("policy", sorted(policies.OURS))
-def test_small_neighbours_that_never_pause_make_way(policy: str) -> None:
+def test_small_neighbours_that_never_pause_hibernate_for_a_large_group(policy: str) -> None:
     night = Night(policy=policy)
     large = night.kernel("large", 83, context=2 * GIB)
     for number in range(7):
@@ -1309,7 +1309,7 @@ def test_small_neighbours_that_never_pause_make_way(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["burst", "fcfs"])
-def test_small_neighbours_that_hibernate_for_a_large_one_stay_away_until_it_is_served(
+def test_small_neighbours_stay_hibernated_until_the_large_group_is_served(
     policy: str,
 ) -> None:
     """It needs the room of several of their contexts at once, and each of them would run beside it any moment."""
@@ -1359,7 +1359,7 @@ def test_a_context_that_would_keep_others_out_for_ever_is_refused(able: bool | N
     assert large.lease
 
 
-def test_a_context_is_not_refused_for_one_that_other_programs_keep_out() -> None:
+def test_a_context_is_not_refused_for_a_group_that_other_programs_keep_out() -> None:
     night = Night(able=False)
     night.kernel("large", 83, context=2 * GIB)
     night.foreign = 40 * GIB
@@ -1369,7 +1369,7 @@ def test_a_context_is_not_refused_for_one_that_other_programs_keep_out() -> None
     night.do(night.reading())
 
 
-def test_what_is_kept_makes_way_after_a_while() -> None:
+def test_kept_memory_is_evicted_after_a_while() -> None:
     night = Night()
     kept = [night.kernel(name, 1, context=15 * GIB) for name in ("one", "two")]
     for kernel in kept:
@@ -1384,7 +1384,7 @@ def test_what_is_kept_makes_way_after_a_while() -> None:
     assert [kernel.where for kernel in kept].count("hibernated") == 1
 
 
-def test_one_whose_other_gpu_is_drained_is_not_woken_before_the_one_it_made_room_for() -> None:
+def test_a_group_with_a_drained_gpu_does_not_wake_before_the_group_it_made_room_for() -> None:
     """It came first, but cannot run. So it was hibernated and woken twice a second, and neither was ever served."""
     night = Night(gpus=2)
     first = night.kernel("first", context=30 * GIB)
@@ -1431,7 +1431,7 @@ def crowded(**settings: Any) -> Night:
     return night
 
 
-def test_what_one_leaves_is_learned_and_counts_as_its_own() -> None:
+def test_the_residue_of_a_process_is_learned_and_charged_to_it() -> None:
     night = crowded()
     assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
     assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 2 * 4 * GIB + RESIDUE)
@@ -1440,12 +1440,12 @@ def test_what_one_leaves_is_learned_and_counts_as_its_own() -> None:
     assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 3 * 4 * GIB)
 
 
-def test_what_one_leaves_is_learned_for_all_gpus_of_that_name() -> None:
+def test_the_residue_is_learned_for_all_gpus_of_the_same_name() -> None:
     night = crowded(gpus=2)
     assert night.core.gpus[OTHER].context_sizes.residue == RESIDUE
 
 
-def test_the_middle_of_what_was_seen_counts() -> None:
+def test_the_median_of_the_residues_counts() -> None:
     """Another program that grows or ends meanwhile is in one of them."""
     night = crowded()
     for grown in (GIB, 0, 0):
@@ -1456,7 +1456,7 @@ def test_the_middle_of_what_was_seen_counts() -> None:
     assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
 
 
-def test_what_was_there_when_the_scheduler_began_counts_as_left_by_those_that_hibernate() -> None:
+def test_memory_in_use_at_start_counts_as_residue_of_hibernated_processes() -> None:
     night = Night()
     night.residue = 4 * MIB
     kernel = night.asleep("a")
@@ -1482,7 +1482,7 @@ def newcomers(night: Night, count: int, context: int) -> list[str]:
     return [d.text for d in night.said if isinstance(d, ev.Grown) and d.client >= 10]
 
 
-def test_newcomers_that_would_keep_others_out_although_they_hibernate_are_refused() -> None:
+def test_newcomers_whose_residue_would_keep_others_out_are_refused() -> None:
     """Of 100 GiB, one notebook needs 79, and each other leaves 3."""
     *admitted, refused = newcomers(crowded(), 6, 4 * GIB)
     assert admitted == [""] * 5
@@ -1490,7 +1490,7 @@ def test_newcomers_that_would_keep_others_out_although_they_hibernate_are_refuse
     assert "of the 79.0 GiB that another notebook already uses" in refused
 
 
-def test_a_notebook_that_uses_all_of_a_gpu_lets_others_begin() -> None:
+def test_a_notebook_that_fills_a_gpu_lets_others_begin() -> None:
     """Half of the reserve of 1 GiB is there for what they leave when they hibernate."""
     night = Night(reserve=GIB)
     night.residue = 4 * MIB
@@ -1501,9 +1501,7 @@ def test_a_notebook_that_uses_all_of_a_gpu_lets_others_begin() -> None:
     assert kernel.lease is not None
 
 
-def test_what_hibernated_processes_leave_is_in_the_way_where_it_exceeds_half_of_the_reserve() -> (
-    None
-):
+def test_residues_beyond_half_of_the_reserve_reduce_the_room() -> None:
     night = Night(reserve=GIB)
     night.residue = GIB // 8
     night.kernel("large", 98, context=GIB)
@@ -1517,7 +1515,7 @@ def test_what_hibernated_processes_leave_is_in_the_way_where_it_exceeds_half_of_
     assert "would take 128 MiB of the 99.0 GiB that another notebook already uses" in answers[3]
 
 
-def test_newcomers_that_wait_at_the_same_time_are_not_all_admitted() -> None:
+def test_newcomers_that_wait_together_are_not_all_admitted() -> None:
     """Each of them could be, by itself."""
     night = Night(able=False)
     large = night.kernel("large", 83, context=2 * GIB)

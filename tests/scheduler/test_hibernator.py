@@ -144,7 +144,7 @@ async def test_one_helper_serves_all(
         (3, "failed", "the driver's lock of process"),
     ],
 )
-async def test_what_cannot_be_locked_goes_on(
+async def test_a_process_that_cannot_be_locked_continues(
     make: Make, stand_in: StandIn, pid: int, result: int, code: str, why: str
 ) -> None:
     stand_in.tell("lock", str(result))
@@ -155,7 +155,7 @@ async def test_what_cannot_be_locked_goes_on(
     assert stand_in.state(pid) == "running"
 
 
-async def test_what_cannot_be_checkpointed_is_let_go(
+async def test_a_process_that_cannot_be_checkpointed_is_unlocked(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     stand_in.tell("checkpoint", "801")
@@ -167,7 +167,7 @@ async def test_what_cannot_be_checkpointed_is_let_go(
     assert stand_in.state(pid) == "running"
 
 
-async def test_what_cannot_be_let_go_is_said_and_can_be_woken_later(
+async def test_a_process_that_cannot_be_unlocked_is_reported_and_woken_later(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     stand_in.tell("checkpoint", "801")
@@ -182,7 +182,7 @@ async def test_what_cannot_be_let_go_is_said_and_can_be_woken_later(
     assert stand_in.state(pid) == "running"
 
 
-async def test_a_restore_is_tried_again(make: Make, stand_in: StandIn, pid: int) -> None:
+async def test_a_failed_restore_is_retried(make: Make, stand_in: StandIn, pid: int) -> None:
     one = make()
     await one.hibernate(pid)
     stand_in.tell("restore", "once 2")
@@ -191,7 +191,7 @@ async def test_a_restore_is_tried_again(make: Make, stand_in: StandIn, pid: int)
     assert stand_in.state(pid) == "running"
 
 
-async def test_what_cannot_be_restored_stays_as_it_is(
+async def test_a_process_that_cannot_be_restored_stays_hibernated(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     one = make()
@@ -207,7 +207,7 @@ async def test_what_cannot_be_restored_stays_as_it_is(
 
 
 @pytest.mark.parametrize("result", [304, 800])
-async def test_rights_are_no_matter_of_waking(
+async def test_a_permission_error_while_waking_is_a_failure(
     make: Make, stand_in: StandIn, pid: int, result: int
 ) -> None:
     stand_in.put(pid, "checkpointed")
@@ -215,7 +215,7 @@ async def test_rights_are_no_matter_of_waking(
     assert said(await make().wake(pid)) == (False, "failed")
 
 
-async def test_it_is_woken_on_another_gpu(make: Make, stand_in: StandIn, pid: int) -> None:
+async def test_a_process_is_woken_on_another_gpu(make: Make, stand_in: StandIn, pid: int) -> None:
     stand_in.tell("gpus", "123")
     one = make()
     await one.hibernate(pid)
@@ -233,7 +233,7 @@ async def test_it_is_woken_on_another_gpu(make: Make, stand_in: StandIn, pid: in
 
 
 @pytest.mark.parametrize("state", ["running", "locked"])
-async def test_what_is_not_hibernated_is_moved_nowhere(
+async def test_a_process_that_is_not_hibernated_is_not_moved(
     make: Make, stand_in: StandIn, pid: int, state: str
 ) -> None:
     stand_in.put(pid, state)
@@ -247,7 +247,7 @@ async def test_what_is_not_hibernated_is_moved_nowhere(
 
 
 @pytest.mark.parametrize("ending", ["hang", "die"])
-async def test_a_move_whose_answer_did_not_come_counts(
+async def test_a_move_whose_answer_was_lost_counts(
     make: Make, stand_in: StandIn, pid: int, ending: str
 ) -> None:
     stand_in.tell("gpus", "12")
@@ -272,7 +272,7 @@ async def test_a_move_whose_answer_did_not_come_counts(
     ("state", "steps"),
     [("locked", ["lock", "state", "checkpoint"]), ("checkpointed", ["lock", "state"])],
 )
-async def test_what_an_earlier_scheduler_left_is_carried_on(
+async def test_the_steps_of_an_earlier_scheduler_are_continued(
     make: Make, stand_in: StandIn, pid: int, state: str, steps: list[str]
 ) -> None:
     stand_in.put(pid, state)
@@ -287,9 +287,7 @@ async def test_what_an_earlier_scheduler_left_is_carried_on(
     assert stand_in.state(pid) == "running"
 
 
-async def test_a_state_that_is_old_when_it_is_told_is_asked_again(
-    make: Make, stand_in: StandIn, pid: int
-) -> None:
+async def test_an_outdated_state_is_queried_again(make: Make, stand_in: StandIn, pid: int) -> None:
     stand_in.put(pid, "locked")
     stand_in.tell("unlock", "once 401")
     assert said(await make().wake(pid)) == FINE
@@ -307,7 +305,7 @@ async def test_a_process_whose_driver_has_failed_is_reported(
     assert outcome.text.endswith("has failed")
 
 
-async def test_who_has_ended_is_said_to(
+async def test_a_process_that_has_exited_is_reported(
     make: Make, stand_in: StandIn, processes: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     process = processes()
@@ -360,7 +358,7 @@ async def test_a_wake_that_hangs_is_carried_on(make: Make, stand_in: StandIn, pi
     assert stand_in.state(pid) == "running"
 
 
-async def test_what_still_hangs_is_not_waited_for_without_end(
+async def test_a_hanging_step_is_not_waited_for_without_end(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     one = make(Deadlines(checkpoint=0.1, restore=0.1))
@@ -371,7 +369,7 @@ async def test_what_still_hangs_is_not_waited_for_without_end(
     assert "an earlier step" in outcome.text
 
 
-async def test_who_hangs_holds_up_no_other(
+async def test_a_hanging_process_delays_no_other(
     make: Make, stand_in: StandIn, processes: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     one = make(Deadlines(checkpoint=0.2))
@@ -385,7 +383,7 @@ async def test_who_hangs_holds_up_no_other(
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-async def test_a_hibernation_that_has_not_begun_is_given_up_for_a_wake(
+async def test_a_hibernation_that_has_not_begun_is_dropped_for_a_wake(
     make: Make, stand_in: StandIn, processes: Callable[[], subprocess.Popen[bytes]], rounds: int
 ) -> None:
     one = make()
@@ -404,7 +402,9 @@ async def test_a_hibernation_that_has_not_begun_is_given_up_for_a_wake(
     assert [said(outcome) for outcome in await asyncio.gather(*tasks)] == [FINE] * len(first)
 
 
-async def test_nobody_needs_to_wait_for_it(make: Make, stand_in: StandIn, pid: int) -> None:
+async def test_a_step_may_be_ordered_without_waiting_for_it(
+    make: Make, stand_in: StandIn, pid: int
+) -> None:
     one = make()
     stand_in.tell("checkpoint", "hang")
     hibernating = asyncio.create_task(one.hibernate(pid))
@@ -420,7 +420,7 @@ async def test_nobody_needs_to_wait_for_it(make: Make, stand_in: StandIn, pid: i
 # --- A helper that ends ---
 
 
-async def test_a_helper_that_is_killed_is_replaced_and_the_state_asked(
+async def test_a_killed_helper_is_replaced_and_the_state_queried(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     one = make()
@@ -440,7 +440,7 @@ async def test_a_helper_that_is_killed_is_replaced_and_the_state_asked(
 
 
 @pytest.mark.parametrize("step", ["state", "restore", "unlock"])
-async def test_a_driver_that_crashes_the_helper_delays_a_wake_only(
+async def test_a_driver_that_crashes_the_helper_only_delays_a_wake(
     make: Make, stand_in: StandIn, pid: int, step: str
 ) -> None:
     one = make()
@@ -458,7 +458,7 @@ async def test_a_crash_in_the_lock_loses_nothing(make: Make, stand_in: StandIn, 
     assert said(await one.hibernate(pid)) == FINE
 
 
-async def test_a_helper_that_ends_again_and_again_is_given_up(
+async def test_a_helper_that_exits_repeatedly_is_not_restarted(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     one = make()
@@ -475,7 +475,7 @@ async def test_a_helper_that_ends_again_and_again_is_given_up(
     assert said(await one.wake(pid)) == FINE
 
 
-async def test_no_helper(make: Make, pid: int, tmp_path: Path) -> None:
+async def test_a_missing_helper_is_reported(make: Make, pid: int, tmp_path: Path) -> None:
     one = make(program=tmp_path / "none")
     outcome = await one.hibernate(pid)
     assert said(outcome) == (False, "helper")
@@ -494,7 +494,7 @@ def put_program(folder: Path, *lines: str) -> Path:
 
 
 @pytest.mark.parametrize("said_instead", ["nonsense", "1", "one 0 RUNNING", "1 0 A B C"])
-async def test_a_helper_that_gives_no_answer_is_ended(
+async def test_a_helper_that_does_not_answer_is_killed(
     make: Make, pid: int, tmp_path: Path, said_instead: str
 ) -> None:
     program = put_program(tmp_path, "read line", f"echo {said_instead}", "exec sleep 1000")
@@ -504,7 +504,7 @@ async def test_a_helper_that_gives_no_answer_is_ended(
     assert "ended with status -9" in outcome.text
 
 
-async def test_what_a_driver_says_besides_is_read_however_long_it_is(
+async def test_other_output_of_a_driver_is_read_whatever_its_length(
     make: Make, pid: int, tmp_path: Path
 ) -> None:
     flood = "head -c 1000000 /dev/zero | tr '\\0' x >&2"
@@ -514,7 +514,7 @@ async def test_what_a_driver_says_besides_is_read_however_long_it_is(
     assert "failed with NO" in outcome.text
 
 
-async def test_a_fault_of_ours_is_an_answer(
+async def test_an_internal_error_is_an_answer(
     make: Make, pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = make()
@@ -526,7 +526,7 @@ async def test_a_fault_of_ours_is_an_answer(
     assert said(await one.hibernate(pid)) == (False, "helper")
 
 
-async def test_a_driver_that_answers_nonsense_is_none_that_can(
+async def test_a_driver_that_answers_nonsense_counts_as_unable(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_program(tmp_path, "read number rest", "echo $number 0 YES none", "exec cat").rename(
@@ -541,7 +541,7 @@ async def test_a_driver_that_answers_nonsense_is_none_that_can(
     await steps.close()
 
 
-async def test_no_restore_is_asked_for_without_room(
+async def test_no_restore_is_requested_without_room(
     make: Make, stand_in: StandIn, pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hibernator, "ROOM_PATIENCE", 0.0)
@@ -557,7 +557,9 @@ async def test_no_restore_is_asked_for_without_room(
     assert "restore" in stand_in.calls(pid)
 
 
-async def test_closing_waits_for_what_is_under_way(make: Make, stand_in: StandIn, pid: int) -> None:
+async def test_closing_waits_for_the_step_in_progress(
+    make: Make, stand_in: StandIn, pid: int
+) -> None:
     one = make()
     stand_in.tell("lock", "hang")
     hibernating = asyncio.create_task(one.hibernate(pid))
@@ -571,9 +573,7 @@ async def test_closing_waits_for_what_is_under_way(make: Make, stand_in: StandIn
     assert said(await make().wake(pid)) == FINE
 
 
-async def test_closing_ends_although_a_step_does_not(
-    make: Make, stand_in: StandIn, pid: int
-) -> None:
+async def test_closing_ends_although_a_step_hangs(make: Make, stand_in: StandIn, pid: int) -> None:
     one = make(Deadlines(close=0.1))
     stand_in.tell("lock", "hang")
     hibernating = asyncio.create_task(one.hibernate(pid))
@@ -585,7 +585,7 @@ async def test_closing_ends_although_a_step_does_not(
     assert said(await one.wake(pid)) == (False, "helper")
 
 
-def test_the_scheduler_ends_before_the_system_kills_it(root: Path) -> None:
+def test_the_scheduler_exits_before_systemd_kills_it(root: Path) -> None:
     unit = (root / "deploy" / "systemd" / "gpushare.service").read_text()
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
     assert hibernations.PATIENCE + Deadlines().close <= int(seconds) - 2
@@ -644,7 +644,7 @@ def refuses_as_nobody(pid: int) -> str:
     return done.stdout.strip()
 
 
-def test_who_is_not_left_alone(pid: int) -> None:
+def test_ordinary_processes_may_be_checkpointed(pid: int) -> None:
     assert ability.refuses(pid) is None
     assert ability.refuses(2**22 + 1) == "failed"
 
@@ -674,7 +674,7 @@ def test_who_is_not_left_alone(pid: int) -> None:
         (13020, False, "595.45.04", ["A"], "driver", False),
     ],
 )
-def test_what_a_driver_is_able_to(
+def test_the_abilities_of_a_driver_follow_from_its_version(
     cuda: int, functions: bool, driver: str | None, gpus: list[str], code: str, moves: bool
 ) -> None:
     found = judge(cuda, functions, driver, gpus, {"595.45.04"})
@@ -682,7 +682,7 @@ def test_what_a_driver_is_able_to(
     assert bool(found.text) == bool(code)
 
 
-def test_the_drivers_that_were_checked(tmp_path: Path) -> None:
+def test_the_tested_drivers_are_listed(tmp_path: Path) -> None:
     file = tmp_path / "state" / "drivers"
     environ = {checked_drivers.VARIABLE: str(file)}
     assert checked_drivers.allowed(environ) == frozenset()
@@ -694,7 +694,7 @@ def test_the_drivers_that_were_checked(tmp_path: Path) -> None:
     assert file.read_text().count("595.45.04") == 1
 
 
-async def test_the_driver_is_asked(make: Make, stand_in: StandIn) -> None:
+async def test_the_driver_is_queried_for_its_abilities(make: Make, stand_in: StandIn) -> None:
     one = make()
     assert (await one.probe(("580.65.06", ["A", "A"]))) == ability.Ability(True, moves=True)
     # Without NVML, its CUDA version says it.

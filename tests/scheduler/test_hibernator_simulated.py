@@ -188,7 +188,7 @@ CROWD = """
 """
 
 
-async def test_programs_cost_the_gpu_nothing_and_lose_nothing(machine: Make) -> None:
+async def test_hibernated_programs_use_no_gpu_memory_and_lose_no_data(machine: Make) -> None:
     simulated = machine(context="100MiB")
     one = simulated.hibernator()
     holders = [simulated.holder() for _ in range(2)]
@@ -203,7 +203,7 @@ async def test_programs_cost_the_gpu_nothing_and_lose_nothing(machine: Make) -> 
     assert simulated.used()[0] == held
 
 
-async def test_twenty_at_once(machine: Make) -> None:
+async def test_twenty_programs_hibernate_at_once(machine: Make) -> None:
     simulated = machine(context="16MiB")
     one = simulated.hibernator()
     crowd = simulated.talker(CROWD)
@@ -219,7 +219,7 @@ async def test_twenty_at_once(machine: Make) -> None:
     assert crowd.heard().split() == ["0"] * 20
 
 
-async def test_a_stopped_program_is_let_go_when_it_goes_on(machine: Make) -> None:
+async def test_a_stopped_program_is_unlocked_when_it_resumes(machine: Make) -> None:
     simulated = machine()
     one = simulated.hibernator(lock=0.1)
     holder = simulated.holder()
@@ -234,7 +234,7 @@ async def test_a_stopped_program_is_let_go_when_it_goes_on(machine: Make) -> Non
     holder.gpu()
 
 
-async def test_a_program_that_is_stopped_while_it_is_hibernated_wakes_when_it_goes_on(
+async def test_a_program_stopped_during_hibernation_wakes_when_it_resumes(
     machine: Make,
 ) -> None:
     simulated = machine()
@@ -251,7 +251,7 @@ async def test_a_program_that_is_stopped_while_it_is_hibernated_wakes_when_it_go
 
 
 @pytest.mark.parametrize("step", ["Lock", "Checkpoint"])
-async def test_a_driver_that_hangs_gives_the_program_back_at_last(machine: Make, step: str) -> None:
+async def test_a_hanging_driver_finally_returns_the_program(machine: Make, step: str) -> None:
     simulated = machine()
     one = simulated.hibernator(checkpoint=0.5, lock=0.1)
     holder = simulated.holder()
@@ -275,7 +275,7 @@ async def test_a_driver_that_fails_leaves_the_program_as_it_was(machine: Make, s
     holder.gpu()
 
 
-async def test_without_room_it_stays_hibernated_until_there_is(
+async def test_a_program_stays_hibernated_until_there_is_room(
     machine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hibernator, "PAUSES", (0.01, 0.01))
@@ -292,7 +292,7 @@ async def test_without_room_it_stays_hibernated_until_there_is(
     holder.gpu()
 
 
-async def test_a_program_that_is_killed_while_it_is_hibernated_is_gone(machine: Make) -> None:
+async def test_a_hibernated_program_that_is_killed_is_gone(machine: Make) -> None:
     simulated = machine()
     one = simulated.hibernator()
     holder = simulated.holder()
@@ -370,7 +370,7 @@ async def test_a_program_wakes_on_another_gpu(machine: Make, visible: str | None
         ("610.57.04", "driver", False),
     ],
 )
-async def test_the_driver_says_what_it_is_able_to(
+async def test_the_driver_reports_its_abilities(
     machine: Make, version: str, code: str, moves: bool
 ) -> None:
     simulated = machine(devices=2, driver_version=version)

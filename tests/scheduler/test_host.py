@@ -59,7 +59,7 @@ def gone(process: int) -> bool:
     return False
 
 
-async def test_a_host_starts_a_scheduler_and_ends_it(host: Host) -> None:
+async def test_a_host_starts_a_scheduler_and_stops_it(host: Host) -> None:
     one = await host()
     assert one.state == "hosting"
     scheduler = await pid(one)
@@ -138,7 +138,7 @@ async def test_a_scheduler_that_is_slow_for_a_moment_is_kept(
     assert await pid(one) == scheduler
 
 
-async def test_a_callback_that_fails_is_not_the_end(
+async def test_a_failing_callback_does_not_stop_the_host(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(client: object) -> None:
@@ -149,7 +149,9 @@ async def test_a_callback_that_fails_is_not_the_end(
     assert "of the test" in caplog.text
 
 
-async def test_a_host_leaves_a_scheduler_that_was_there(scheduler: Scheduler, host: Host) -> None:
+async def test_a_host_does_not_stop_a_scheduler_that_it_did_not_start(
+    scheduler: Scheduler, host: Host
+) -> None:
     one = await host()
     assert one.state == "attached"
     assert await pid(one) == scheduler.process.pid
@@ -169,7 +171,7 @@ async def test_a_refusal_is_passed_on_at_once(host: Host) -> None:
         await one.request("dance")
 
 
-async def test_a_path_that_cannot_be_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+async def test_an_unusable_path_is_reported(environ: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     one = SchedulerHost(file, environ=environ)
@@ -183,7 +185,7 @@ async def test_a_path_that_cannot_be_is_told(environ: dict[str, str], tmp_path: 
         await one.stop()
 
 
-async def test_one_that_is_being_started_is_no_trouble(environ: dict[str, str]) -> None:
+async def test_a_scheduler_that_is_starting_is_waited_for(environ: dict[str, str]) -> None:
     one = SchedulerHost(environ=environ)
     await one.start()
     try:
@@ -203,7 +205,7 @@ def hub() -> Iterator[FakeHub]:
         yield running
 
 
-async def test_a_host_logs_in_and_knows_who_it_is(
+async def test_a_host_logs_in_and_has_its_user(
     start: Start, tmp_path: Path, hub: FakeHub, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
@@ -221,7 +223,7 @@ async def test_a_host_logs_in_and_knows_who_it_is(
     assert 0 < asked < len(hub.asked)
 
 
-async def test_a_host_that_is_not_known_waits_and_says_why(
+async def test_a_host_that_may_not_log_in_waits_and_reports_why(
     start: Start,
     tmp_path: Path,
     hub: FakeHub,
@@ -245,7 +247,7 @@ async def test_a_host_that_is_not_known_waits_and_says_why(
         await one.stop()
 
 
-async def test_a_host_that_may_not_start_one_waits_for_it_quietly(
+async def test_a_host_that_may_not_start_a_scheduler_waits_quietly(
     environ: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     own = []

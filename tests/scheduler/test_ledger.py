@@ -35,7 +35,7 @@ def machine() -> Machine:
         "hibernated",
     ],
 )
-def test_a_sum_of_a_gpu_that_is_wrong_is_named(machine: Machine, name: str) -> None:
+def test_a_wrong_sum_of_a_gpu_is_named(machine: Machine, name: str) -> None:
     gpu = machine.core.gpus[GPU]
     setattr(gpu, name, getattr(gpu, name) + GIB)
     with pytest.raises(AssertionError, match=f"the sum {name} of GPU {GPU} is"):
@@ -46,14 +46,14 @@ def test_a_sum_of_a_gpu_that_is_wrong_is_named(machine: Machine, name: str) -> N
     "name",
     ["promised", "resident", "unevictable", "context", "left", "evicting", "arriving", "lost"],
 )
-def test_a_sum_of_a_group_that_is_wrong_is_named(machine: Machine, name: str) -> None:
+def test_a_wrong_sum_of_a_group_is_named(machine: Machine, name: str) -> None:
     share = machine.core.gpus[GPU].shares["a"]
     setattr(share, name, getattr(share, name) + GIB)
     with pytest.raises(AssertionError, match=f"the sum {name} of a on GPU {GPU} is"):
         validate(machine.core)
 
 
-def test_the_sum_of_all_promises_that_is_wrong_is_named(machine: Machine) -> None:
+def test_a_wrong_sum_of_all_promises_is_named(machine: Machine) -> None:
     machine.core.model.promised += GIB
     with pytest.raises(AssertionError, match="the sum promised of all GPUs is"):
         validate(machine.core)

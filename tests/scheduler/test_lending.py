@@ -96,7 +96,7 @@ def size(lent: int) -> int:
     return os.fstat(lent).st_blocks * 512
 
 
-def test_a_pool_is_one_users_and_ends_with_their_last_process() -> None:
+def test_a_pool_belongs_to_one_user_and_ends_with_their_last_process() -> None:
     async def test(lab: Lab) -> None:
         pid, ada, _ = lab.client(1, "ada")
         _, again, slot = lab.client(2, "ada")
@@ -126,7 +126,7 @@ def test_a_pool_is_one_users_and_ends_with_their_last_process() -> None:
     lab(test)
 
 
-def test_all_have_the_budget_together_and_nobody_more_than_allowed() -> None:
+def test_users_share_the_budget_and_none_exceeds_the_limit() -> None:
     async def test(lab: Lab) -> None:
         lab.quotas["ada"] = 256 << 20
         _, ada, slot = lab.client(1, "ada")
@@ -147,7 +147,7 @@ def test_all_have_the_budget_together_and_nobody_more_than_allowed() -> None:
     lab(test)
 
 
-def test_pages_are_ready_for_those_who_have_something_to_move() -> None:
+def test_pages_are_prepared_for_users_with_memory_to_move() -> None:
     async def test(lab: Lab) -> None:
         _, ada, _ = lab.client(1, "ada")
         _, ben, _ = lab.client(2, "ben")
@@ -161,7 +161,7 @@ def test_pages_are_ready_for_those_who_have_something_to_move() -> None:
     lab(test)
 
 
-def test_what_a_liar_states_takes_no_host_memory_from_the_others() -> None:
+def test_a_false_statement_takes_no_host_memory_from_others() -> None:
     async def test(lab: Lab) -> None:
         lab.client(1, "ada")
         _, ben, _ = lab.client(2, "ben")
@@ -174,7 +174,7 @@ def test_what_a_liar_states_takes_no_host_memory_from_the_others() -> None:
     lab(test)
 
 
-def test_pages_that_nobody_owns_up_to_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_pages_without_an_owner_are_freed(caplog: pytest.LogCaptureFixture) -> None:
     async def test(lab: Lab) -> None:
         _, ada, _ = lab.client(1, "ada")
         table = lab.table(ada)
@@ -193,7 +193,7 @@ def test_pages_that_nobody_owns_up_to_are_given_back(caplog: pytest.LogCaptureFi
     lab(test)
 
 
-def test_who_uses_more_than_the_limit_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_above_the_limit_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test(lab: Lab) -> None:
         lab.quotas["ada"] = 2 * CHUNK
         _, ada, slot = lab.client(1, "ada")
@@ -208,7 +208,7 @@ def test_who_uses_more_than_the_limit_is_named_once(caplog: pytest.LogCaptureFix
     lab(test)
 
 
-def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
+def test_pages_are_prepared_for_processes_that_must_not_prepare_them() -> None:
     async def test(lab: Lab) -> None:
         _, ada, slot = lab.client(1, "ada")
         table = lab.table(ada)

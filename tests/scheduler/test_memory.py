@@ -31,7 +31,7 @@ def close(value: int, expected: int) -> bool:
     return abs(value - expected) < 2 * KIB
 
 
-def test_a_tenth_of_the_machine_is_kept_back(machine: Path) -> None:
+def test_a_tenth_of_the_machine_is_reserved(machine: Path) -> None:
     assert close(host_budget(None, 0, machine), PLAIN)
 
 
@@ -42,17 +42,17 @@ def test_a_small_machine_keeps_half_a_gib(tmp_path: Path) -> None:
     assert host_budget(None, 0, tmp_path) == 0
 
 
-def test_what_is_held_already_counts_as_budget(machine: Path) -> None:
+def test_memory_in_use_already_counts_as_budget(machine: Path) -> None:
     assert close(host_budget(None, 5 * GIB, machine), PLAIN + 5 * GIB)
 
 
-def test_the_setting_caps_but_does_not_create(machine: Path) -> None:
+def test_the_setting_lowers_the_budget_but_does_not_raise_it(machine: Path) -> None:
     assert host_budget(GIB, 0, machine) == GIB
     assert host_budget(GIB, 5 * GIB, machine) == GIB
     assert close(host_budget(1000 * GIB, 0, machine), PLAIN)
 
 
-def test_version_2_groups_above_count_and_page_cache_does_not(machine: Path) -> None:
+def test_cgroup_v2_parents_count_and_page_cache_does_not(machine: Path) -> None:
     write(machine / "proc/self/cgroup", "0::/user/notebook\n")
     group = machine / "sys/fs/cgroup/user"
     write(group / "memory.max", f"{8 * GIB}\n")
@@ -64,7 +64,7 @@ def test_version_2_groups_above_count_and_page_cache_does_not(machine: Path) -> 
     assert host_budget(None, GIB, machine) == 6 * GIB
 
 
-def test_version_1_groups_count(machine: Path) -> None:
+def test_cgroup_v1_limits_count(machine: Path) -> None:
     write(machine / "proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n")
     # Inside a container the mount shows the container's group, not the path that the file names.
     group = machine / "sys/fs/cgroup/memory"
@@ -76,7 +76,7 @@ def test_version_1_groups_count(machine: Path) -> None:
     assert close(host_budget(None, 0, machine), PLAIN)
 
 
-def test_without_other_programs_the_machine_less_its_part_the_groups_and_the_setting_are_left(
+def test_without_other_programs_reserve_cgroups_and_setting_bound_the_budget(
     machine: Path,
 ) -> None:
     assert close(host_limit(None, machine), 32 * GIB - int(3.2 * GIB))

@@ -26,7 +26,7 @@ def values(found: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     }
 
 
-def test_the_page_has_what_the_code_has(root: Path) -> None:
+def test_the_page_lists_every_metric(root: Path) -> None:
     page = (root / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| (.*) \|$", page, re.MULTILINE)
     assert rows == [
@@ -35,7 +35,7 @@ def test_the_page_has_what_the_code_has(root: Path) -> None:
     ]
 
 
-def test_a_scheduler_counts_what_it_does(scheduler: Scheduler) -> None:
+def test_a_scheduler_counts_its_actions(scheduler: Scheduler) -> None:
     gpu = scheduler.gpu
     with scheduler.client("a") as a, scheduler.client("b") as b, scheduler.control() as control:
         a.grow(6 * GIB)
@@ -78,11 +78,11 @@ def test_a_scheduler_counts_what_it_does(scheduler: Scheduler) -> None:
     assert value("gpushare_wait_seconds_bucket", **{"class": "interactive", "le": "+Inf"}) == 2
 
 
-def test_no_scheduler_is_a_figure_too() -> None:
+def test_a_missing_scheduler_is_a_metric() -> None:
     assert values(text(None)) == {("gpushare_up", ()): 0}
 
 
-def test_an_error_is_avoided_once_until_all_fits_again() -> None:
+def test_an_avoided_error_counts_once_until_all_fits_again() -> None:
     core, counters = Core(REGISTRY), Counters()
 
     def grow(group: str, beyond: int) -> int:
@@ -97,7 +97,7 @@ def test_an_error_is_avoided_once_until_all_fits_again() -> None:
 
 
 @pytest.mark.parametrize(("waited", "place"), [(0.0, 0), (0.01, 0), (0.02, 1), (1e9, len(WAITS))])
-def test_a_wait_is_in_the_bucket_that_it_is_at_most(waited: float, place: int) -> None:
+def test_a_wait_is_in_the_bucket_of_the_next_upper_bound(waited: float, place: int) -> None:
     counters = Counters()
     counters.observe(ev.Log("grant", "x", {"waited": waited}), Core(REGISTRY))
     assert counters.waits["interactive"].buckets.index(1) == place

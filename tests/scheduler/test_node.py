@@ -93,7 +93,7 @@ def running(place: Place) -> Iterator[Callable[..., Scheduler]]:
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_mistake_is_one_sentence_that_names_it(
+def test_a_mistake_in_the_configuration_is_named_in_one_sentence(
     place: Place,
     line: str,
     said: str,
@@ -121,7 +121,7 @@ def test_a_configuration_may_be_json(place: Place) -> None:
     assert place.fail()[0] == 2
 
 
-def test_none_need_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_setting_is_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty.py"
     empty.touch()
     read = node.load(empty)
@@ -141,12 +141,12 @@ def test_a_configuration_that_its_users_may_write_is_refused(place: Place) -> No
     assert "is not a file" in place.fail()[1]
 
 
-def test_every_setting_says_its_default() -> None:
+def test_every_setting_states_its_default() -> None:
     for name, trait in node.NodeScheduler.class_own_traits(config=True).items():
         assert "(default: " in trait.help, name
 
 
-def test_settings_hold_and_options_come_first(running: Callable[..., Scheduler]) -> None:
+def test_settings_apply_and_options_override_them(running: Callable[..., Scheduler]) -> None:
     one = running("--policy", "fcfs", quantum=2.5, policy="tgs", reserve="1GiB", record="")
     with one.control() as control:
         status = control.request("status")["status"]
@@ -165,7 +165,7 @@ def shares(place: Place) -> dict[str, Any]:
     }
 
 
-def test_shares_hold_from_the_start_and_are_read_anew(
+def test_entitlements_apply_from_the_start_and_are_reloaded(
     place: Place, running: Callable[..., Scheduler]
 ) -> None:
     one = running(
@@ -199,7 +199,7 @@ def test_shares_hold_from_the_start_and_are_read_anew(
 
 
 @pytest.mark.parametrize(("mode", "bits"), [("0660", 0o660), ("0666", 0o666)])
-def test_the_socket_is_open_to_those_it_serves(
+def test_the_socket_is_open_to_its_users(
     place: Place, running: Callable[..., Scheduler], mode: str, bits: int
 ) -> None:
     one = running(socket_mode=mode, socket_group=str(os.getgid()))
@@ -211,7 +211,7 @@ def test_the_socket_is_open_to_those_it_serves(
     assert not place.socket.exists()
 
 
-def test_there_is_one_of_a_socket_and_of_a_state(
+def test_one_scheduler_uses_a_socket_and_a_state_folder(
     place: Place, running: Callable[..., Scheduler]
 ) -> None:
     running()
@@ -221,7 +221,7 @@ def test_there_is_one_of_a_socket_and_of_a_state(
     assert place.fail()[0] == 75
 
 
-def test_what_serves_the_socket_without_a_lock_is_left_alone(place: Place) -> None:
+def test_another_program_that_serves_the_socket_is_left_alone(place: Place) -> None:
     place.socket.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(place.socket))
@@ -233,7 +233,7 @@ def test_what_serves_the_socket_without_a_lock_is_left_alone(place: Place) -> No
         assert other.accept()[0].close() is None, "it is still the one at the path"
 
 
-def test_nobody_starts_one_of_their_own_in_its_place(
+def test_users_do_not_start_a_scheduler_in_its_place(
     place: Place, running: Callable[..., Scheduler]
 ) -> None:
     one = running()
@@ -255,7 +255,7 @@ def test_nobody_starts_one_of_their_own_in_its_place(
     assert place.ask("whoami")["node"]
 
 
-def test_a_folder_for_its_state_that_others_may_write_is_refused(place: Place) -> None:
+def test_a_state_folder_that_others_may_write_is_refused(place: Place) -> None:
     place.state.mkdir()
     place.state.chmod(0o777)
     status, text = place.fail()
@@ -263,7 +263,7 @@ def test_a_folder_for_its_state_that_others_may_write_is_refused(place: Place) -
     assert "NodeScheduler.state_dir" in text
 
 
-def test_without_a_driver_it_is_to_be_tried_again(
+def test_without_a_driver_the_exit_code_asks_for_a_retry(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(process, "find_driver", lambda: None)
@@ -271,7 +271,7 @@ def test_without_a_driver_it_is_to_be_tried_again(
     assert "nvidia-smi" in capsys.readouterr().err
 
 
-def test_a_service_waits_for_the_driver_and_says_so_once(
+def test_a_service_waits_for_the_driver_and_reports_it_once(
     place: Place,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -313,7 +313,9 @@ def activator(place: Place) -> Iterator[Callable[..., Activator]]:
         one.close()
 
 
-def test_what_systemd_is_told(place: Place, activator: Callable[..., Activator]) -> None:
+def test_systemd_is_notified_of_each_state(
+    place: Place, activator: Callable[..., Activator]
+) -> None:
     one = activator()
     one.start()
     one.told("WATCHDOG=1")
@@ -326,7 +328,7 @@ def test_what_systemd_is_told(place: Place, activator: Callable[..., Activator])
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_turns_nobody_away(
+def test_a_restart_refuses_no_client(
     place: Place, activator: Callable[..., Activator], end: signal.Signals
 ) -> None:
     one = activator()
@@ -353,7 +355,7 @@ def test_a_restart_turns_nobody_away(
     assert groups["a"]["gpus"][0]["resident"] == 6 * GIB
 
 
-def test_what_was_passed_to_another_process_is_not_taken(
+def test_a_socket_passed_to_another_process_is_not_used(
     place: Place, activator: Callable[..., Activator]
 ) -> None:
     one = activator()
@@ -363,7 +365,7 @@ def test_what_was_passed_to_another_process_is_not_taken(
     assert one.process.wait(PATIENCE) == 75
 
 
-def test_what_is_no_socket_to_serve_is_refused(
+def test_a_descriptor_that_is_no_listening_socket_is_refused(
     place: Place, activator: Callable[..., Activator]
 ) -> None:
     one = activator()
@@ -392,7 +394,7 @@ def test_a_socket_that_is_not_the_configured_one_is_refused(
 
 @root_only
 @pytest.mark.parametrize(("kind", "seen"), [(notifying.Passed, 0), (socket.socket, 65534)])
-async def test_clients_see_who_made_the_socket_not_who_serves_it(
+async def test_clients_see_the_user_that_created_the_socket(
     tmp_path: Path, kind: type[socket.socket], seen: int
 ) -> None:
     path = str(tmp_path / "s")
@@ -413,7 +415,7 @@ async def test_clients_see_who_made_the_socket_not_who_serves_it(
             assert peer_uid(client) == seen
 
 
-def test_without_systemd_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_no_notification_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     notifying.notify("READY=1")
@@ -427,7 +429,7 @@ def test_without_systemd_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert notifying.watchdog_period() is None
 
 
-def test_an_abstract_address_of_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abstract_address_of_systemd_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as news:
         name = f"gpushare-test-{os.getpid()}"
         news.bind(f"\0{name}")
@@ -446,7 +448,7 @@ def units(root: Path) -> dict[str, configparser.ConfigParser]:
     return found
 
 
-def test_the_units_fit_each_other_and_the_scheduler(root: Path) -> None:
+def test_the_units_match_each_other_and_the_scheduler(root: Path) -> None:
     found = units(root)
     service, listener = found["gpushare.service"], found["gpushare.socket"]
     assert listener["Socket"]["ListenStream"] == node.SOCKET
@@ -468,7 +470,7 @@ def test_the_units_fit_each_other_and_the_scheduler(root: Path) -> None:
     assert command[1:] == ["scheduler", "--config", "/etc/gpushare/gpushare.py"]
 
 
-def test_the_sample_configuration_sets_nothing_and_is_right(root: Path, tmp_path: Path) -> None:
+def test_the_sample_configuration_is_valid_and_sets_nothing(root: Path, tmp_path: Path) -> None:
     sample = root / "deploy" / "systemd" / "gpushare.py"
     copy = tmp_path / "gpushare.py"
     copy.write_text(sample.read_text())
@@ -483,7 +485,7 @@ def test_the_sample_configuration_sets_nothing_and_is_right(root: Path, tmp_path
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_takes_the_units(root: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(root: Path, tmp_path: Path) -> None:
     for path in (root / "deploy" / "systemd").glob("gpushare.s*"):
         text = path.read_text().replace("/opt/gpushare/bin/gpushare", sys.executable)
         (tmp_path / path.name).write_text(text)

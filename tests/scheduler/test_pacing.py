@@ -29,7 +29,7 @@ def beside(m: Machine) -> tuple[Process, Process]:
     return train, notebook
 
 
-def test_a_burst_that_goes_on_counts_as_background_until_the_next_cell() -> None:
+def test_a_long_burst_counts_as_background_until_the_next_cell() -> None:
     m = Machine(interactive_burst=2.0)
     m.runs("a", 20)
     cell(m, "a", "begin", 1)
@@ -42,7 +42,7 @@ def test_a_burst_that_goes_on_counts_as_background_until_the_next_cell() -> None
     assert m.group("a")["class"] == "interactive"
 
 
-def test_one_that_waits_moves_back_when_it_counts_as_background() -> None:
+def test_a_waiting_group_moves_back_when_it_becomes_background() -> None:
     m = Machine(quantum=1000.0)
     m.runs("a", 90)
     b, c = m.process("b", 50), m.process("c", 50)
@@ -55,7 +55,7 @@ def test_one_that_waits_moves_back_when_it_counts_as_background() -> None:
     assert m.core.gpus[GPU].queue == m.core.queue
 
 
-def test_the_background_pauses_for_an_interactive_burst_and_is_free_alone() -> None:
+def test_background_work_pauses_for_an_interactive_burst_and_is_unlimited_alone() -> None:
     m = Machine()
     train, notebook = beside(m)
     (pace,) = of(ev.Pace, notebook.begin())
@@ -68,7 +68,7 @@ def test_the_background_pauses_for_an_interactive_burst_and_is_free_alone() -> N
     assert pace == ev.Pace(train.number)
 
 
-def test_what_a_client_was_told_holds_until_it_is_told_anew() -> None:
+def test_a_pace_holds_until_the_next_is_sent() -> None:
     m = Machine()
     train, notebook = beside(m)
     notebook.begin()
@@ -81,7 +81,7 @@ def test_what_a_client_was_told_holds_until_it_is_told_anew() -> None:
     assert pace == ev.Pace(train.number)
 
 
-def test_one_that_is_metered_counts_what_its_meter_says() -> None:
+def test_a_metered_group_is_charged_by_its_meter() -> None:
     m = Machine(interactive_burst=2.0)
     a = m.process("a", 20, user="ada")
     b = m.process("b", 20, user="ben")
@@ -99,7 +99,7 @@ def test_one_that_is_metered_counts_what_its_meter_says() -> None:
     assert m.group("a")["class"] == "background"
 
 
-def test_without_meters_the_time_of_the_bursts_counts() -> None:
+def test_without_meters_the_duration_of_bursts_is_charged() -> None:
     m = Machine()
     a = m.process("a", 20, user="ada")
     a.request()
@@ -113,14 +113,14 @@ def test_without_meters_the_time_of_the_bursts_counts() -> None:
 @pytest.mark.parametrize(
     "event", [ev.Meter(1, "GPU-none", 1.0, 1, 1.0), ev.Meter(1, GPU, float("nan"), 1, 1.0)]
 )
-def test_a_meter_that_cannot_be_is_a_violation(event: ev.Meter) -> None:
+def test_an_impossible_meter_reading_is_a_violation(event: ev.Meter) -> None:
     m = Machine()
     m.runs("a", 20)
     with pytest.raises(ProtocolViolation):
         m.do(event)
 
 
-def test_who_has_had_its_limit_waits_until_the_window_has_moved_on_and_holds_nobody_up() -> None:
+def test_a_user_at_the_limit_waits_for_the_window_and_delays_no_other() -> None:
     m = Machine()
     a = m.runs("a", 75)
     m.do(ev.Adjust("a", limit=0.2))
@@ -165,14 +165,14 @@ def test_a_users_memory_is_capped_for_all_its_kernels_together() -> None:
         (ev.Entitle("team:all", ev.Entitlement(request=2.0), ("ben",)), "request must be"),
     ],
 )
-def test_shares_that_cannot_be_are_refused(event: ev.Entitle, sentence: str) -> None:
+def test_impossible_entitlements_are_refused(event: ev.Entitle, sentence: str) -> None:
     m = Machine()
     with pytest.raises(ValueError, match=sentence):
         m.do(event)
     assert not m.core.times.active
 
 
-def test_the_kernel_that_a_revocation_waits_for_is_named() -> None:
+def test_the_cuda_kernel_that_delays_a_revocation_is_named() -> None:
     m = Machine(quantum=1.0)
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Stuck(a.number, a.lease - 1, "of an earlier lease", m.now))
@@ -187,7 +187,7 @@ def test_the_kernel_that_a_revocation_waits_for_is_named() -> None:
     assert m.core.groups["a"].stuck is None
 
 
-def test_what_is_in_front_comes_first_of_ones_own() -> None:
+def test_the_front_notebook_comes_first_among_ones_own() -> None:
     m = Machine(quantum=1000.0)
     m.runs("a", 90)
     b, c = m.process("b", 50, user="ada"), m.process("c", 50, user="ada")
@@ -203,7 +203,7 @@ def test_what_is_in_front_comes_first_of_ones_own() -> None:
 # --- Policies -------------------------------------------------------------------------------------
 
 
-def test_a_policy_that_serialises_lets_one_run_at_a_time() -> None:
+def test_a_serialising_policy_runs_one_group_at_a_time() -> None:
     m = Machine(policy="fcfs")
     a, b = m.runs("a", 20), m.process("b", 20)
     assert of(ev.Grant, b.request()) == []
@@ -215,7 +215,7 @@ def test_a_policy_that_serialises_lets_one_run_at_a_time() -> None:
     assert (a.state, b.state) == ("running", "restoring")
 
 
-def test_a_policy_that_is_not_there_is_refused() -> None:
+def test_an_unknown_policy_is_refused() -> None:
     m = Machine()
     with pytest.raises(ValueError, match=r"policy must be one of burst, fcfs, .*, not 'lottery'"):
         m.do(ev.Configure(policy="lottery"))

@@ -35,7 +35,7 @@ def test_every_operation_is_in_the_table_and_documented() -> None:
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "of_a_later_release"])
-def test_the_table_holds(operation: str) -> None:
+def test_each_operation_follows_the_table(operation: str) -> None:
     role = OPERATIONS.get(operation, Role.ADMINS)
     may = {
         "stranger": role is Role.ANYBODY,
@@ -121,7 +121,9 @@ ACTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.usefixtures("kernel")
-def test_nobody_acts_on_what_is_anothers(ada: Peer, ben: Peer, reader: Peer, admin: Peer) -> None:
+def test_no_user_acts_on_a_group_of_another(
+    ada: Peer, ben: Peer, reader: Peer, admin: Peer
+) -> None:
     before = admin.ok("status")["status"]["groups"]
     for act in ACTS:
         for peer in (ben, reader):
@@ -140,7 +142,7 @@ def test_nobody_acts_on_what_is_anothers(ada: Peer, ben: Peer, reader: Peer, adm
 
 
 @pytest.mark.usefixtures("kernel")
-def test_nobody_joins_what_is_anothers(node: Scheduler, ben: Peer) -> None:
+def test_no_user_joins_a_group_of_another(node: Scheduler, ben: Peer) -> None:
     text = ben.ok("ticket", group="kernel-of-ben")["ticket"]
     with FakeClient(node.path, "kernel-of-ada", ticket=text) as client:
         with pytest.raises(Refused) as caught:
@@ -150,7 +152,7 @@ def test_nobody_joins_what_is_anothers(node: Scheduler, ben: Peer) -> None:
         client.place("GPU-00000000-0000-0000-0000-000000000001")
 
 
-def test_who_names_a_group_first_has_it(ada: Peer, ben: Peer, admin: Peer) -> None:
+def test_the_first_user_of_a_group_name_owns_it(ada: Peer, ben: Peer, admin: Peer) -> None:
     ada.ok("adjust", group="later-of-ada", keep=True, later=True)
     assert ben.denied("adjust", group="later-of-ada", keep=False, later=True) == "not_yours"
     # An administrator's word is for others.
@@ -171,7 +173,7 @@ def test_groups_of_the_hub_are_teams(admin: Peer) -> None:
     admin.ok("entitle", whose="team:course")
 
 
-def test_what_is_for_administrators(
+def test_some_operations_are_for_administrators_only(
     node: Scheduler, tmp_path: Path, ada: Peer, ben: Peer, reader: Peer, admin: Peer
 ) -> None:
     file = tmp_path / "recording"
@@ -197,7 +199,7 @@ def test_what_is_for_administrators(
 # --- What they see --------------------------------------------------------------------------------
 
 
-def test_everybody_sees_their_own_and_no_more_of_others_than_figures(
+def test_users_see_their_own_groups_and_only_figures_of_others(
     kernel: FakeClient, ada: Peer, ben: Peer, reader: Peer, admin: Peer
 ) -> None:
     kernel.grow(6 * GIB)
@@ -228,7 +230,7 @@ def test_everybody_sees_their_own_and_no_more_of_others_than_figures(
     assert f"{HIDDEN}999" in ben.ask("explain", group=f"{HIDDEN}999")["error"]
 
 
-def test_each_subscriber_is_told_what_it_may_see(
+def test_subscribers_are_sent_only_what_they_may_see(
     node: Scheduler, ada: Peer, ben: Peer, admin: Peer
 ) -> None:
     peers = {"ada": ada, "ben": ben, "dan": admin}
@@ -261,7 +263,7 @@ def next_of(peer: Peer, kind: str) -> dict[str, Any]:
             return answer
 
 
-def test_of_shares_everybody_sees_their_own(ada: Peer, ben: Peer, admin: Peer) -> None:
+def test_users_see_only_their_own_entitlements(ada: Peer, ben: Peer, admin: Peer) -> None:
     admin.ok("entitle", whose="user:ada", request=0.5)
     admin.ok("entitle", whose="team:course", limit=0.75, members=["cy"])
     # Which of the Hub's groups she is in, the Hub says.

@@ -52,7 +52,7 @@ def test_an_order_has_each_gpu_once_and_the_best_first(found: list[Outlook], nee
 
 
 @given(outlooks, st.integers(0, 100), st.data())
-def test_what_gets_worse_does_not_come_sooner(
+def test_a_gpu_that_gets_worse_does_not_rank_higher(
     found: list[Outlook], need: int, data: st.DataObject
 ) -> None:
     number = data.draw(st.integers(0, len(found) - 1))
@@ -113,13 +113,13 @@ class Node:
         self.do(ev.Detach(client))
 
 
-def test_kernels_spread_while_they_hold_nothing_yet() -> None:
+def test_kernels_without_memory_spread_over_the_gpus() -> None:
     node = Node()
     assert [node.place(group)[0] for group in "abc"] == list(GPUS)
     assert node.place("d")[0] == GPUS[0]
 
 
-def test_users_spread_over_the_gpus_each() -> None:
+def test_the_kernels_of_each_user_spread_over_the_gpus() -> None:
     node = Node()
     for group, user in (("a", "ada"), ("b", "ben"), ("c", "ben")):
         node.attach(group, 1, user)
@@ -129,7 +129,7 @@ def test_users_spread_over_the_gpus_each() -> None:
     assert node.place("e", "ada")[0] != GPUS[0]
 
 
-def test_a_kernel_that_is_known_goes_where_it_fits() -> None:
+def test_a_known_kernel_goes_where_it_fits() -> None:
     node = Node(40, 100, 80)
     client = node.attach("large", 0)
     usage = ev.Usage(GPUS[1], 70 * GIB, 0, 0, GIB)
@@ -151,7 +151,7 @@ def test_a_drained_gpu_comes_last() -> None:
     assert node.place("a") == (GPUS[1], GPUS[2], GPUS[0])
 
 
-def test_who_would_have_to_wait_goes_elsewhere() -> None:
+def test_a_kernel_that_would_have_to_wait_goes_elsewhere() -> None:
     node = Node()
     busy = node.attach("busy", 90)
     waits = node.attach("waits", 0)
@@ -177,7 +177,7 @@ def test_an_order_stays_while_the_group_has_a_process() -> None:
     assert node.place("a", pid=11) != order
 
 
-def test_who_is_restarted_is_placed_anew() -> None:
+def test_a_restarted_kernel_is_placed_again() -> None:
     node = Node()
     client = node.attach("a", 1, pid=7)
     assert node.place("a", pid=7)[0] == GPUS[0]
@@ -187,7 +187,7 @@ def test_who_is_restarted_is_placed_anew() -> None:
 
 
 @pytest.mark.parametrize("keep", ["it", "ask"])
-def test_an_order_that_is_stated_is_the_groups(keep: str) -> None:
+def test_a_stated_order_is_used_for_the_group(keep: str) -> None:
     node = Node()
     node.attach("other", 1)
     stated = (GPUS[0], GPUS[2], GPUS[1])
@@ -197,7 +197,7 @@ def test_an_order_that_is_stated_is_the_groups(keep: str) -> None:
     assert node.place("a", pid=9, keep=keep) == node.place("a", pid=8)
 
 
-def test_gpus_that_nobody_knows_come_last() -> None:
+def test_unknown_gpus_come_last() -> None:
     node = Node()
     strange = "GPU-ffffffff-0000-0000-0000-000000000000"
     assert node.place("a", gpus=(strange, *GPUS)) == (*GPUS, strange)

@@ -85,7 +85,7 @@ class Turns(Lab):
 @pytest.mark.parametrize("policy", sorted(OURS))
 @pytest.mark.parametrize("priority", ["auto", "interactive", "background"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_who_is_alone_is_never_bounded(policy: str, priority: Any, shared: bool) -> None:
+def test_a_sole_holder_is_never_limited(policy: str, priority: Any, shared: bool) -> None:
     lab = Lab(policy=policy)
     lab.asks("a", priority=priority)
     if shared:
@@ -98,7 +98,7 @@ def test_who_is_alone_is_never_bounded(policy: str, priority: Any, shared: bool)
 
 
 @pytest.mark.parametrize("policy", sorted(OURS))
-def test_who_is_left_alone_is_free_again(policy: str) -> None:
+def test_a_holder_left_alone_is_unlimited_again(policy: str) -> None:
     lab = Lab(policy=policy)
     lab.asks("b", priority="background")
     a, b = lab.runs("a", 40, user="ada"), lab.process("b", 40, user="ben")
@@ -130,13 +130,13 @@ def waiting(lab: Lab, **groups: dict[str, Any]) -> dict[str, Process]:
     return found
 
 
-def test_age_decides_between_equals() -> None:
+def test_the_earlier_of_two_equal_requests_comes_first() -> None:
     lab = Lab()
     waiting(lab, a={}, b={}, c={})
     assert lab.order == ["a", "b", "c"]
 
 
-def test_the_background_comes_later_and_in_the_end() -> None:
+def test_background_work_comes_later_but_is_served() -> None:
     lab = Lab()
     waiting(lab, a={"priority": "background"}, b={})
     assert lab.order == ["b", "a"]
@@ -146,7 +146,7 @@ def test_the_background_comes_later_and_in_the_end() -> None:
     assert lab.order == ["b", "a", "c"]
 
 
-def test_the_notebook_in_front_comes_first_among_ones_own() -> None:
+def test_the_front_notebook_comes_first_among_ones_own() -> None:
     lab = Lab()
     waiting(lab, a={}, b={}, c={})
     lab.do(ev.Focus("", "c"))
@@ -155,13 +155,13 @@ def test_the_notebook_in_front_comes_first_among_ones_own() -> None:
     assert lab.order == ["a", "b", "c"]
 
 
-def test_what_needs_less_to_move_comes_first() -> None:
+def test_a_request_that_moves_less_memory_comes_first() -> None:
     lab = Lab()
     waiting(lab, a={"gib": 80}, b={"gib": 20})
     assert lab.order == ["b", "a"]
 
 
-def test_what_is_expected_to_be_short_comes_first() -> None:
+def test_a_request_expected_to_be_short_comes_first() -> None:
     lab = Lab()
     for name, length in (("long", 8.0), ("short", 0.1)):
         lab.asks(name, priority="interactive")
@@ -196,7 +196,7 @@ def test_between_users_neither_class_nor_focus_nor_length_counts() -> None:
     assert lab.order == ["a", "b"]
 
 
-def test_of_two_users_who_had_less_comes_first() -> None:
+def test_the_user_with_less_past_gpu_time_comes_first() -> None:
     lab = Lab()
     busy = lab.runs("busy", 10, user="ada")
     other = lab.runs("other", 10, user="ben")
@@ -214,7 +214,7 @@ def test_of_two_users_who_had_less_comes_first() -> None:
     assert lab.order == ["late", "more"]
 
 
-def test_shares_come_before_all_else() -> None:
+def test_entitlements_come_before_all_other_rules() -> None:
     lab = Lab()
     lab.entitle("user:ben", request=0.5)
     waiting(lab, a={"user": "ada", "priority": "interactive"}, b={"user": "ben"})
@@ -228,7 +228,9 @@ def test_shares_come_before_all_else() -> None:
     background=st.integers(0, 2),
     policy=st.sampled_from(["burst", "fcfs", "gemini"]),
 )
-def test_nobody_is_passed_for_ever(lengths: list[float], background: int, policy: str) -> None:
+def test_no_request_is_overtaken_for_ever(
+    lengths: list[float], background: int, policy: str
+) -> None:
     """One user's groups that all always want more: each has its turns, the background too."""
     turns = Turns(policy=policy)
     turns.asks("g0", priority="background" if background < 2 else "auto")
@@ -301,7 +303,7 @@ def test_a_cell_pauses_the_background_before_its_burst_if_it_is_expected_to_have
     assert lab.pace(trainer).inflight == 0
 
 
-def test_a_cell_that_runs_long_pauses_nobody_any_longer() -> None:
+def test_a_long_cell_no_longer_pauses_others() -> None:
     lab = Lab()
     trainer, person = lab.runs("trainer", 40), lab.process("person", 40)
     lab.asks("trainer", priority="background")
@@ -316,7 +318,7 @@ def test_a_cell_that_runs_long_pauses_nobody_any_longer() -> None:
     assert lab.pace(trainer).inflight == 0
 
 
-def test_equals_do_not_bound_each_other() -> None:
+def test_equal_groups_do_not_limit_each_other() -> None:
     lab = Lab()
     a, b = lab.runs("a", 40), lab.runs("b", 40)
     lab.begin("a")
@@ -336,7 +338,7 @@ def test_calling_everything_interactive_gains_nothing_side_by_side(claim: Any) -
     assert lab.had(b) >= 0.95 * lab.had(a)
 
 
-def test_a_person_s_burst_pauses_another_user_s_trainer() -> None:
+def test_an_interactive_burst_pauses_another_users_training() -> None:
     lab = Lab()
     lab.asks("b", priority="background")
     b = lab.runs("b", 40, user="ben")
@@ -353,7 +355,7 @@ def test_a_person_s_burst_pauses_another_user_s_trainer() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("whose", ["user:ada", "team:t", "group"])
-def test_a_limit_holds(whose: str, alone: bool) -> None:
+def test_a_limit_is_kept(whose: str, alone: bool) -> None:
     lab = Lab()
     if whose == "group":
         lab.asks("a", limit=0.3)
@@ -368,7 +370,7 @@ def test_a_limit_holds(whose: str, alone: bool) -> None:
         assert (lab.had(a) - before) / 10 == pytest.approx(0.3, abs=0.02)
 
 
-def test_those_who_are_limited_together_divide_it() -> None:
+def test_users_with_a_common_limit_divide_it() -> None:
     lab = Lab()
     lab.entitle("user:ada", limit=0.4)
     a, b = lab.runs("a", 30, user="ada"), lab.runs("b", 30, user="ada")
@@ -380,7 +382,7 @@ def test_those_who_are_limited_together_divide_it() -> None:
     assert lab.pace(a).share == lab.pace(b).share == 0.2
 
 
-def test_a_limit_that_is_lifted_bounds_no_longer() -> None:
+def test_a_removed_limit_has_no_effect() -> None:
     lab = Lab()
     lab.asks("a", limit=0.1)
     a = lab.runs("a", 30)
@@ -390,7 +392,7 @@ def test_a_limit_that_is_lifted_bounds_no_longer() -> None:
     assert lab.pace(a) == FREE
 
 
-def test_who_has_had_the_limit_is_granted_nothing() -> None:
+def test_a_user_at_the_limit_is_granted_nothing() -> None:
     lab = Lab()
     lab.asks("a", limit=0.2)
     a = lab.runs("a", 30)
@@ -421,7 +423,7 @@ def test_requests_are_reached(request: float, others: int) -> None:
     assert all(lab.pace(p).inflight is None for p in (a, *rest))
 
 
-def test_spare_time_goes_by_weight_side_by_side() -> None:
+def test_spare_time_is_divided_by_weight_side_by_side() -> None:
     lab = Lab()
     lab.entitle("user:ada", weight=3)
     a, b = lab.runs("a", 40, user="ada"), lab.runs("b", 40, user="ben")
@@ -449,7 +451,7 @@ def test_the_quantum_is_ten_times_the_cost() -> None:
     assert quantum(lab, "a", "b") == pytest.approx(20.0)
 
 
-def test_side_by_side_the_quantum_is_so_many_times_as_long() -> None:
+def test_the_quantum_grows_with_the_number_of_concurrent_holders() -> None:
     lab = Lab()
     for name in ("a", "b"):
         lab.asks(name, priority="interactive")
@@ -460,7 +462,7 @@ def test_side_by_side_the_quantum_is_so_many_times_as_long() -> None:
     assert quantum(lab, "a", "c") == pytest.approx(20.0)
 
 
-def test_the_background_makes_way_soon_for_the_same_user_and_who_had_less() -> None:
+def test_background_work_soon_releases_for_the_same_user_and_users_with_less_gpu_time() -> None:
     lab = Lab()
     lab.asks("a", priority="background")
     a = lab.runs("a", 60, user="ada")
@@ -472,7 +474,7 @@ def test_the_background_makes_way_soon_for_the_same_user_and_who_had_less() -> N
     assert quantum(lab, "a", "c") == 2.0
 
 
-def test_a_burst_that_is_about_to_end_may_end() -> None:
+def test_a_burst_that_is_about_to_end_is_not_interrupted() -> None:
     lab = Lab()
     lab.asks("a", priority="interactive")
     a = lab.process("a", 5)
@@ -509,7 +511,7 @@ def test_first_come_first_served_one_at_a_time_for_thirty_seconds() -> None:
     assert of(ev.Grant, a.release()) == [ev.Grant(b.number, b.lease)]
 
 
-def test_gemini_serves_who_lacks_most_of_its_request_and_then_who_had_least() -> None:
+def test_gemini_serves_the_largest_deficit_and_then_the_least_gpu_time() -> None:
     lab = Lab(policy="gemini")
     for name, request in (("a", 0.4), ("b", 0.2), ("c", 0.0), ("d", 0.0)):
         lab.asks(name, request=request)
@@ -555,7 +557,7 @@ def test_the_highest_priority_alone_has_the_gpu_while_it_has_work() -> None:
     assert (lab.pace(low), lab.pace(last).inflight) == (FREE, 0)
 
 
-def test_the_highest_priority_takes_the_gpu_at_once_and_the_lowest_gets_it_in_the_end() -> None:
+def test_the_highest_priority_runs_at_once_and_the_lowest_is_served_finally() -> None:
     lab = Lab(policy="priority")
     lab.asks("low", priority="background")
     low = lab.runs("low", 60)
@@ -575,7 +577,7 @@ def tgs(lab: Lab) -> tuple[Process, Process]:
     return lab.runs("production", 40), lab.runs("job", 40)
 
 
-def test_tgs_gives_more_while_production_bears_it() -> None:
+def test_tgs_gives_more_while_production_is_not_slowed() -> None:
     lab = Lab(policy="tgs")
     production, job = tgs(lab)
     shares = []

@@ -65,12 +65,12 @@ def test_a_new_pool_takes_no_memory_and_lends_none(pool: Pool, table: Table) -> 
     assert pool.allocated() < CHUNK
 
 
-def test_nobody_can_make_it_smaller(pool: Pool) -> None:
+def test_no_process_can_shrink_the_pool(pool: Pool) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(pool.descriptor, 4096)
 
 
-def test_pages_are_made_up_to_the_target_and_given_back(pool: Pool, table: Table) -> None:
+def test_pages_are_prepared_up_to_the_target_and_freed(pool: Pool, table: Table) -> None:
     pool.order(limit=32 * CHUNK, target=8 * CHUNK - 1, most=32 * CHUNK)
     until(lambda: pool.figures().prepared == 8 * CHUNK)
     assert 8 * CHUNK <= pool.allocated() < 9 * CHUNK
@@ -87,7 +87,7 @@ def test_pages_are_made_up_to_the_target_and_given_back(pool: Pool, table: Table
     until(lambda: pool.allocated() < CHUNK)
 
 
-def test_the_limit_leaves_out_what_is_in_use_beyond_it(pool: Pool, table: Table) -> None:
+def test_chunks_in_use_beyond_the_limit_reduce_it(pool: Pool, table: Table) -> None:
     pool.order(limit=32 * CHUNK, target=0, most=0)
     assert table.pool.limit == 32
     for index in (20, 30, 31):
@@ -98,7 +98,7 @@ def test_the_limit_leaves_out_what_is_in_use_beyond_it(pool: Pool, table: Table)
     assert table.pool.limit == 0
 
 
-def test_a_target_beyond_the_limit_is_cut(pool: Pool) -> None:
+def test_a_target_beyond_the_limit_is_lowered(pool: Pool) -> None:
     pool.order(limit=3 * CHUNK, target=20 * CHUNK, most=20 * CHUNK)
     until(lambda: pool.figures().prepared == 3 * CHUNK)
 
@@ -135,7 +135,7 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         assert lib.gpushare_pool_page_locked_by(table.chunk(5)) == 0
 
 
-def test_a_process_that_runs_another_program_holds_nothing(pool: Pool, table: Table) -> None:
+def test_a_process_that_executes_another_program_holds_no_slot(pool: Pool, table: Table) -> None:
     pool.order(limit=32 * CHUNK, target=0, most=32 * CHUNK)
     slot = pool.lend(os.getpid())
     assert slot is not None
@@ -146,7 +146,7 @@ def test_a_process_that_runs_another_program_holds_nothing(pool: Pool, table: Ta
     assert lib.gpushare_pool_owner(table.chunk(0)) == 0
 
 
-def test_where_no_process_can_be_watched_its_start_tells(
+def test_without_pidfds_the_start_time_identifies_a_process(
     monkeypatch: pytest.MonkeyPatch, pool: Pool
 ) -> None:
     def refuse(pid: int) -> int:
@@ -163,7 +163,7 @@ def test_where_no_process_can_be_watched_its_start_tells(
         assert pool.lend(holder.pid) is None
 
 
-def test_no_slot_beyond_the_last(pool: Pool) -> None:
+def test_no_slot_exists_beyond_the_last(pool: Pool) -> None:
     holders = [
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) for _ in range(SLOTS)
     ]  # fmt: skip
@@ -180,7 +180,7 @@ def test_no_slot_beyond_the_last(pool: Pool) -> None:
             holder.wait()
 
 
-def test_the_pool_comes_with_the_welcome(start: Start) -> None:
+def test_the_pool_is_sent_with_the_welcome(start: Start) -> None:
     scheduler = start("--host-memory", "1G")
     with scheduler.client("a") as client, FakeClient(scheduler.path, "b", backend="plain") as other:
         assert client.pool is not None
@@ -194,7 +194,7 @@ def test_the_pool_comes_with_the_welcome(start: Start) -> None:
         assert other.pool is None
 
 
-def test_host_memory_is_made_ready_when_contention_is_in_sight(start: Start) -> None:
+def test_host_memory_is_prepared_when_contention_is_expected(start: Start) -> None:
     """The GPU has 8 GiB."""
     scheduler = start("--host-memory", "1G")
 

@@ -38,7 +38,7 @@ def order(m: Machine) -> list[str]:
 # --- Asking ---------------------------------------------------------------------------------------
 
 
-def test_preferences_are_taken_in_and_told() -> None:
+def test_preferences_are_accepted_and_reported() -> None:
     m = Machine()
     a = m.process("a", 10)
     m.do(ev.Adjust("a", priority="background", keep=True, memory=20 * GIB))
@@ -74,7 +74,7 @@ def test_preferences_are_taken_in_and_told() -> None:
         ({"exclusive": 0}, "exclusive must be true or false"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_changes_nothing(
+def test_impossible_preferences_are_refused_and_change_nothing(
     preference: Any, sentence: str
 ) -> None:
     m = Machine()
@@ -85,7 +85,7 @@ def test_what_cannot_be_asked_is_refused_and_changes_nothing(
         assert m.core.preferences_of(group) == Preferences()
 
 
-def test_a_group_that_is_not_there_is_remembered_only_on_request() -> None:
+def test_preferences_of_an_absent_group_are_kept_only_on_request() -> None:
     m = Machine()
     with pytest.raises(ValueError, match="no group on the GPU has the id 'a'"):
         m.do(ev.Adjust("a", keep=True))
@@ -95,7 +95,7 @@ def test_a_group_that_is_not_there_is_remembered_only_on_request() -> None:
     assert m.core.groups["a"].preferences == Preferences(keep=True)
 
 
-def test_a_kernel_that_is_restarted_has_its_preferences_again_but_for_the_cell() -> None:
+def test_a_restarted_kernel_keeps_its_preferences_except_for_the_cell() -> None:
     m = Machine()
     a = m.runs("a", 10)
     cell(m, "a", "begin")
@@ -108,7 +108,7 @@ def test_a_kernel_that_is_restarted_has_its_preferences_again_but_for_the_cell()
     assert m.core.groups["a"].preferences == lasting
 
 
-def test_not_every_group_is_remembered_for_ever() -> None:
+def test_the_number_of_remembered_groups_is_limited() -> None:
     m = Machine()
     a = m.process("a", 10)
     m.do(ev.Adjust("a", keep=True))
@@ -127,7 +127,7 @@ def test_not_every_group_is_remembered_for_ever() -> None:
 # --- Priority -------------------------------------------------------------------------------------
 
 
-def test_the_background_waits_behind_those_who_came_later_but_not_much_later() -> None:
+def test_background_work_waits_behind_slightly_later_requests() -> None:
     m = Machine(quantum=1000.0)
     m.runs("a", 90)
     b, c, d, e = (m.process(name, 80) for name in "bcde")
@@ -146,7 +146,7 @@ def test_the_background_waits_behind_those_who_came_later_but_not_much_later() -
     assert order(m) == ["b", "e", "c", "d"]
 
 
-def test_memory_of_the_background_leaves_first() -> None:
+def test_memory_of_background_groups_is_evicted_first() -> None:
     m = Machine()
     idle(m, "a", 30)
     b = idle(m, "b", 30)
@@ -156,7 +156,7 @@ def test_memory_of_the_background_leaves_first() -> None:
     assert (evict.client, evict.bytes) == (b.number, 20 * GIB)
 
 
-def test_a_background_holder_makes_way_for_one_who_is_not() -> None:
+def test_a_background_holder_releases_for_an_interactive_group() -> None:
     m = Machine(quantum=20.0)
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", priority="background"))
@@ -173,7 +173,7 @@ def test_a_background_holder_makes_way_for_one_who_is_not() -> None:
     assert a.reason["params"]["yields_in"] == pytest.approx(20)
 
 
-def test_a_background_holder_has_its_quantum_among_its_equals() -> None:
+def test_a_background_holder_keeps_its_quantum_among_background_groups() -> None:
     m = Machine(quantum=20.0)
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", priority="background"))
@@ -183,7 +183,7 @@ def test_a_background_holder_has_its_quantum_among_its_equals() -> None:
     assert of(ev.Revoke, m.sleep(0.2)) == [ev.Revoke(a.number, a.lease)]
 
 
-def test_the_residency_of_the_background_is_short_for_others() -> None:
+def test_the_residency_of_a_background_group_is_short_for_interactive_ones() -> None:
     m = Machine(quantum=20.0)
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", priority="background"))
@@ -197,7 +197,7 @@ def test_the_residency_of_the_background_is_short_for_others() -> None:
 
 
 @pytest.mark.parametrize("priority", ["interactive", "background"])
-def test_the_background_does_not_continue_its_turn_before_others(priority: Any) -> None:
+def test_a_background_group_does_not_continue_its_time_slice_before_others(priority: Any) -> None:
     m = Machine(quantum=20.0)
     a, _, b = m.runs("a", 40), m.runs("c", 40), m.process("b", 90)
     m.do(ev.Adjust("a", priority=priority))
@@ -229,7 +229,7 @@ def test_idle_memory_that_is_kept_stays_for_five_minutes() -> None:
     assert b.state == "restoring"
 
 
-def test_a_held_lease_of_one_that_is_kept_stays_too() -> None:
+def test_an_idle_lease_of_a_kept_group_stays_too() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", keep=True))
@@ -241,7 +241,7 @@ def test_a_held_lease_of_one_that_is_kept_stays_too() -> None:
     assert of(ev.Evict, a.release())
 
 
-def test_what_is_not_kept_goes_first() -> None:
+def test_memory_that_is_not_kept_is_evicted_first() -> None:
     m = Machine(quantum=5.0)
     idle(m, "a", 40)
     b = m.runs("b", 40)
@@ -255,7 +255,7 @@ def test_what_is_not_kept_goes_first() -> None:
     assert evict.client == b.number
 
 
-def test_letting_go_of_what_was_kept_lets_the_others_on() -> None:
+def test_a_group_that_is_no_longer_kept_makes_room_for_others() -> None:
     m = Machine()
     a, b = idle(m, "a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", keep=True))
@@ -265,7 +265,7 @@ def test_letting_go_of_what_was_kept_lets_the_others_on() -> None:
     assert evict.client == a.number
 
 
-def test_one_that_is_kept_runs_at_once_and_yields_as_any() -> None:
+def test_a_kept_group_runs_at_once_and_releases_like_any_other() -> None:
     m = Machine(quantum=5.0)
     a, b = idle(m, "a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", keep=True))
@@ -285,7 +285,7 @@ def test_one_that_is_kept_runs_at_once_and_yields_as_any() -> None:
     assert of(ev.Grant, a.request()) == []
 
 
-def test_one_that_is_kept_and_cannot_run_at_once_keeps_nobody_waiting() -> None:
+def test_a_kept_group_that_cannot_run_at_once_delays_no_other() -> None:
     m = Machine(policy=BY_AGE)
     a, b = idle(m, "a", 60), m.process("b", 60)
     answer = a.grow(20)
@@ -297,7 +297,7 @@ def test_one_that_is_kept_and_cannot_run_at_once_keeps_nobody_waiting() -> None:
     assert b.state == "restoring"
 
 
-def test_nobody_passes_so_that_the_head_needs_what_is_kept() -> None:
+def test_no_group_overtakes_if_the_head_would_then_need_kept_memory() -> None:
     m = Machine(quantum=5.0, policy=BY_AGE)
     idle(m, "a", 30)
     m.do(ev.Adjust("a", keep=True))
@@ -314,7 +314,7 @@ def test_nobody_passes_so_that_the_head_needs_what_is_kept() -> None:
     assert of(ev.Grant, d.request())
 
 
-def test_what_is_kept_leaves_when_there_is_too_much() -> None:
+def test_kept_memory_is_evicted_when_the_gpu_is_overcommitted() -> None:
     m = Machine()
     a = idle(m, "a", 75)
     m.do(ev.Adjust("a", keep=True))
@@ -326,7 +326,7 @@ def test_what_is_kept_leaves_when_there_is_too_much() -> None:
 # --- Frozen ---------------------------------------------------------------------------------------
 
 
-def test_freezing_takes_the_lease_and_holds_nobody_up() -> None:
+def test_freezing_revokes_the_lease_and_delays_no_other() -> None:
     m = Machine()
     a, b, c = m.runs("a", 75), m.process("b", 60), m.process("c", 60)
     assert of(ev.Revoke, m.do(ev.Adjust("a", frozen=True))) == [ev.Revoke(a.number, a.lease)]
@@ -351,7 +351,7 @@ def test_freezing_takes_the_lease_and_holds_nobody_up() -> None:
     assert c.reason["params"]["ahead"] == "a"
 
 
-def test_one_that_is_frozen_does_not_count_in_the_queue() -> None:
+def test_a_frozen_group_does_not_count_in_the_queue() -> None:
     m = Machine()
     m.runs("a", 75)
     for group in "bcd":
@@ -362,7 +362,7 @@ def test_one_that_is_frozen_does_not_count_in_the_queue() -> None:
     assert [m.group(group)["position"] for group in "abcd"] == [None, 1, 2, 3]
 
 
-def test_one_that_is_frozen_makes_nobody_go_quiet() -> None:
+def test_a_frozen_group_makes_no_holder_end_its_burst() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Adjust("b", frozen=True))
@@ -371,7 +371,7 @@ def test_one_that_is_frozen_makes_nobody_go_quiet() -> None:
     assert of(ev.Contended, m.do(ev.Adjust("b", frozen=False))) == [ev.Contended(a.number, 1)]
 
 
-def test_growth_of_the_others_does_not_mind_one_that_is_frozen() -> None:
+def test_growth_of_others_ignores_a_frozen_group() -> None:
     m = Machine()
     m.runs("a", 45)
     b = m.process("b", 60)
@@ -383,7 +383,7 @@ def test_growth_of_the_others_does_not_mind_one_that_is_frozen() -> None:
     assert (answer.status, answer.promised) == ("resident", 53 * GIB)
 
 
-def test_nobody_makes_way_for_one_that_is_frozen() -> None:
+def test_no_group_is_evicted_for_a_frozen_one() -> None:
     m = Machine(quantum=20.0)
     m.runs("a", 75)
     b, c = m.process("b", 60), m.process("c", 60)
@@ -397,7 +397,7 @@ def test_nobody_makes_way_for_one_that_is_frozen() -> None:
     assert m.group("a")["yields_in"] == pytest.approx(2)
 
 
-def test_one_that_is_frozen_may_still_pin_what_it_needs() -> None:
+def test_a_frozen_group_may_still_allocate_unevictable_memory() -> None:
     m = Machine()
     a, b, _ = m.process("a", 10), idle(m, "b", 60), m.runs("c", 35)
     m.do(ev.Adjust("a", frozen=True))
@@ -408,7 +408,7 @@ def test_one_that_is_frozen_may_still_pin_what_it_needs() -> None:
     assert answer.status in ("resident", "swapped")
 
 
-def test_one_that_comes_back_frozen_with_a_lease_loses_it() -> None:
+def test_a_frozen_group_that_reconnects_with_a_lease_loses_it() -> None:
     m = Machine()
     m.do(ev.Adjust("a", frozen=True, later=True))
     a = Process(m, 1, "a")
@@ -427,7 +427,7 @@ def test_one_that_comes_back_frozen_with_a_lease_loses_it() -> None:
 # --- Memory ---------------------------------------------------------------------------------------
 
 
-def test_growth_beyond_the_cap_is_refused() -> None:
+def test_growth_beyond_the_memory_limit_is_refused() -> None:
     m = Machine()
     a = m.process("a", 15)
     m.do(ev.Adjust("a", memory=20 * GIB))
@@ -468,7 +468,7 @@ def exclusive(m: Machine) -> tuple[Process, Process]:
     return a, b
 
 
-def test_a_whole_cell_keeps_its_lease_through_quiet_times() -> None:
+def test_a_whole_cell_keeps_its_lease_through_pauses() -> None:
     m = Machine(quantum=1.0)
     a, b = exclusive(m)
     assert m.core.clients[a.number].contended == 0
@@ -486,7 +486,7 @@ def test_a_whole_cell_keeps_its_lease_through_quiet_times() -> None:
     assert m.kinds("a").count("adjust") == 2
 
 
-def test_a_whole_cell_does_not_last_for_ever() -> None:
+def test_a_whole_cell_has_a_time_limit() -> None:
     m = Machine(quantum=1.0)
     a, _ = exclusive(m)
     assert of(ev.Revoke, m.sleep(599)) == []
@@ -496,7 +496,7 @@ def test_a_whole_cell_does_not_last_for_ever() -> None:
 
 
 @pytest.mark.parametrize("end", [ev.Adjust("a", exclusive=False), ev.Release("a")])
-def test_people_may_end_it_before(end: ev.Event) -> None:
+def test_the_user_may_end_a_whole_cell_early(end: ev.Event) -> None:
     m = Machine(quantum=20.0)
     a, _ = exclusive(m)
     m.sleep(30)
@@ -505,7 +505,7 @@ def test_people_may_end_it_before(end: ev.Event) -> None:
     assert of(ev.Evict, a.release())
 
 
-def test_the_preference_is_for_the_next_cell_if_none_is_open() -> None:
+def test_without_an_open_cell_the_preference_is_for_the_next() -> None:
     m = Machine(quantum=20.0)
     m.runs("a", 75)
     cell(m, "a", "begin", 1)
@@ -550,7 +550,7 @@ def test_a_whole_cell_that_grows_comes_before_the_others() -> None:
     assert of(ev.Revoke, m.sleep(2)) == [ev.Revoke(a.number, a.lease)]
 
 
-def test_one_at_a_time_waits_for_a_whole_cell_too() -> None:
+def test_serialised_groups_wait_for_a_whole_cell() -> None:
     m = Machine(quantum=1.0, anti_thrash="on")
     a, b = m.runs("a", 20), m.process("b", 20)
     cell(m, "a", "begin")

@@ -65,7 +65,7 @@ def test_a_personal_scheduler_serves_its_user_and_root() -> None:
     assert "GPUSHARE_SOCKET" in why
 
 
-def test_a_uid_that_several_people_have_says_nothing() -> None:
+def test_a_shared_uid_identifies_no_user() -> None:
     # Not even root's, or the scheduler's own: who is root in a container is not root.
     rules = Identity(node=True, shared_uids=frozenset({0, OWN, DAEMON}))
     for uid in (0, OWN, DAEMON):
@@ -94,7 +94,7 @@ def test_a_users_groups_are_teams() -> None:
     assert groups_of(UNKNOWN) == ()
 
 
-def test_who_is_in_none_of_the_groups_is_told_so() -> None:
+def test_a_user_in_none_of_the_groups_is_refused_with_the_reason() -> None:
     group = groups_of(DAEMON)[0]
     rules = Identity(node=True, allowed_groups=("wheel-of-fortune", group))
     found = identify(rules, DAEMON).principal
@@ -108,7 +108,7 @@ def test_who_is_in_none_of_the_groups_is_told_so() -> None:
 
 
 @pytest.mark.asyncio
-async def test_nobody_waits_for_a_directory_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_directory_service_delays_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, asked = threading.Event(), []
 
     def slow(rules: Identity, uid: int) -> Known:
@@ -139,7 +139,7 @@ async def test_nobody_waits_for_a_directory_that_is_slow(monkeypatch: pytest.Mon
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("seen", "pid"), [(0, 4711), (815, 815)])
-async def test_a_process_is_who_the_kernel_says(
+async def test_the_user_of_a_process_comes_from_the_kernel(
     monkeypatch: pytest.MonkeyPatch, seen: int, pid: int
 ) -> None:
     monkeypatch.setattr(connections, "peer_pid", lambda end: seen)
@@ -168,7 +168,7 @@ async def test_a_process_is_who_the_kernel_says(
 # --- Processes of several users -------------------------------------------------------------------
 
 
-def test_the_own_uid_is_nobody_where_several_people_have_it(start: Start, tmp_path: Path) -> None:
+def test_a_shared_own_uid_identifies_no_user(start: Start, tmp_path: Path) -> None:
     node = start_node(start, tmp_path, shared_uids=[OWN, 0])
     with Peer(node.path) as peer:
         assert peer.denied("status") == "login_required"
@@ -182,7 +182,7 @@ def node(start: Start, tmp_path: Path) -> Scheduler:
 
 
 @as_root
-def test_each_user_has_their_own(node: Scheduler) -> None:
+def test_each_user_controls_only_their_own_groups(node: Scheduler) -> None:
     daemons = FakeClient(node.path, "kd", name="d.ipynb", connection=connect(node.path, DAEMON))
     nobodys = FakeClient(node.path, "kn", name="n.ipynb", connection=connect(node.path, NOBODY))
     with (
@@ -221,7 +221,7 @@ def test_each_user_has_their_own(node: Scheduler) -> None:
 
 
 @as_root
-def test_who_is_not_let_in_may_come_with_a_ticket(start: Start, tmp_path: Path) -> None:
+def test_a_refused_user_may_log_in_with_a_ticket(start: Start, tmp_path: Path) -> None:
     group = grp.getgrgid(pwd.getpwuid(DAEMON).pw_gid).gr_name
     with hub() as asked:
         node = start_node(start, tmp_path, asked, shared_uids=[], allowed_groups=[group])

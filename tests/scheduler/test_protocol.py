@@ -100,7 +100,7 @@ def frames(data: bytes, *, from_scheduler: bool = False) -> list[protocol.Frame]
 
 
 @given(client_events)
-def test_what_a_client_sends_arrives(event: ev.Event) -> None:
+def test_messages_of_a_client_arrive(event: ev.Event) -> None:
     (frame,) = frames(protocol.encode_event(event))
     assert protocol.decode(1, "g", frame) == event
 
@@ -108,7 +108,7 @@ def test_what_a_client_sends_arrives(event: ev.Event) -> None:
 @given(
     st.text(letters, min_size=1, max_size=15), st.lists(gpus, min_size=1, max_size=16, unique=True)
 )
-def test_place_and_its_answer_arrive(group: str, order: list[str]) -> None:
+def test_a_place_request_and_its_answer_arrive(group: str, order: list[str]) -> None:
     (asked,) = frames(place(group, order))
     assert protocol.decode_place(asked.body) == (group, tuple(order), "none")
     (kept,) = frames(place(group, order, keep="it"))
@@ -128,13 +128,13 @@ def test_a_machine_may_have_more_gpus_than_a_process_uses() -> None:
 @pytest.mark.parametrize(
     ("group", "order"), [("", [GPU]), ("g", []), ("g", [GPU, GPU])], ids=["group", "none", "twice"]
 )
-def test_a_place_that_cannot_be_is_refused(group: str, order: list[str]) -> None:
+def test_an_impossible_place_request_is_refused(group: str, order: list[str]) -> None:
     (asked,) = frames(place(group, order))
     with pytest.raises(protocol.ProtocolError):
         protocol.decode_place(asked.body)
 
 
-def test_a_place_says_its_version() -> None:
+def test_a_place_request_states_its_version() -> None:
     (asked,) = frames(place("g", [GPU], version=protocol.VERSION + 1))
     with pytest.raises(protocol.VersionMismatch):
         protocol.decode_place(asked.body)
@@ -154,7 +154,7 @@ def test_hello_arrives(attach: ev.Attach) -> None:
 
 
 @given(decisions)
-def test_what_the_scheduler_decides_arrives(decision: ev.Decision) -> None:
+def test_decisions_of_the_scheduler_arrive(decision: ev.Decision) -> None:
     data = protocol.encode(decision, 1.0)
     assert data is not None
     (frame,) = frames(data, from_scheduler=True)
@@ -252,7 +252,7 @@ def test_frames_before_an_impossible_one_are_read() -> None:
         next(reader)
 
 
-def test_another_version_is_told_from_its_first_bytes() -> None:
+def test_another_version_is_recognised_by_its_first_bytes() -> None:
     # A HELLO of another version may have any length.
     body = (7).to_bytes(4, sys.byteorder)
     (frame,) = frames(HEADER.pack(HEADER.size + len(body), protocol.HELLO, 0) + body)
@@ -260,7 +260,7 @@ def test_another_version_is_told_from_its_first_bytes() -> None:
         protocol.decode_hello(1, frame.body)
 
 
-def test_long_names_are_cut_at_a_character() -> None:
+def test_long_names_are_cut_between_characters() -> None:
     attach = ev.Attach(1, 1, "g" * 100, "ä" * 200, "swap")
     (frame,) = frames(protocol.encode_event(attach))
     decoded = protocol.decode_hello(1, frame.body)
@@ -269,12 +269,12 @@ def test_long_names_are_cut_at_a_character() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b"\xff\xfe{}", b"[" * 60000])
-def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+def test_json_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.decode_json(body)
 
 
-def test_json_that_is_too_long_is_not_sent() -> None:
+def test_overlong_json_is_not_sent() -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.encode_json(protocol.CONTROL, {"op": "x" * protocol.MAX_REQUEST})
     assert frames(protocol.encode_json(protocol.CONTROL, {"op": "x" * 1000}))

@@ -22,7 +22,7 @@ def quota(node: Node, whose: str, members: tuple[str, ...] = (), **entitlement: 
 # --- GPUs at once ---------------------------------------------------------------------------------
 
 
-def test_who_would_exceed_a_quota_of_gpus_waits_and_holds_nobody_else_up() -> None:
+def test_a_group_beyond_its_gpu_quota_waits_and_delays_no_other() -> None:
     node = Node()
     quota(node, "user:ada", gpus=1)
     first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-1")
@@ -44,7 +44,7 @@ def test_who_would_exceed_a_quota_of_gpus_waits_and_holds_nobody_else_up() -> No
     assert told["next"] == {"code": "quota", "params": {"whose": "user:ada", "gpus": 1}}
 
 
-def test_its_own_make_way_at_once_if_idle_and_else_after_their_quantum() -> None:
+def test_groups_of_the_same_user_release_at_once_if_idle_or_after_their_quantum() -> None:
     node = Node()
     quota(node, "user:ada", gpus=1)
     first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-1")
@@ -64,7 +64,7 @@ def test_its_own_make_way_at_once_if_idle_and_else_after_their_quantum() -> None
     assert second.lease
 
 
-def test_its_own_make_way_no_sooner_than_others_do_where_it_wants_to_run() -> None:
+def test_groups_of_the_same_user_release_no_sooner_than_others_on_its_gpu() -> None:
     node = Node()
     quota(node, "user:ada", gpus=1)
     first, second = node.kernel("a1", "ada", "GPU-0", 5), node.kernel("a2", "ada", "GPU-1", 60)
@@ -84,7 +84,7 @@ def test_its_own_make_way_no_sooner_than_others_do_where_it_wants_to_run() -> No
     assert not other.lease
 
 
-def test_those_on_gpus_that_are_used_already_run_beside_each_other() -> None:
+def test_groups_on_gpus_already_in_use_run_side_by_side() -> None:
     node = Node()
     quota(node, "user:ada", gpus=1)
     first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-0")
@@ -94,7 +94,7 @@ def test_those_on_gpus_that_are_used_already_run_beside_each_other() -> None:
     assert second.lease
 
 
-def test_who_comes_later_on_a_gpu_in_use_does_not_prolong_anothers_wait() -> None:
+def test_a_later_group_on_a_gpu_in_use_does_not_prolong_a_wait() -> None:
     node = Node()
     quota(node, "user:ada", gpus=1)
     first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-1")
@@ -111,7 +111,7 @@ def test_who_comes_later_on_a_gpu_in_use_does_not_prolong_anothers_wait() -> Non
     assert third.lease
 
 
-def test_a_quota_of_a_team_is_for_all_its_users_together_by_name_or_member() -> None:
+def test_a_team_quota_applies_to_all_its_users_together() -> None:
     node = Node()
     quota(node, "team:lab", ("cy",), gpus=1)
     first = node.kernel("a", "ada", "GPU-0", teams=("staff", "lab"))
@@ -123,7 +123,7 @@ def test_a_quota_of_a_team_is_for_all_its_users_together_by_name_or_member() -> 
     assert second.reason["params"]["whose"] == "team:lab"
 
 
-def test_the_default_is_for_each_user_alone_who_has_no_entry() -> None:
+def test_the_default_quota_applies_to_each_user_without_an_entry() -> None:
     node = Node()
     quota(node, "user:*", gpus=1)
     quota(node, "user:ben", gpus=2)
@@ -157,7 +157,7 @@ def test_one_kernel_cannot_begin_to_use_more_gpus_than_the_quota() -> None:
     assert kernel.lease
 
 
-def test_a_kernel_on_more_gpus_than_a_lowered_quota_stops_and_is_told_why() -> None:
+def test_a_kernel_above_a_lowered_quota_stops_with_the_reason() -> None:
     node = Node()
     kernel = node.kernel("a", "ada", "GPU-0")
     kernel.grow("GPU-1", 5)
@@ -221,7 +221,7 @@ def test_growth_beyond_the_bound_for_all_gpus_is_refused_with_the_figures() -> N
         ({"host": "1GiB"}, "host must be"),
     ],
 )
-def test_quotas_that_cannot_be_are_refused(entitlement: Any, sentence: str) -> None:
+def test_impossible_quotas_are_refused(entitlement: Any, sentence: str) -> None:
     node = Node()
     with pytest.raises(ValueError, match=sentence):
         quota(node, "user:ada", **entitlement)
@@ -231,7 +231,7 @@ def test_quotas_that_cannot_be_are_refused(entitlement: Any, sentence: str) -> N
 # --- Drained GPUs ---------------------------------------------------------------------------------
 
 
-def test_a_drained_gpu_becomes_empty_and_grants_nothing_until_it_is_so_no_longer() -> None:
+def test_a_drained_gpu_becomes_empty_and_grants_nothing_until_undrained() -> None:
     node = Node(2)
     runs, idle = node.kernel("a", "ada", "GPU-0", 20), node.kernel("b", "ben", "GPU-0", 20)
     idle.run()
@@ -257,7 +257,7 @@ def test_a_drained_gpu_becomes_empty_and_grants_nothing_until_it_is_so_no_longer
     assert drains == [{"gpu": "GPU-0", "on": True}, {"gpu": "GPU-0", "on": False}]
 
 
-def test_a_whole_cell_does_not_keep_a_gpu_from_being_drained() -> None:
+def test_a_whole_cell_does_not_prevent_a_drain() -> None:
     node = Node(1)
     kernel = node.kernel("a", "ada", "GPU-0", 20)
     node.do(ev.Cell("a", "begin", "1", node.now, from_kernel=True))
@@ -268,7 +268,7 @@ def test_a_whole_cell_does_not_keep_a_gpu_from_being_drained() -> None:
     assert not kernel.lease
 
 
-def test_no_context_begins_on_a_drained_gpu_until_it_is_so_no_longer() -> None:
+def test_no_context_begins_on_a_drained_gpu_until_undrained() -> None:
     node = Node(1)
     node.do(ev.Drain("GPU-0", True))
     kernel = Kernel(node, 1, "a")
@@ -291,7 +291,7 @@ def test_an_unknown_gpu_cannot_be_drained() -> None:
 # --- Held, and told -------------------------------------------------------------------------------
 
 
-def test_who_is_held_waits_until_an_administrator_lets_it_go_on() -> None:
+def test_a_group_on_hold_waits_until_an_administrator_resumes_it() -> None:
     node = Node(1)
     kernel = node.kernel("a", "ada", "GPU-0")
     kernel.run()
@@ -313,7 +313,7 @@ def test_who_is_held_waits_until_an_administrator_lets_it_go_on() -> None:
     assert again.lease
 
 
-def test_maintenance_is_told_once_and_forgotten_when_it_is_over() -> None:
+def test_maintenance_is_announced_once_and_removed_when_it_is_over() -> None:
     node = Node(1)
     assert node.status()["maintenance"] is None
     for text in ("stops at 18:00", "stops at 18:00", "stops at 19:00"):

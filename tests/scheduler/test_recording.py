@@ -132,7 +132,7 @@ def decisions_of(core: RecordedCore) -> int:
 
 
 @pytest.mark.parametrize("policy", OUR_POLICIES)
-def test_it_decides_the_same_again(policy: str) -> None:
+def test_a_replay_gives_the_same_decisions(policy: str) -> None:
     day = Day(5, policy=policy)
     day.go_on(400)
     done = replay(Recording(written(day.core)))
@@ -143,7 +143,7 @@ def test_it_decides_the_same_again(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", OUR_POLICIES)
-def test_it_may_begin_in_the_middle(policy: str) -> None:
+def test_a_recording_may_begin_in_the_middle(policy: str) -> None:
     day = Day(7, policy=policy, kept=100)
     core = day.core
     day.go_on(200)
@@ -161,7 +161,7 @@ def test_it_may_begin_in_the_middle(policy: str) -> None:
     assert done.decisions == decisions_of(core) > 0
 
 
-def test_a_new_beginning_waits_until_nobody_waits() -> None:
+def test_a_new_beginning_waits_for_an_empty_queue() -> None:
     machine = Machine(kept=50, late=500)
     core = machine.core
     assert isinstance(core, RecordedCore)
@@ -184,7 +184,7 @@ def test_a_new_beginning_waits_until_nobody_waits() -> None:
     assert replay(Recording(written(core))).difference is None
 
 
-def test_without_a_good_moment_nothing_is_kept_until_there_is_one() -> None:
+def test_a_recording_keeps_nothing_before_a_suitable_moment() -> None:
     machine = Machine(kept=50, late=100)
     core = machine.core
     assert isinstance(core, RecordedCore)
@@ -210,7 +210,7 @@ class Stubborn(FirstComeFirstServed):
         self.random = random.Random(1)
 
 
-def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_cannot_be_written_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(recording.checkpoint.available(), "stubborn", Stubborn)
     monkeypatch.setattr("jupyter_gpushare.scheduler.policies.OURS", {"stubborn": Stubborn})
     machine = Machine(policy="stubborn", kept=50)
@@ -222,7 +222,7 @@ def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None
         core.header()
 
 
-def test_what_the_core_would_not_take_is_the_same_again() -> None:
+def test_events_that_the_core_refused_are_refused_again() -> None:
     machine = Machine()
     machine.process("a")
     for wrong in (ev.Attach(1, 1, "a", "a", "swap"), ev.Configure(quantum=-1.0)):
@@ -254,7 +254,7 @@ def test_the_first_difference_is_named() -> None:
     assert replay(Recording(lines[:grown] + lines[grown + 1 :])).difference is not None
 
 
-def test_another_policy_is_counted_beside_it() -> None:
+def test_another_policy_is_counted_side_by_side() -> None:
     day = Day(3, policy="burst")
     day.go_on(300)
     lines = written(day.core)
@@ -299,12 +299,12 @@ def test_another_policy_is_counted_beside_it() -> None:
         ),
     ],
 )
-def test_what_is_no_recording_is_said(lines: list[str], words: str) -> None:
+def test_a_file_that_is_no_recording_is_reported(lines: list[str], words: str) -> None:
     with pytest.raises(RecordingError, match=words):
         replay(Recording(lines))
 
 
-def test_a_recording_that_was_cut_off_ends_before() -> None:
+def test_a_truncated_recording_ends_at_the_last_whole_line() -> None:
     day = Day(2)
     day.go_on(100)
     lines = written(day.core)
@@ -316,7 +316,7 @@ def test_a_recording_that_was_cut_off_ends_before() -> None:
     "name",
     ["jupyter_gpushare.scheduler.observability.writer:Writer", "builtins:list", "subprocess:Popen"],
 )
-def test_a_state_makes_nothing_but_what_a_core_is_made_of(name: str) -> None:
+def test_a_state_creates_only_classes_of_the_core(name: str) -> None:
     with pytest.raises(CheckpointError, match="there is no class"):
         checkpoint.decode([[name, {}]])
     with pytest.raises(CheckpointError, match="there is no class"):
@@ -350,7 +350,7 @@ def example(hint: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", typing.get_args(ev.Event))
-def test_every_event_is_read_as_it_was_written(kind: type[Any]) -> None:
+def test_every_event_is_read_back_as_it_was_written(kind: type[Any]) -> None:
     event = example(kind)
     line = recording.write(recording.Entry(0.1 + 0.2, event, []))
     header = recording.write_header({"gpushare": "recording", "version": 1})
@@ -358,7 +358,7 @@ def test_every_event_is_read_as_it_was_written(kind: type[Any]) -> None:
     assert (at, found, decisions) == (0.1 + 0.2, event, 0)
 
 
-def test_a_decision_decides_the_checksum() -> None:
+def test_the_checksum_depends_on_the_decisions() -> None:
     def sums(*decisions: ev.Decision) -> str:
         line = recording.write(recording.Entry(0.0, ev.Tick(), list(decisions)))
         return str(json.loads(line)[4])
@@ -403,7 +403,7 @@ def finished(control: ControlClient, file: Path) -> dict[str, Any]:
     return found[0]
 
 
-def test_what_was_kept_is_written(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_the_recent_events_are_written(scheduler: Scheduler, tmp_path: Path) -> None:
     go_on(scheduler)
     file = tmp_path / "kept"
     with scheduler.control() as control:
@@ -420,7 +420,7 @@ def test_what_was_kept_is_written(scheduler: Scheduler, tmp_path: Path) -> None:
     assert done.kinds["Evict"] >= 1
 
 
-def test_a_recording_goes_on_until_it_is_stopped(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_a_recording_continues_until_it_is_stopped(scheduler: Scheduler, tmp_path: Path) -> None:
     file = tmp_path / "live"
     with scheduler.control() as control:
         control.request("record", file=str(file))
@@ -439,7 +439,7 @@ def test_a_recording_goes_on_until_it_is_stopped(scheduler: Scheduler, tmp_path:
     assert (done.difference, done.kinds["Grant"]) == (None, 2)
 
 
-def test_a_recording_from_the_start_keeps_the_one_before(start: Start, tmp_path: Path) -> None:
+def test_a_recording_from_the_start_keeps_the_previous_one(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "all"
     for policy in ("burst", "fcfs"):
         scheduler = start("--record", str(file), "--policy", policy)
@@ -453,14 +453,14 @@ def test_a_recording_from_the_start_keeps_the_one_before(start: Start, tmp_path:
         assert done.kinds["Grant"] == 2
 
 
-def test_a_file_that_cannot_be_is_said(start: Start, tmp_path: Path) -> None:
+def test_an_unusable_file_is_reported(start: Start, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jupyter_gpushare.scheduler", "--record", "/proc/none/file"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 2
     assert "cannot write to /proc/none/file" in done.stderr
 
 
-async def test_a_recording_that_cannot_go_on_says_so(
+async def test_a_recording_that_cannot_continue_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = RecordedCore(REGISTRY)
@@ -480,7 +480,7 @@ async def test_a_recording_that_cannot_go_on_says_so(
     assert "space" in one.status()["error"]
 
 
-async def test_a_fault_of_the_recording_stays_its_own(
+async def test_an_error_of_the_recording_does_not_reach_the_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*_: Any) -> Any:
@@ -512,7 +512,7 @@ async def test_a_recording_that_falls_behind_ends(
     assert (one.ended, one.events) == ("slow", 100)
 
 
-def test_a_scheduler_that_cannot_record_says_so_in_a_notice(start: Start, tmp_path: Path) -> None:
+def test_a_scheduler_that_cannot_record_shows_a_notice(start: Start, tmp_path: Path) -> None:
     scheduler = start("--record", str(tmp_path / "file"))
     # Its file grows no further than this.
     resource.prlimit(scheduler.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))

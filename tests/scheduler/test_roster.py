@@ -26,7 +26,7 @@ def me() -> ev.Awaited:
     return ev.Awaited(os.getpid(), started, "kernel", (US,))
 
 
-def test_the_next_scheduler_finds_those_that_live(tmp_path: Path) -> None:
+def test_the_next_scheduler_finds_running_clients(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = start_time(child.pid)
     assert started is not None
@@ -45,7 +45,7 @@ def parent_in(group: str) -> ev.Awaited:
     return ev.Awaited(os.getppid(), parent, group, ())
 
 
-def test_who_came_since_the_list_was_written_is_in_it(tmp_path: Path) -> None:
+def test_new_clients_are_added_to_the_list(tmp_path: Path) -> None:
     roster = Roster(tmp_path / "list")
     roster.write([me()])
     roster.add(parent_in("another"))
@@ -54,13 +54,13 @@ def test_who_came_since_the_list_was_written_is_in_it(tmp_path: Path) -> None:
     assert Roster(tmp_path / "list").load() == [me()]
 
 
-def test_the_first_that_comes_begins_the_list(tmp_path: Path) -> None:
+def test_the_first_client_starts_the_list(tmp_path: Path) -> None:
     roster = Roster(tmp_path / "list")
     roster.add(me())
     assert Roster(tmp_path / "list").load() == [me()]
 
 
-def test_who_attached_again_is_awaited_once(tmp_path: Path) -> None:
+def test_a_client_that_reattached_is_awaited_once(tmp_path: Path) -> None:
     Roster(tmp_path / "list").write([me(), parent_in("another")])
     Roster(tmp_path / "list").add(ev.Awaited(me().pid, me().started, "kernel", ()))
     assert sorted(one.pid for one in Roster(tmp_path / "list").load()) == sorted(
@@ -68,7 +68,7 @@ def test_who_attached_again_is_awaited_once(tmp_path: Path) -> None:
     )
 
 
-def test_an_entry_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_entry_is_left_out(tmp_path: Path) -> None:
     roster = Roster(tmp_path / "list")
     roster.write([me()])
     roster.add(parent_in("another"))
@@ -106,7 +106,7 @@ def test_a_list_of_an_earlier_version_has_no_preferences(tmp_path: Path) -> None
     assert roster.preferences == {}
 
 
-def test_what_was_asked_for_a_group_holds_with_the_next_scheduler(start: Start) -> None:
+def test_preferences_of_a_group_survive_a_restart(start: Start) -> None:
     """Without JupyterLab's servers, which would tell it again once they have connected."""
     first = start()
     asked = {"priority": "interactive", "keep": True, "memory": 2 * GIB}
@@ -145,16 +145,14 @@ def test_a_preference_that_ended_is_left_out(start: Start) -> None:
     assert "earlier preferences of a are ignored" in second.log
 
 
-def test_what_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+def test_a_failed_write_does_no_harm(tmp_path: Path) -> None:
     roster = Roster(tmp_path / "nowhere" / "list")
     roster.write([me()])
     roster.write([])
     assert roster.load() == []
 
 
-def test_a_list_that_cannot_be_written_at_first_is_written_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_write_is_retried_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     roster = Roster(tmp_path / "folder" / "list")
     roster.write([me()])
     roster.write([me()])
@@ -164,7 +162,7 @@ def test_a_list_that_cannot_be_written_at_first_is_written_later(
     assert roster.load() == [me()]
 
 
-def test_the_driver_knows_better_what_a_process_holds() -> None:
+def test_the_drivers_figures_override_the_list() -> None:
     (usage,) = corrected(me(), GPU, 9 * GIB).usages
     assert (usage.promised, usage.resident, usage.unevictable, usage.context) == (
         7 * GIB, 7 * GIB, GIB, GIB,
@@ -185,21 +183,21 @@ def grow(gib: int, client: int) -> ev.Grow:
     return ev.Grow(client, 1, ev.Usage(GPU, gib * GIB), gib * GIB)
 
 
-def test_memory_of_those_that_have_yet_to_attach_is_no_foreign_use() -> None:
+def test_memory_of_awaited_clients_is_not_foreign_use() -> None:
     m = restarted(80)
     assert (m.gpu["foreign"], m.gpu["pending_reclaim"]) == (0, 80 * GIB)
     m.sleep(20)
     assert (m.gpu["foreign"], m.gpu["pending_reclaim"]) == (0, 80 * GIB)
 
 
-def test_an_allocation_for_which_their_memory_can_move_is_promised_and_waits() -> None:
+def test_an_allocation_that_awaited_clients_can_make_room_for_is_promised_and_waits() -> None:
     m = restarted(80)
     a = m.process("a", 60)
     a.request()
     assert a.reason == {"code": "returning", "params": {"lack": 40 * GIB, "gpu": GPU, "clients": 1}}
 
 
-def test_an_allocation_that_may_have_no_room_beside_them_waits_for_the_answer() -> None:
+def test_an_allocation_that_may_not_fit_beside_awaited_clients_waits_for_the_answer() -> None:
     m = restarted(80, fixed=50)
     a = m.process("a", 0)
     assert of(ev.Grown, m.do(grow(60, a.number))) == []
@@ -211,7 +209,7 @@ def test_an_allocation_that_may_have_no_room_beside_them_waits_for_the_answer() 
     assert grown.status == "swapped"
 
 
-def test_what_stays_after_the_time_limit_is_foreign_use() -> None:
+def test_memory_left_after_the_time_limit_is_foreign_use() -> None:
     m = restarted(80, fixed=50)
     a = m.process("a", 0)
     assert of(ev.Grown, m.do(grow(60, a.number))) == []
@@ -219,7 +217,7 @@ def test_what_stays_after_the_time_limit_is_foreign_use() -> None:
     assert (grown.status, m.gpu["foreign"]) == ("device", 80 * GIB)
 
 
-def test_who_attaches_again_is_awaited_no_more() -> None:
+def test_a_client_that_reattaches_is_no_longer_awaited() -> None:
     m = restarted(80)
     usage = ev.Usage(GPU, 80 * GIB, 80 * GIB)
     m.foreign = 0

@@ -33,7 +33,7 @@ UNKNOWN_GPU = "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff"
 # --- Hibernation ----------------------------------------------------------------------------------
 
 
-def test_who_cannot_be_checkpointed_goes_on(scheduler: Scheduler) -> None:
+def test_a_process_that_cannot_be_checkpointed_continues(scheduler: Scheduler) -> None:
     """The client is this process, which the driver does not know."""
     until(lambda: can_hibernate(scheduler))
     with scheduler.client("a") as a, scheduler.control() as control:
@@ -69,7 +69,7 @@ socket.socket(fileno=1).recv(1)
 """
 
 
-def test_a_number_that_may_be_another_process_by_now_is_not_checkpointed(
+def test_a_reused_process_id_is_not_checkpointed(
     scheduler: Scheduler,
 ) -> None:
     """A client could pass its socket on, end, and have whoever gets its number checkpointed."""
@@ -94,7 +94,7 @@ def test_a_number_that_may_be_another_process_by_now_is_not_checkpointed(
             assert state(scheduler, "a")["hibernation"]["code"] == "container"
 
 
-def test_a_hibernated_client_is_that_to_any_scheduler(scheduler: Scheduler) -> None:
+def test_a_new_scheduler_takes_over_a_hibernated_client(scheduler: Scheduler) -> None:
     usage = ev.Usage(scheduler.gpu, GIB, 0, 0, 64 << 20, GIB)
     with FakeClient(scheduler.path, "a", scheduler.gpu) as a:
         a.usage = usage
@@ -114,7 +114,7 @@ def test_a_hibernated_client_is_that_to_any_scheduler(scheduler: Scheduler) -> N
 # --- Sharing --------------------------------------------------------------------------------------
 
 
-def test_two_that_fit_run_at_once(scheduler: Scheduler) -> None:
+def test_two_programs_that_fit_run_at_once(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         for client in (a, b):
             assert client.grow(3 * GIB).status in ("resident", "swapped")
@@ -123,7 +123,7 @@ def test_two_that_fit_run_at_once(scheduler: Scheduler) -> None:
         assert state(scheduler, "b")["state"] == "running"
 
 
-def test_who_runs_beside_another_is_told(scheduler: Scheduler) -> None:
+def test_a_client_is_sent_that_another_runs_too(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         for client in (a, b):
             client.grow(3 * GIB)
@@ -132,13 +132,13 @@ def test_who_runs_beside_another_is_told(scheduler: Scheduler) -> None:
         until(lambda: b.expect(ev.Contended).beside == 1)
 
 
-def test_a_group_is_of_the_user_whose_process_it_is(scheduler: Scheduler) -> None:
+def test_a_group_belongs_to_the_user_of_its_process(scheduler: Scheduler) -> None:
     with scheduler.client("a"):
         assert state(scheduler, "a")["user"] == pwd.getpwuid(os.getuid()).pw_name
     assert user_name(2**32 - 2) == str(2**32 - 2)
 
 
-def test_what_a_revocation_waits_for_is_shown(scheduler: Scheduler) -> None:
+def test_the_status_shows_what_delays_a_revocation(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         a.grow(6 * GIB)
         a.run()
@@ -151,7 +151,7 @@ def test_what_a_revocation_waits_for_is_shown(scheduler: Scheduler) -> None:
         until(lambda: "spin" in str(state(scheduler, "b")))
 
 
-def test_two_that_do_not_fit_take_turns_and_memory_moves(scheduler: Scheduler) -> None:
+def test_two_programs_that_do_not_fit_take_turns_and_memory_moves(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b", name="b.ipynb") as b:
         a.grow(6 * GIB)
         a.run()
@@ -173,7 +173,7 @@ def test_two_that_do_not_fit_take_turns_and_memory_moves(scheduler: Scheduler) -
         assert state(scheduler, "b")["gpus"][0]["resident"] == 6 * GIB
 
 
-def test_a_holder_that_is_killed_makes_way(scheduler: Scheduler) -> None:
+def test_a_killed_holder_makes_room(scheduler: Scheduler) -> None:
     code = f"""
         import time
         from pathlib import Path
@@ -199,7 +199,7 @@ def test_a_holder_that_is_killed_makes_way(scheduler: Scheduler) -> None:
         assert state(scheduler, "a") == {}
 
 
-def test_clients_go_on_under_a_new_scheduler(start: Start) -> None:
+def test_clients_continue_under_a_new_scheduler(start: Start) -> None:
     first = start()
     with first.client("a") as a:
         a.grow(6 * GIB)
@@ -326,7 +326,7 @@ def refuses_another_user(scheduler: Scheduler) -> None:
     assert "uid 65534" in done.stdout
 
 
-def test_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> None:
+def test_an_unknown_gpu_is_refused(scheduler: Scheduler) -> None:
     with FakeClient(scheduler.path, "a", UNKNOWN_GPU) as client:
         with pytest.raises(Refused) as caught:
             client.attach()
@@ -334,14 +334,14 @@ def test_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> None:
         assert UNKNOWN_GPU in caught.value.text
 
 
-def test_a_process_that_is_refused_again_and_again_is_logged_once(scheduler: Scheduler) -> None:
+def test_repeated_refusals_of_a_process_are_logged_once(scheduler: Scheduler) -> None:
     for _ in range(20):
         with FakeClient(scheduler.path, "a", UNKNOWN_GPU) as client, pytest.raises(Refused):
             client.attach()
     assert scheduler.log.count(f"cannot share {UNKNOWN_GPU}") == 1
 
 
-def test_growth_on_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> None:
+def test_growth_on_an_unknown_gpu_is_refused(scheduler: Scheduler) -> None:
     with FakeClient(scheduler.path, "a") as client:
         client.attach()
         client.send(ev.Grow(0, 1, ev.Usage(UNKNOWN_GPU, GIB), GIB))
@@ -350,7 +350,7 @@ def test_growth_on_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> No
         assert caught.value.code == errno.ENODEV
 
 
-def test_a_peer_that_does_not_read_its_answers_is_not_heard_until_it_does(
+def test_requests_of_a_peer_wait_until_it_reads_its_answers(
     scheduler: Scheduler,
 ) -> None:
     with scheduler.client("good") as good, FakeClient(scheduler.path, "slow") as slow:
@@ -412,7 +412,7 @@ def test_the_socket_is_private(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(scheduler: Scheduler, number: signal.Signals) -> None:
+def test_a_signal_ends_the_scheduler_cleanly(scheduler: Scheduler, number: signal.Signals) -> None:
     with scheduler.client("a") as a:
         scheduler.process.send_signal(number)
         a.expect_closed()
@@ -433,7 +433,7 @@ def run_scheduler(environ: dict[str, str], *arguments: str) -> subprocess.Comple
     )
 
 
-def test_a_second_one_ends_at_once(scheduler: Scheduler, environ: dict[str, str]) -> None:
+def test_a_second_scheduler_exits_at_once(scheduler: Scheduler, environ: dict[str, str]) -> None:
     done = run_scheduler(environ)
     assert done.returncode == 75
     assert done.stdout == ""
@@ -444,7 +444,7 @@ def test_a_second_one_ends_at_once(scheduler: Scheduler, environ: dict[str, str]
         a.run()
 
 
-def test_it_ends_with_its_parent(start: Start) -> None:
+def test_the_scheduler_exits_with_its_parent(start: Start) -> None:
     scheduler = start("--parent-pipe")
     assert scheduler.process.stdin is not None
     scheduler.process.stdin.close()
@@ -452,7 +452,7 @@ def test_it_ends_with_its_parent(start: Start) -> None:
     assert not scheduler.path.exists()
 
 
-def test_without_nvml_it_serves_and_says_so(start: Start, tmp_path: Path) -> None:
+def test_without_nvml_the_scheduler_runs_and_reports_it(start: Start, tmp_path: Path) -> None:
     broken = tmp_path / "libnvidia-ml.so.1"
     broken.touch()
     scheduler = start(GPUSHARE_SIM="", GPUSHARE_NVML=str(broken), GPUSHARE_DRIVER=str(broken))
@@ -478,7 +478,7 @@ def test_without_nvml_it_serves_and_says_so(start: Start, tmp_path: Path) -> Non
         (["--anti-thrash", "maybe"], "maybe"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_an_impossible_setting_is_reported_in_one_line(
     environ: dict[str, str], tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     (tmp_path / "file").touch()

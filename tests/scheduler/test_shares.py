@@ -366,7 +366,7 @@ def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyP
     check()
 
 
-def test_nobody_of_a_team_that_has_had_its_limit_starves() -> None:
+def test_no_user_of_a_team_at_its_limit_starves() -> None:
     """Neither side by side nor by turns, beside one who has no limit."""
     for size in (20, 60):
         kernels = [(works(f"k{n}", user, 0.020, size), 0) for n, user in enumerate(USERS)]
@@ -378,7 +378,7 @@ def test_nobody_of_a_team_that_has_had_its_limit_starves() -> None:
         assert had[2] >= 0.45
 
 
-def test_of_ones_own_kernels_one_without_a_request_is_served_too() -> None:
+def test_a_kernel_without_a_request_is_served_beside_others_of_its_user() -> None:
     """The others request more than there is, and by turns are always below it."""
     kernels = [
         (works(f"k{n}", "ada", 0.2, 80, request=r), 0) for n, r in enumerate((0.9, 0.9, 0.0))
@@ -387,9 +387,7 @@ def test_of_ones_own_kernels_one_without_a_request_is_served_too() -> None:
     assert max(h.longest for h in lab.holders) <= 100.0
 
 
-def test_one_that_needs_two_gpus_is_served_though_its_team_has_had_the_limit_on_one_of_them() -> (
-    None
-):
+def test_a_group_on_two_gpus_is_served_although_its_team_is_at_the_limit_on_one() -> None:
     """Others made way for it on both, and came back on the one while it waited for the limit on the other."""
     kernels = [
         (works("right", "ben", 1.0, 80, pause=0.3), 1),
@@ -405,7 +403,7 @@ def test_one_that_needs_two_gpus_is_served_though_its_team_has_had_the_limit_on_
 
 
 @pytest.mark.parametrize("policy", sorted(policies.OURS))
-def test_a_limit_holds_beside_one_that_pauses_while_another_waits(policy: str) -> None:
+def test_a_limit_holds_beside_a_pausing_group_while_another_waits(policy: str) -> None:
     """By the clock, the one that pauses is busy all the time: it was charged for half of what the other had."""
     kernels = [
         (works("limited", "ada", 0.001, 5, priority="interactive", limit=0.1), 0),
@@ -447,13 +445,13 @@ def limited_mixes(draw: Any) -> Mix:
 
 @settings(max_examples=12, **SETTINGS)
 @given(limited_mixes(), st.sampled_from(sorted(policies.OURS)))
-def test_nobody_has_more_than_the_limit(mix: Mix, policy: str) -> None:
+def test_no_user_exceeds_the_limit(mix: Mix, policy: str) -> None:
     """A kernel, a user, a team: over any 10 s at most the limit and 2 %, under every policy."""
     check_limits(mix, mix.run(policy, 40.0), 40.0)
 
 
 @pytest.mark.parametrize("others", [1, 2])
-def test_who_has_a_limit_reaches_it_beside_others(others: int) -> None:
+def test_a_user_with_a_limit_reaches_it_beside_others(others: int) -> None:
     """The client keeps to it by its own clock, which counts what the others have in between."""
     kernels = [(works("a", "ada", 0.010, 5, limit=0.2), 0)]
     kernels += [(works(f"b{n}", "ben", 0.010, 5), 0) for n in range(others)]
@@ -498,7 +496,7 @@ def divisions(
 
 @settings(max_examples=6, **SETTINGS)
 @given(divisions([5, 20], [0.0, 0.1, 0.3, 0.45, 0.9], 0.9))
-def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list[float]]) -> None:
+def test_side_by_side_all_users_get_their_requests(division: tuple[Mix, list[float]]) -> None:
     """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 4 %."""
     mix, asked = division
     lab = mix.run("burst", 70.0)
@@ -507,7 +505,7 @@ def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list
             assert holder.had(begin, begin + 30) / 30 >= request - 0.04, (holder.id, begin)
 
 
-def test_nobody_pauses_for_one_that_has_a_low_limit() -> None:
+def test_no_group_pauses_for_a_user_with_a_low_limit() -> None:
     """It has its limit beside the others: else the GPU idles, and those with a request miss it."""
     lengths, sizes = (0.05, 0.01, 0.05, 0.01), (20, 20, 5, 20)
     shares = [
@@ -531,7 +529,7 @@ def test_nobody_pauses_for_one_that_has_a_low_limit() -> None:
         assert sum(had) >= 0.97
 
 
-def test_a_request_below_a_limit_is_met_by_kernels_that_take_long_beside_others() -> None:
+def test_a_request_below_a_limit_is_met_by_long_cuda_kernels_beside_others() -> None:
     """Beside three others, a kernel of 50 ms takes 200 ms: its client may save up less than that."""
     lengths, sizes = (0.05, 0.01, 0.05, 0.05), (20, 5, 20, 5)
     shares = [
@@ -550,7 +548,7 @@ def test_a_request_below_a_limit_is_met_by_kernels_that_take_long_beside_others(
             assert holder.had(begin, begin + 30) / 30 >= share.request - 0.03, (holder.id, begin)
 
 
-def test_a_request_that_the_limit_forbids_pauses_nobody() -> None:
+def test_a_request_above_the_limit_pauses_no_group() -> None:
     kernels = [
         (works("a", "ada", 0.020, 5, request=0.6, limit=0.2), 0),
         (works("b", "ben", 0.020, 5), 0),
@@ -562,7 +560,7 @@ def test_a_request_that_the_limit_forbids_pauses_nobody() -> None:
 
 
 @pytest.mark.parametrize("user", ["ada", "ben"])
-def test_what_was_requested_comes_before_what_is_interactive(user: str) -> None:
+def test_requests_come_before_interactivity(user: str) -> None:
     """And who pauses for a request makes nobody pause for it."""
     kernels = [
         (works("train", "ada", 0.020, 5, priority="background", request=0.6), 0),
@@ -579,14 +577,14 @@ def test_what_was_requested_comes_before_what_is_interactive(user: str) -> None:
     st.sampled_from(["user", "team", "own"]),
     st.sampled_from([0.010, 0.050]),
 )
-def test_spare_time_divides_by_weight(heavy: list[float], whose: str, length: float) -> None:
+def test_spare_time_is_divided_by_weight(heavy: list[float], whose: str, length: float) -> None:
     """Side by side, over 60 s: everybody's part of what was had is that of the weights, within 5 %."""
     check_weights(heavy, whose, length, TOTAL)
 
 
 @pytest.mark.parametrize("heavy", [[1.0, 1.0], [1.0, 3.0], [2.0, 1.0]])
 @pytest.mark.parametrize("whose", ["user", "own"])
-def test_by_turns_spare_time_divides_by_weight(heavy: list[float], whose: str) -> None:
+def test_spare_time_in_turns_is_divided_by_weight(heavy: list[float], whose: str) -> None:
     """Within a tenth, as a window has few turns: of two, where a switch takes a fifth of a second."""
     check_weights(heavy, whose, 0.020, SMALL, off=0.10)
 

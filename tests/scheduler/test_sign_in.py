@@ -48,7 +48,7 @@ async def who(path: Path) -> list[Any]:
     return [blocking["user"], blocking["kernel"]]
 
 
-async def test_clients_log_in_where_they_have_to(
+async def test_clients_log_in_where_required(
     node: Scheduler, scheduler_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await who(node.path) == [None, None]
@@ -72,7 +72,7 @@ def scheduler_path(environ: dict[str, str], tmp_path: Path, start: Start) -> Pat
     return start(GPUSHARE_SOCKET=str(tmp_path / "own" / "s.sock")).path
 
 
-async def test_clients_show_the_ticket_that_the_environment_names(
+async def test_clients_send_the_ticket_named_in_the_environment(
     node: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
@@ -118,9 +118,7 @@ def a_link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [no_ticket, open_to_others, too_long, a_pipe, a_link])
-def test_a_file_that_is_no_ticket_is_not_shown(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
+def test_a_file_that_is_no_ticket_is_not_sent(tmp_path: Path, make: Callable[[Path], None]) -> None:
     file = tmp_path / "ticket"
     before = os.umask(0o077)
     try:
@@ -131,7 +129,9 @@ def test_a_file_that_is_no_ticket_is_not_shown(
         read_ticket({"GPUSHARE_TICKET_FILE": str(file)})
 
 
-def test_whose_scheduler_is_trusted(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_schedulers_of_trusted_users_are_used(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert trusted_uids({}) == ()
     assert trusted_uids({"GPUSHARE_SCHEDULER_UID": "65534,1000"}) == (65534, 1000)
     for wrong in ("nobody", "-1", "1 2", "1,,2"):
@@ -146,7 +146,7 @@ def test_whose_scheduler_is_trusted(scheduler: Scheduler, monkeypatch: pytest.Mo
         assert client.request("whoami")["user"]
 
 
-def test_a_refusal_says_why_to_programs(node: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_states_the_reason(node: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
     with ControlClient(node.path, timeout=PATIENCE) as control:
         with pytest.raises(ControlError) as caught:

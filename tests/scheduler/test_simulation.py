@@ -77,7 +77,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return shown.err
 
 
-def test_every_policy_serves_all_and_delivers_what_was_asked_for(
+def test_every_policy_serves_all_requested_work(
     capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
     names = [*OURS, *BASELINES]
@@ -136,7 +136,7 @@ def test_processes_change_nothing(tmp_path: Path) -> None:
     assert json.loads(shown[0])["policies"]["shared"]["gpu_seconds"] == pytest.approx(120)
 
 
-def test_a_trace_that_was_written_is_the_one_that_was_generated(
+def test_a_written_trace_equals_the_generated_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "class.jsonl"
@@ -157,7 +157,7 @@ def test_committed_traces_name_a_generator_and_its_parameters(name: str) -> None
 
 
 @pytest.mark.parametrize("load", [0.4, 1.2])
-def test_a_class_asks_for_as_much_as_its_load_says(load: float) -> None:
+def test_a_class_requests_as_much_as_its_load(load: float) -> None:
     trace = generate("students", 3, {"load": load, "hours": 2.0})
     assert len(trace.kernels) == 50
     work = sum(kernel.work() for kernel in trace.kernels)
@@ -182,7 +182,7 @@ def bursts_beside_training() -> list[Kernel]:
     ]
 
 
-def test_bursts_beside_training_are_slowed_down_as_was_measured() -> None:
+def test_bursts_beside_training_slow_down_as_measured() -> None:
     shared = outcome(bursts_beside_training(), "shared")
     ratio = sum(shared.cells["interactive"].waits) / (200 * 0.005)
     assert (
@@ -208,7 +208,7 @@ def test_a_switch_moves_at_the_measured_speed() -> None:
     assert lack < max(found.cells["interactive"].waits) < 1.5 * lack
 
 
-def test_exclusive_is_one_after_the_other() -> None:
+def test_the_exclusive_policy_serves_one_after_the_other() -> None:
     jobs = [Kernel(f"j{i}", "u", "x", 0.1 * i, (("gpu", 10.0, 1.0),)) for i in range(4)]
     found = outcome(jobs, "exclusive", gpus=2)
     assert [round(c, 3) for c in found.jobs["x"].completions] == [10.0, 10.0, 19.8, 19.8]
@@ -216,7 +216,7 @@ def test_exclusive_is_one_after_the_other() -> None:
     assert all(19.5 < c <= 20 for c in shared.jobs["x"].completions)
 
 
-def test_kernels_are_placed_where_the_fewest_of_their_class_are() -> None:
+def test_kernels_are_placed_where_fewest_of_their_class_are() -> None:
     def job(name: str, at: float, size: int, label: str = "x") -> Kernel:
         return Kernel(name, "u", label, at, (("allocate", size * GIB), ("gpu", 50.0, 1.0)))
 
@@ -232,7 +232,7 @@ def test_kernels_are_placed_where_the_fewest_of_their_class_are() -> None:
 
 
 @pytest.mark.parametrize("policy", ["burst", "fcfs"])
-def test_more_than_fits_is_conserved(policy: str) -> None:
+def test_work_beyond_the_capacity_is_conserved(policy: str) -> None:
     """Random work with memory for a third of it: nothing is lost, nothing exceeds the GPU, all ends."""
     asked = {"students": 7, "hours": 0.05, "load": 1.0, "arrival_s": 20, "footprint_gib": 2}
     made = generate("students", 5, asked)
@@ -247,7 +247,7 @@ def test_more_than_fits_is_conserved(policy: str) -> None:
     assert found.moved_out >= found.moved_in > 0
 
 
-def test_who_gets_nothing_for_long_has_starved() -> None:
+def test_a_kernel_without_service_for_long_has_starved() -> None:
     jobs = [Kernel(f"j{i}", "u", "x", 0.0, (("gpu", 400.0, 1.0),)) for i in range(3)]
     found = outcome(jobs, "exclusive")
     assert (found.starved, round(found.longest_gap)) == (2, 800)
@@ -299,7 +299,7 @@ def kernel(**fields: Any) -> str:
         ([GOOD, "[" * 100_000], "line 2 is not JSON"),
     ],
 )  # fmt: skip
-def test_a_bad_trace_is_answered_with_line_and_field(
+def test_a_bad_trace_is_reported_with_line_and_field(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, lines: list[str], said: str
 ) -> None:
     path = tmp_path / "bad.jsonl"
@@ -323,7 +323,7 @@ def test_a_bad_trace_is_answered_with_line_and_field(
         (["--record-from", "/nowhere"], "/nowhere: No such file"),
     ],
 )
-def test_what_cannot_be_simulated_is_said(
+def test_impossible_simulations_are_reported(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert said in complaint(capsys, *arguments)
@@ -342,7 +342,7 @@ def test_pictures_are_drawn_and_the_same_each_time(
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_it_says_what_to_install(
+def test_without_matplotlib_the_error_names_the_package(
     capsys: pytest.CaptureFixture[str], trace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

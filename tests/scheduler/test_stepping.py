@@ -139,7 +139,7 @@ def test_ranks_that_wait_for_each_other_drain(
     assert (world.steps > 0) >= (behind > 0)
 
 
-def test_who_has_drained_and_wants_nothing_is_not_asked() -> None:
+def test_a_drained_process_without_work_gets_no_step() -> None:
     machine = Machine(quantum=0.5)
     one, two = machine.runs("ranks", 30), machine.runs("ranks", 30)
     other = machine.process("other", 60)
@@ -188,7 +188,7 @@ def own_steps(gpus: int, seconds: int) -> list[float]:
     return found
 
 
-def test_a_process_that_is_stuck_is_let_through_ever_more_rarely_and_for_ever() -> None:
+def test_a_stuck_process_is_let_through_at_growing_intervals_for_ever() -> None:
     at = own_steps(gpus=1, seconds=300)
     # A thread that launches with a lock held is through in time.
     assert at[24] < 2.5
@@ -202,14 +202,12 @@ def test_a_process_that_is_stuck_is_let_through_ever_more_rarely_and_for_ever() 
     assert [second for second in at if second > 60]
 
 
-def test_one_that_submits_to_several_gpus_is_let_through_quickly_for_longer() -> None:
+def test_a_process_on_several_gpus_is_let_through_quickly_for_longer() -> None:
     assert len(own_steps(gpus=2, seconds=2)) == len(own_steps(gpus=1, seconds=2))
     assert len(own_steps(gpus=3, seconds=2)) > len(own_steps(gpus=1, seconds=2))
 
 
-def test_a_stuck_process_is_let_through_though_others_of_its_group_take_steps_all_the_time() -> (
-    None
-):
+def test_a_stuck_process_is_let_through_although_its_siblings_step_all_the_time() -> None:
     machine = Machine(quantum=0.5)
     one, two = machine.runs("ranks", 30), machine.runs("ranks", 30)
     other = machine.process("other", 60)

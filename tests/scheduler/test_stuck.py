@@ -56,7 +56,7 @@ def stuck(**settings: Any) -> tuple[Orders, Process, Process]:
     return machine, holder, waits
 
 
-def test_who_does_not_yield_in_time_is_named_and_holds_up_only_who_needs_its_memory() -> None:
+def test_a_late_holder_is_named_and_delays_only_groups_that_need_its_memory() -> None:
     machine, holder, waits = stuck()
     small = machine.process("small", 20)
     small.request()
@@ -73,7 +73,7 @@ def test_who_does_not_yield_in_time_is_named_and_holds_up_only_who_needs_its_mem
     assert (notice["name"], notice["kernel"]) == ("holder.ipynb", None)
 
 
-def test_others_take_turns_beside_one_that_is_stuck() -> None:
+def test_others_take_turns_beside_a_stuck_group() -> None:
     machine, holder, waits = stuck()
     machine.sleep(30)
     one, other = machine.process("one", 30), machine.process("other", 30)
@@ -90,7 +90,7 @@ def test_others_take_turns_beside_one_that_is_stuck() -> None:
     assert not granted(waits)
 
 
-def test_the_kernel_that_it_waits_for_is_named() -> None:
+def test_the_cuda_kernel_of_a_stuck_group_is_named() -> None:
     machine, holder, waits = stuck()
     machine.do(ev.Stuck(holder.number, holder.lease, "gemm", machine.now - 5))
     machine.sleep(30)
@@ -99,7 +99,7 @@ def test_the_kernel_that_it_waits_for_is_named() -> None:
     assert waits.reason["params"]["kernel_for"] >= 30
 
 
-def test_its_answer_ends_it_all() -> None:
+def test_the_answer_of_a_stuck_group_ends_the_state() -> None:
     machine, holder, waits = stuck()
     machine.sleep(100)
     assert waits.reason["code"] == "stuck"
@@ -117,7 +117,7 @@ def test_its_answer_ends_it_all() -> None:
     assert len(notices(machine)) == 1
 
 
-def test_its_death_ends_it_all() -> None:
+def test_the_death_of_a_stuck_group_ends_the_state() -> None:
     machine, holder, waits = stuck()
     machine.sleep(100)
     machine.do(ev.Detach(holder.number))
@@ -126,7 +126,7 @@ def test_its_death_ends_it_all() -> None:
     assert granted(waits)
 
 
-def test_it_is_charged_for_the_time_though_it_says_nothing_of_it() -> None:
+def test_a_stuck_group_is_charged_without_meter_readings() -> None:
     machine, _, _ = stuck()
     machine.do(ev.Entitle("user:x", ev.Entitlement(request=0.1), ()))
     machine.sleep(60)
@@ -135,7 +135,7 @@ def test_it_is_charged_for_the_time_though_it_says_nothing_of_it() -> None:
     assert group.busy
 
 
-def test_memory_that_is_not_let_go_is_not_waited_for() -> None:
+def test_memory_that_is_not_evicted_is_not_waited_for() -> None:
     machine = Orders()
     silent = machine.runs("silent", 60)
     silent.end()
@@ -162,7 +162,7 @@ def test_memory_that_is_not_let_go_is_not_waited_for() -> None:
     assert granted(waits)
 
 
-def test_who_always_refuses_is_asked_ever_more_rarely() -> None:
+def test_a_group_that_always_refuses_is_asked_at_growing_intervals() -> None:
     machine = Orders()
     refuses = machine.runs("refuses", 60)
     refuses.end()
@@ -194,7 +194,7 @@ def test_who_always_refuses_is_asked_ever_more_rarely() -> None:
     assert granted(waits)
 
 
-def test_a_process_that_stopped_does_not_keep_its_siblings_from_the_gpu() -> None:
+def test_a_stopped_process_does_not_keep_its_siblings_off_the_gpu() -> None:
     machine = Orders()
     stopped = machine.runs("group", 20)
     sibling = machine.process("group", 20)
@@ -209,7 +209,7 @@ def test_a_process_that_stopped_does_not_keep_its_siblings_from_the_gpu() -> Non
     sibling.end()
 
 
-def test_a_lease_for_all_is_not_kept_by_one_that_is_stuck() -> None:
+def test_a_stuck_group_does_not_keep_the_only_lease() -> None:
     machine = Orders(anti_thrash="on")
     holder = machine.runs("holder", 10)
     waits = machine.process("waits", 10)
@@ -233,7 +233,7 @@ def test_a_slow_move_is_not_late() -> None:
     assert notices(machine)
 
 
-def test_who_may_have_less_than_all_of_it_in_takes_what_is_left() -> None:
+def test_an_oversubscribing_group_takes_the_remaining_room() -> None:
     machine = Orders()
     machine.runs("holder", 60)
     over = machine.process("over", 80, oversubscribe=True)

@@ -54,7 +54,7 @@ def claim(
     return Claim(client, f"g{client}", "ada", size, exact, context, charged, spare)
 
 
-def test_who_holds_more_in_several_readings_is_named_once() -> None:
+def test_a_client_above_its_statement_in_several_readings_is_named_once() -> None:
     suspicion = UsageAudit()
     stated, held = {7: [claim(GIB)]}, {7: 2 * GIB}
     for _ in range(READINGS - 1):
@@ -71,13 +71,13 @@ def test_who_holds_more_in_several_readings_is_named_once() -> None:
     assert suspicion.observe("G", held, stated) == []
 
 
-def test_a_reading_in_between_is_no_suspicion() -> None:
+def test_a_single_normal_reading_clears_the_suspicion() -> None:
     suspicion = UsageAudit()
     for size in (2 * GIB, GIB) * 3 * READINGS:
         assert suspicion.observe("G", {7: size}, {7: [claim(GIB)]}) == []
 
 
-def test_several_clients_of_one_process_count_together_and_processes_of_nobody_are_listed() -> None:
+def test_clients_of_one_process_count_together_and_unknown_processes_are_listed() -> None:
     suspicion = UsageAudit()
     stated = {7: [claim(GIB, 1), claim(GIB, 2)]}
     for _ in range(2 * READINGS):
@@ -92,13 +92,13 @@ def test_several_clients_of_one_process_count_together_and_processes_of_nobody_a
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
-def test_nobody_is_named_within_the_tolerance(size: int, stated: int) -> None:
+def test_no_client_is_named_within_the_tolerance(size: int, stated: int) -> None:
     suspicion = UsageAudit()
     named = [suspicion.observe("G", {7: size}, {7: [claim(stated)]}) for _ in range(READINGS)]
     assert any(named) == (size - stated > TOLERANCE + PART * stated)
 
 
-def test_what_contexts_take_is_measured_while_memory_rests() -> None:
+def test_contexts_are_measured_while_memory_does_not_move() -> None:
     suspicion = UsageAudit()
     stated = {7: [claim(GIB, 1, context=64 * MIB)], 8: [claim(GIB, 2, context=64 * MIB)]}
     suspicion.observe("G", {7: GIB + 200 * MIB, 8: GIB + 10 * MIB, 9: GIB}, stated)
@@ -130,7 +130,7 @@ def test_one_reading_between_a_free_and_its_statement_changes_no_charge() -> Non
     assert suspicion.measured == {1: 2 * taken + BESIDE}
 
 
-def test_memory_that_a_process_may_still_allocate_hides_no_context() -> None:
+def test_memory_yet_to_be_allocated_hides_no_context() -> None:
     suspicion = UsageAudit()
     stated = {7: [claim(2 * GIB, context=64 * MIB, charged=64 * MIB, spare=GIB)]}
     # It may have allocated a moment ago, without having stated so yet: one reading does not suffice.
@@ -217,7 +217,7 @@ def understating(
         yield program
 
 
-def test_what_a_context_takes_beyond_what_is_stated_is_no_other_programs(
+def test_context_memory_beyond_the_statement_is_not_foreign_use(
     scheduler: Scheduler, environ: dict[str, str]
 ) -> None:
     with understating(scheduler, environ, 64 * MIB) as program:

@@ -38,14 +38,14 @@ EVIL = "\x1b]0;owned\x07 \x1b[2J\r\nroot:\u202efdp.exe\u2066\x9b31m\u2028"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def test_what_is_escaped_and_what_is_not() -> None:
+def test_control_characters_are_escaped_and_others_are_not() -> None:
     assert printable("a\x1b[31m\u202eb\n\x9b") == r"a\x1b[31m\u202eb\x0a\x9b"
     for harmless in ("", "Übung 3.ipynb", "דוח.ipynb", "👩\u200d🔬", "a\u200fb", r"C:\x1b"):
         assert printable(harmless) == harmless
 
 
 @given(st.text())
-def test_nothing_that_is_printable_is_left_to_escape(text: str) -> None:
+def test_escaped_text_has_nothing_left_to_escape(text: str) -> None:
     shown = printable(text)
     assert not RAW.search(shown)
     assert "\n" not in shown
@@ -61,7 +61,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON, st.booleans())
-def test_a_look_at_the_source_misses_nothing(value: object, ascii_only: bool) -> None:
+def test_parsing_escapes_all_text_in_json(value: object, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     try:
         source = text.encode()
@@ -73,7 +73,7 @@ def test_a_look_at_the_source_misses_nothing(value: object, ascii_only: bool) ->
 
 
 @given(st.dictionaries(st.text(st.characters()), _JSON | st.text(st.characters())))
-def test_what_is_written_as_json_is_read_again(value: dict[str, Any]) -> None:
+def test_text_written_as_json_is_read_back(value: dict[str, Any]) -> None:
     assert json.loads(to_json(value)) == value
     # Half of a surrogate pair, as in a file name that is not UTF-8, next to text that is JSON already.
     parts = {"whole": value, "parts": Raw(to_json(value)), "file": "\udc80"}
@@ -136,7 +136,7 @@ def strings(value: object) -> list[str]:
     return []
 
 
-def test_what_the_scheduler_answers_can_be_shown(scheduler: Scheduler, evil: None) -> None:
+def test_answers_of_the_scheduler_can_be_shown(scheduler: Scheduler, evil: None) -> None:
     # As it comes over the socket: a client that escapes nothing is safe, too.
     with FakeClient(scheduler.path, "reader") as reader:
         for op in ("status", "history", "explain", "shares", "users", "metrics", "report"):
@@ -155,7 +155,7 @@ def test_what_the_scheduler_answers_can_be_shown(scheduler: Scheduler, evil: Non
     [["status"], ["explain"], ["history"], ["shares"], ["metrics"], ["audit"], ["report"]],
     ids=" ".join,
 )
-def test_a_terminal_shows_what_is_there(
+def test_a_terminal_shows_escaped_text(
     scheduler: Scheduler, evil: None, command: list[str]
 ) -> None:
     done = subprocess.run(
@@ -173,6 +173,6 @@ def test_a_terminal_shows_what_is_there(
         assert r"renamed \x1b]0;owned\x07" in shown
 
 
-def test_the_log_shows_what_is_there(scheduler: Scheduler, evil: None) -> None:
+def test_the_log_shows_escaped_text(scheduler: Scheduler, evil: None) -> None:
     assert r"\x1b]0;owned" in scheduler.log
     assert not RAW.search(scheduler.log)

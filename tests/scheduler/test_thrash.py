@@ -35,7 +35,7 @@ def test_a_little_slower_is_not_thrashing(detector: ThrashingDetector) -> None:
     assert detector.slowdown("a") == pytest.approx(2.0)
 
 
-def test_less_than_a_third_is(detector: ThrashingDetector) -> None:
+def test_less_than_a_third_of_the_throughput_is_thrashing(detector: ThrashingDetector) -> None:
     assert feed(detector, "a", True, 200, 110.0)
     assert detector.verdict(("a", "b"), 110.0) == "thrashing"
     assert detector.verdict(("b", "c"), 110.0) == "try"
@@ -47,13 +47,15 @@ def test_less_work_is_not_less_throughput(detector: ThrashingDetector) -> None:
         assert not detector.feed("a", True, 0.0, 0, 110.5 + second)
 
 
-def test_without_a_measure_it_is_tried() -> None:
+def test_without_a_measurement_overlap_is_tried() -> None:
     detector = ThrashingDetector()
     assert not feed(detector, "a", True, 1, 110.0)
     assert detector.verdict(("a",), 110.0) == "try"
 
 
-def test_is_said_once_and_tried_again_later_and_later(detector: ThrashingDetector) -> None:
+def test_thrashing_is_reported_once_and_retried_at_growing_intervals(
+    detector: ThrashingDetector,
+) -> None:
     now = 110.0
     for pause in (60.0, 120.0, 240.0):
         assert feed(detector, "a", True, 100, now)
@@ -66,7 +68,7 @@ def test_is_said_once_and_tried_again_later_and_later(detector: ThrashingDetecto
         now = again + 10
 
 
-def test_a_try_that_goes_well_goes_on(detector: ThrashingDetector) -> None:
+def test_a_successful_try_continues(detector: ThrashingDetector) -> None:
     assert feed(detector, "a", True, 100, 110.0)
     assert not feed(detector, "a", True, 900, 180.0)
     assert detector.verdict(("a",), 180.0) == "try"
@@ -78,7 +80,7 @@ def test_the_measure_follows_the_work(detector: ThrashingDetector) -> None:
     assert not feed(detector, "a", True, 80, 140.0)
 
 
-def test_forgets_a_group(detector: ThrashingDetector) -> None:
+def test_a_removed_group_is_forgotten(detector: ThrashingDetector) -> None:
     feed(detector, "a", True, 100, 110.0)
     detector.forget("a")
     assert detector.verdict(("a",), 110.0) == "try"
@@ -121,7 +123,7 @@ def managed(backend: Any = "managed", **settings: Any) -> tuple[Lab, Process, Pr
     return lab, a, b
 
 
-def test_managed_memory_is_tried_side_by_side_once_it_is_known_what_would_be_lost() -> None:
+def test_managed_memory_overlaps_once_the_possible_loss_is_known() -> None:
     lab, a, b = managed()
     assert of(ev.Grant, a.request())
     assert lab.core.groups["a"].floating
@@ -130,7 +132,7 @@ def test_managed_memory_is_tried_side_by_side_once_it_is_known_what_would_be_los
     assert {a.state, b.state} <= {"running", "restoring"}
 
 
-def test_those_that_thrash_rotate_and_say_why_and_try_again() -> None:
+def test_thrashing_groups_rotate_with_a_reason_and_retry() -> None:
     lab, a, b = managed()
     a.request()
     has(lab, a, 100, 1)
@@ -149,13 +151,13 @@ def test_those_that_thrash_rotate_and_say_why_and_try_again() -> None:
     ("backend", "settings"),
     [("swap", {}), ("managed", {"anti_thrash": "on"}), ("managed", {"policy": "fcfs"})],
 )
-def test_others_rotate_as_ever(backend: str, settings: dict[str, Any]) -> None:
+def test_other_groups_rotate_as_usual(backend: str, settings: dict[str, Any]) -> None:
     lab, a, b = managed(backend, **settings)
     rotate(lab, b, a)
     assert not lab.core.groups["a"].floating
 
 
-def test_managed_memory_is_metered_until_it_is_known() -> None:
+def test_managed_memory_is_metered_until_its_speed_is_known() -> None:
     lab = Lab()
     a = lab.runs("a", 10, backend="managed")
     assert lab.pace(a).meter

@@ -69,7 +69,7 @@ async def rounds(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_frame_waits_for_a_turn_of_each_and_no_more() -> None:
+async def test_a_frame_waits_for_one_turn_of_each_other_connection() -> None:
     lab = Lab()
     crowd = [lab.peer("ada") for _ in range(20)]
     for peer in crowd:
@@ -87,7 +87,7 @@ async def test_one_frame_waits_for_a_turn_of_each_and_no_more() -> None:
     assert max(left) - min(left) <= 4
 
 
-async def test_who_has_had_its_share_rests_and_loses_nothing() -> None:
+async def test_a_connection_above_its_rate_pauses_and_loses_nothing() -> None:
     lab = Lab()
     ada = lab.peer("ada")
     ada.send(300)
@@ -104,7 +104,7 @@ async def test_who_has_had_its_share_rests_and_loses_nothing() -> None:
     assert len(lab.log) == 300
 
 
-async def test_who_takes_little_never_waits() -> None:
+async def test_a_connection_with_little_traffic_never_waits() -> None:
     lab = Lab()
     ben = lab.peer("ben")
     for _ in range(1000):
@@ -114,7 +114,7 @@ async def test_who_takes_little_never_waits() -> None:
 
 
 @pytest.mark.parametrize("limits", [PERSONAL, LIMITS])
-async def test_an_administrator_and_a_scheduler_of_ones_own_have_no_share(limits: Limits) -> None:
+async def test_administrators_and_personal_schedulers_are_not_throttled(limits: Limits) -> None:
     lab = Lab(limits)
     peers = [lab.peer("ada", free=limits is LIMITS) for _ in range(300)]
     peers[0].send(1000)
@@ -125,7 +125,7 @@ async def test_an_administrator_and_a_scheduler_of_ones_own_have_no_share(limits
     assert not lab.throttle.overflows(peers[0])
 
 
-async def test_so_many_connections_and_no_more() -> None:
+async def test_the_number_of_connections_is_limited() -> None:
     lab = Lab(Limits(connections=2))
     first, second = lab.peer("ada"), lab.peer("ada")
     third = Peer(lab.throttle, lab.clock, lab.log, "ada")
@@ -137,7 +137,7 @@ async def test_so_many_connections_and_no_more() -> None:
     assert second.lane is third.lane
 
 
-async def test_whoever_crowds_loses_the_oldest() -> None:
+async def test_a_user_with_too_many_connections_loses_the_oldest() -> None:
     lab = Lab(Limits(unidentified=4))
     peers = [lab.peer(f"uid {n}") for n in range(7)]
     honest, *crowd = peers
@@ -151,7 +151,7 @@ async def test_whoever_crowds_loses_the_oldest() -> None:
     assert lab.throttle.unidentified == 4
 
 
-async def test_what_is_unread_counts_together() -> None:
+async def test_unread_data_of_a_user_counts_together() -> None:
     lab = Lab(Limits(unread=100))
     one, other, ben = lab.peer("ada"), lab.peer("ada"), lab.peer("ben")
     one.unread = other.unread = 60
@@ -164,7 +164,7 @@ async def test_what_is_unread_counts_together() -> None:
     assert not lab.throttle.overflows(other)
 
 
-async def test_the_log_has_so_many_lines_and_says_what_it_left_out() -> None:
+async def test_the_log_is_limited_and_counts_omitted_lines() -> None:
     lab = Lab()
     ada, ben = lab.peer("ada"), lab.peer("ben")
     said = [lab.throttle.may_log(ada) for _ in range(LINES + 30)]
@@ -174,7 +174,7 @@ async def test_the_log_has_so_many_lines_and_says_what_it_left_out() -> None:
     assert lab.throttle.may_log(ada) == 30
 
 
-async def test_who_comes_back_at_once_has_no_credit_anew() -> None:
+async def test_reconnecting_gives_no_new_credit() -> None:
     lab = Lab()
     ada = lab.peer("ada")
     ada.send(300)
@@ -204,7 +204,7 @@ class Wire(asyncio.Transport):
         return False
 
 
-async def test_a_connection_whose_last_frame_took_long_is_read_from_at_once() -> None:
+async def test_a_connection_after_a_slow_frame_is_read_at_once() -> None:
     """Otherwise, its next frame would be handled after later ones of others."""
     clock = Clock()
     handled: list[ev.Event] = []

@@ -74,7 +74,7 @@ def refused(client: FakeClient) -> Refused:
 # --- Before anybody is known ----------------------------------------------------------------------
 
 
-def test_who_says_nothing_is_told_what_to_do(node: Scheduler) -> None:
+def test_a_client_without_a_ticket_gets_advice(node: Scheduler) -> None:
     assert "ticket" in refused(FakeClient(node.path, "k")).text
     with FakeClient(node.path, "k") as client, pytest.raises(Refused, match="ticket"):
         client.place("GPU-00000000-0000-0000-0000-000000000001")
@@ -85,13 +85,13 @@ def test_who_says_nothing_is_told_what_to_do(node: Scheduler) -> None:
         assert (who["user"], who["needs"], who["tickets"]) == (None, "login", True)
 
 
-def test_a_ticket_that_nobody_issued_opens_nothing(node: Scheduler) -> None:
+def test_a_ticket_that_was_never_issued_is_refused(node: Scheduler) -> None:
     for text in ("0" * 64, "x", "é" * 60):
         assert "restart the kernel" in refused(FakeClient(node.path, "k", ticket=text)).text
 
 
 @pytest.mark.parametrize("before", ["ticket", "whoami"])
-def test_a_ticket_comes_first_and_once(node: Scheduler, before: str) -> None:
+def test_a_ticket_is_sent_first_and_once(node: Scheduler, before: str) -> None:
     (text,) = issue(node, "ada-token", "k")
     with Peer(node.path, ticket=text if before == "ticket" else "") as peer:
         peer.ok("whoami")
@@ -103,7 +103,7 @@ def test_a_ticket_comes_first_and_once(node: Scheduler, before: str) -> None:
 # --- Tickets --------------------------------------------------------------------------------------
 
 
-def test_a_ticket_speaks_for_one_user_and_one_kernel(node: Scheduler) -> None:
+def test_a_ticket_identifies_one_user_and_one_kernel(node: Scheduler) -> None:
     text, other = issue(node, "ada-token", "kernel-a", "kernel-b")
     assert len(text) == 64
     assert text != other
@@ -119,7 +119,7 @@ def test_a_ticket_speaks_for_one_user_and_one_kernel(node: Scheduler) -> None:
         client.place("GPU-00000000-0000-0000-0000-000000000001")
 
 
-def test_a_kernel_speaks_for_itself_alone(node: Scheduler) -> None:
+def test_a_kernel_acts_for_itself_only(node: Scheduler) -> None:
     text, other = issue(node, "ada-token", "kernel-a", "kernel-b")
     with (
         FakeClient(node.path, "kernel-b", name="b.ipynb", ticket=other) as b,
@@ -153,14 +153,14 @@ def test_a_kernel_speaks_for_itself_alone(node: Scheduler) -> None:
         assert {g["id"] for g in peer.ok("status")["status"]["groups"]} == {"kernel-a", "kernel-b"}
 
 
-def test_a_new_ticket_takes_the_place_of_the_last(node: Scheduler) -> None:
+def test_a_new_ticket_replaces_the_last(node: Scheduler) -> None:
     first, second = issue(node, "ada-token", "k", "k")
     refused(FakeClient(node.path, "k", ticket=first))
     with FakeClient(node.path, "k", ticket=second) as client:
         client.attach()
 
 
-def test_nobody_gets_a_ticket_for_what_is_anothers(node: Scheduler) -> None:
+def test_no_user_gets_a_ticket_for_a_kernel_of_another(node: Scheduler) -> None:
     (text,) = issue(node, "ada-token", "k")
     with Peer(node.path, token="ben-token") as ben, Peer(node.path, token="admin-token") as admin:
         for peer in (ben, admin):
@@ -180,14 +180,14 @@ def test_nobody_gets_a_ticket_for_what_is_anothers(node: Scheduler) -> None:
         ({"group": "k", "server": "s" * 256}, "'server'"),
     ],
 )
-def test_what_is_asked_for_has_to_be_there(
+def test_a_request_without_its_fields_is_refused(
     node: Scheduler, params: dict[str, object], sentence: str
 ) -> None:
     with Peer(node.path, token="ada-token") as peer:
         assert sentence in peer.ask("ticket", **params)["error"]
 
 
-def test_a_revoked_ticket_opens_nothing_any_more(node: Scheduler) -> None:
+def test_a_revoked_ticket_is_refused(node: Scheduler) -> None:
     text, other = issue(node, "ada-token", "k", "other")
     with (
         FakeClient(node.path, "k", ticket=text) as client,
@@ -207,7 +207,7 @@ def test_a_revoked_ticket_opens_nothing_any_more(node: Scheduler) -> None:
         neighbour.ok("status")
 
 
-def test_a_server_revokes_what_ended_while_it_was_away(node: Scheduler) -> None:
+def test_a_server_revokes_tickets_of_kernels_that_ended_meanwhile(node: Scheduler) -> None:
     ended, going = issue(node, "ada-token", "ended", "going", server="one")
     (elsewhere,) = issue(node, "ada-token", "elsewhere", server="two")
     (bens,) = issue(node, "ben-token", "bens", server="one")
@@ -223,7 +223,9 @@ def test_a_server_revokes_what_ended_while_it_was_away(node: Scheduler) -> None:
             client.attach()
 
 
-def test_tickets_outlive_the_scheduler(start: Start, tmp_path: Path, fake_hub: FakeHub) -> None:
+def test_tickets_survive_a_restart_of_the_scheduler(
+    start: Start, tmp_path: Path, fake_hub: FakeHub
+) -> None:
     first = start_node(start, tmp_path, fake_hub)
     text, gone = issue(first, "ada-token", "k", "gone")
     with Peer(first.path, token="ada-token") as peer:
@@ -268,7 +270,7 @@ def ticket(user: str, kernel: str) -> Ticket:
     return Ticket(user, (), kernel, 1000, "", 1.0)
 
 
-def test_nobody_has_more_tickets_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_tickets_of_a_user_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tickets, "MOST", 3)
     store = Tickets()
     texts = {k: store.issue(ticket("ada", k), living={"1"}) for k in ("1", "2", "3")}
@@ -305,7 +307,7 @@ def test_nobody_has_more_tickets_than_anybody_needs(monkeypatch: pytest.MonkeyPa
         ).encode(),
     ],
 )  # fmt: skip
-def test_whatever_the_file_holds_the_scheduler_starts(tmp_path: Path, spoilt: bytes) -> None:
+def test_the_scheduler_starts_with_any_ticket_file(tmp_path: Path, spoilt: bytes) -> None:
     file = tmp_path / tickets.FILE_NAME
     file.write_bytes(spoilt)
     store = Tickets(tmp_path)
@@ -314,7 +316,7 @@ def test_whatever_the_file_holds_the_scheduler_starts(tmp_path: Path, spoilt: by
     assert file.with_name("tickets.json.bad").read_bytes() == spoilt
 
 
-def test_a_file_that_others_may_write_to_is_not_believed(tmp_path: Path) -> None:
+def test_a_ticket_file_that_others_may_write_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / tickets.FILE_NAME
     file.write_text('{"version": 1, "tickets": []}')
     file.chmod(0o666)
@@ -323,7 +325,7 @@ def test_a_file_that_others_may_write_to_is_not_believed(tmp_path: Path) -> None
 
 
 @pytest.mark.asyncio
-async def test_what_was_issued_is_on_disk(
+async def test_issued_tickets_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Tickets(tmp_path)
@@ -353,7 +355,7 @@ def full(*args: object) -> None:
 # --- Logins ---------------------------------------------------------------------------------------
 
 
-def test_the_hub_says_who_somebody_is(node: Scheduler) -> None:
+def test_the_hub_identifies_a_user(node: Scheduler) -> None:
     def who(token: str) -> tuple[object, ...]:
         with Peer(node.path) as peer:
             answer = peer.ok("login", token=token)
@@ -369,9 +371,7 @@ def test_the_hub_says_who_somebody_is(node: Scheduler) -> None:
     assert who("filtered-token") == ("eve", [], False, False)
 
 
-def test_a_token_that_the_hub_does_not_know_opens_nothing(
-    node: Scheduler, fake_hub: FakeHub
-) -> None:
+def test_a_token_unknown_to_the_hub_is_refused(node: Scheduler, fake_hub: FakeHub) -> None:
     with Peer(node.path) as peer:
         for token in ("other", "nameless-token", "a\nb", "é", "x" * 2000):
             assert peer.denied("login", token=token) == "bad_token"
@@ -387,7 +387,7 @@ def test_a_token_that_the_hub_does_not_know_opens_nothing(
     assert "a\nb" not in fake_hub.asked
 
 
-def test_answers_keep_their_order_while_the_hub_thinks(node: Scheduler, fake_hub: FakeHub) -> None:
+def test_answers_keep_their_order_while_the_hub_is_slow(node: Scheduler, fake_hub: FakeHub) -> None:
     with Peer(node.path) as peer, Peer(node.path, token="ben-token") as other:
         fake_hub.answers.clear()
         peer.send("login", token="ada-token")
@@ -402,7 +402,7 @@ def test_answers_keep_their_order_while_the_hub_thinks(node: Scheduler, fake_hub
         assert peer.answer()["status"]["viewer"]["user"] == "ada"
 
 
-def test_who_goes_away_while_the_hub_thinks_is_forgotten(
+def test_a_client_that_disconnects_while_the_hub_is_slow_is_forgotten(
     node: Scheduler, fake_hub: FakeHub
 ) -> None:
     fake_hub.answers.clear()
@@ -415,7 +415,7 @@ def test_who_goes_away_while_the_hub_thinks_is_forgotten(
     assert "Traceback" not in node.log
 
 
-def test_a_hub_that_is_away_is_named(start: Start, tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_named(start: Start, tmp_path: Path) -> None:
     with hub() as gone:
         pass
     node = start_node(start, tmp_path, gone)
@@ -427,7 +427,7 @@ def test_a_hub_that_is_away_is_named(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_without_the_hubs_client_nobody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_hubs_client_no_user_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jupyterhub.services.auth", None)
     asked = Hub("http://127.0.0.1:1/hub/api")
     try:
@@ -439,7 +439,7 @@ async def test_without_the_hubs_client_nobody_logs_in(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.asyncio
-async def test_a_request_that_ends_while_the_hubs_client_is_imported_asks_nothing(
+async def test_a_connection_closed_during_the_import_sends_no_request_to_the_hub(
     monkeypatch: pytest.MonkeyPatch, fake_hub: FakeHub
 ) -> None:
     from jupyterhub.services.auth import HubAuth
@@ -467,7 +467,7 @@ async def test_a_request_that_ends_while_the_hubs_client_is_imported_asks_nothin
         asked.close()
 
 
-def test_a_personal_scheduler_needs_neither(scheduler: Scheduler) -> None:
+def test_a_personal_scheduler_needs_neither_ticket_nor_token(scheduler: Scheduler) -> None:
     with Peer(scheduler.path, ticket="0" * 64) as peer:
         assert "one user" in peer.ask("ticket", group="k")["error"]
         assert "one user" in peer.ask("tickets", server="", groups=[])["error"]

@@ -63,7 +63,7 @@ def test_hibernation_lasts_until_the_wait_for_the_wake_begins() -> None:
     assert spans(timeline) == [("hibernated", 10, 30), ("burst", 31, None), ("wait", 30, 31)]
 
 
-def test_a_group_that_leaves_ends_what_it_did() -> None:
+def test_a_group_that_leaves_ends_its_open_spans() -> None:
     timeline = Timeline(0.0)
     timeline.observe(seen(1, "b", ran=1))
     timeline.observe(seen(2, ran=2, waited=2))
@@ -71,7 +71,7 @@ def test_a_group_that_leaves_ends_what_it_did() -> None:
     assert spans(timeline) == [("burst", 1, None), ("burst", 2, 3), ("wait", 2, 3)]
 
 
-def test_a_burst_whose_end_was_not_seen_ends_with_the_next() -> None:
+def test_a_burst_without_an_observed_end_ends_with_the_next() -> None:
     timeline = Timeline(0.0)
     timeline.observe(seen(1, ran=1))
     timeline.observe(seen(8, ran=7))
@@ -95,7 +95,7 @@ def test_pieces_of_one_move_are_one_span() -> None:
     assert [s["bytes"] for s in told(timeline, 0, 30)["spans"]] == [1000, 7, 8, 9, 9]
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_sent() -> None:
     timeline = Timeline(0.0)
     timeline.observe(seen(1, ran=1))
     timeline.observe(seen(2, "b", waited=2))
@@ -111,7 +111,7 @@ def test_only_what_changed_is_told() -> None:
     assert len(told(timeline, 0, 7)["spans"]) == 2
 
 
-def test_a_level_that_stays_is_noted_now_and_then() -> None:
+def test_an_unchanged_level_is_recorded_now_and_then() -> None:
     timeline = Timeline(0.0)
     for second in range(25):
         timeline.utilization(second, GPU, 3)
@@ -120,7 +120,7 @@ def test_a_level_that_stays_is_noted_now_and_then() -> None:
     assert [s[0] for s in told(timeline, 0, 30)["samples"]] == [0, 10, 20, 26]
 
 
-def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
+def test_old_spans_are_deleted_but_open_spans_are_not() -> None:
     timeline = Timeline(0.0, keep=100)
     timeline.observe(seen(1, "b", ran=1))
     for second in range(10, 60, 10):
@@ -134,7 +134,7 @@ def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
     assert [s[0] for s in found["samples"]] == [40, 50]
 
 
-def test_it_is_bounded() -> None:
+def test_the_timeline_is_bounded() -> None:
     timeline = Timeline(0.0, most=10)
     timeline.observe(seen(0.5, "b", ran=0.5))
     for second in range(1, 100):
@@ -145,7 +145,7 @@ def test_it_is_bounded() -> None:
     assert found["start"] == 90.5
 
 
-def test_a_move_that_is_forgotten_does_not_come_back() -> None:
+def test_a_deleted_move_does_not_reappear() -> None:
     timeline = Timeline(0.0, most=1)
     timeline.move(1.0, "a", "a.ipynb", "in", moved(1, 0.5))
     timeline.observe(seen(1.0, ran=1.0))
@@ -153,7 +153,7 @@ def test_a_move_that_is_forgotten_does_not_come_back() -> None:
     assert [k for k, _, _ in spans(timeline)] == ["burst"]
 
 
-def test_it_forgets_though_nobody_asks() -> None:
+def test_old_spans_are_deleted_without_a_query() -> None:
     timeline = Timeline(0.0, keep=100)
     for second in range(1000):
         timeline.observe(seen(second, f"g{second}", ran=second))
@@ -169,7 +169,7 @@ def test_it_forgets_though_nobody_asks() -> None:
 # --- What cells took ------------------------------------------------------------------------------
 
 
-def test_a_cell_waited_and_ran() -> None:
+def test_a_cell_has_its_wait_and_run_time() -> None:
     ledger = Ledger()
     ledger.observe(seen(0, ran=0))
     ledger.observe(seen(5))
@@ -186,7 +186,7 @@ def test_a_cell_waited_and_ran() -> None:
     assert ledger.totals("a", 20) == {"waited": 2, "ran": 9}
 
 
-def test_a_cell_begins_before_it_is_known() -> None:
+def test_a_cell_may_begin_before_its_group_is_known() -> None:
     ledger = Ledger()
     ledger.observe(seen(3))
     ledger.observe(seen(3.5, waited=3.5))
@@ -201,7 +201,7 @@ def test_a_cell_begins_before_it_is_known() -> None:
     assert ledger.cell("a", "m2", 9) == {"waited": 0, "ran": 2.75}
 
 
-def test_who_comes_back_to_an_old_place_did_not_wait_while_it_was_served() -> None:
+def test_a_group_that_returns_to_its_place_did_not_wait_while_served() -> None:
     ledger, timeline = Ledger(), Timeline(0.0)
     for one in (seen(1, waited=1), seen(4, ran=4), seen(6, waited=1), seen(9, ran=9)):
         timeline.observe(ledger.observe(one))

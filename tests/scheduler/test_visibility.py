@@ -292,7 +292,7 @@ def view() -> View:
     return View("ada", frozenset({"team:course"}), owners.get, Pseudonyms())
 
 
-def test_an_id_says_nothing_and_stays_the_same(view: View) -> None:
+def test_an_id_reveals_nothing_and_stays_the_same(view: View) -> None:
     shown = view.group("theirs")
     assert shown.startswith(HIDDEN)
     assert view.group("theirs") == shown != view.group("another")
@@ -302,7 +302,7 @@ def test_an_id_says_nothing_and_stays_the_same(view: View) -> None:
     assert view.find(f"{HIDDEN}٣") is None
 
 
-def test_what_nobody_listed_is_not_shown(view: View) -> None:
+def test_unlisted_fields_are_not_shown(view: View) -> None:
     event = {
         "sequence": 1, "time": 2.0, "kind": "of_a_later_release", "group": "theirs",
         "name": "secret.ipynb", "user": "ben", "bytes": 5, "path": "secret", "pid": 77,
@@ -318,7 +318,7 @@ def test_what_nobody_listed_is_not_shown(view: View) -> None:
     }
 
 
-def test_of_shares_ones_own_have_a_name(view: View) -> None:
+def test_only_ones_own_entitlements_have_a_name(view: View) -> None:
     shares = {
         "user:ada": {"request": 0.5, "members": []},
         "user:ben": {"request": 0.25, "members": []},
@@ -336,7 +336,7 @@ def test_of_shares_ones_own_have_a_name(view: View) -> None:
     assert [share["members"] for share in hidden.values()] == [[], []]
 
 
-def test_whose_limit_it_is_is_told_of_ones_own(view: View) -> None:
+def test_the_holder_of_a_limit_is_shown_for_ones_own_groups(view: View) -> None:
     def limited(whose: str) -> Any:
         reason = {"code": "limited", "params": {"whose": whose, "until_in": 1.0}}
         entry = {"id": "mine", "user": "ada", "reason": reason}
@@ -350,7 +350,7 @@ def test_whose_limit_it_is_is_told_of_ones_own(view: View) -> None:
     assert limited("group:theirs").startswith(f"group:{HIDDEN}")
 
 
-def test_sentences_are_made_of_what_is_left(view: View) -> None:
+def test_sentences_use_only_visible_parameters(view: View) -> None:
     params = {"holder": "theirs", "holder_name": "secret.ipynb", "yields_in": 2.0}
     reason = {"code": "serialised", "params": params}
     entry = {"id": "mine", "name": "a", "user": "ada", "state": "waiting", "reason": reason}
@@ -373,7 +373,7 @@ def test_sentences_are_made_of_what_is_left(view: View) -> None:
     assert shown["reason"]["text"] == shown["words"]["why"] == why
 
 
-def test_the_scheduler_speaks_to_everybody(view: View) -> None:
+def test_notices_of_the_scheduler_are_shown_to_all(view: View) -> None:
     def shown(group: str, code: str, params: dict[str, Any]) -> dict[str, Any]:
         notice = {"group": group, "code": code, "params": params, "time": 1.0}
         found: dict[str, Any] = view.status({"gpus": [], "groups": [], "notices": [notice]})

@@ -162,7 +162,9 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         ),
     ],
 )
-def test_sentences(code: str, params: dict[str, object], text: str) -> None:
+def test_reasons_and_codes_become_sentences(
+    code: str, params: dict[str, object], text: str
+) -> None:
     assert reason_text({"code": code, "params": {**REASONS[code], **params}}) == text
 
 
@@ -176,13 +178,13 @@ def test_sentences(code: str, params: dict[str, object], text: str) -> None:
         ((58.0, 50.0, 59.4), "about 58 s (50-60 s)"),
     ],
 )
-def test_estimates(estimate: tuple[float, float, float], text: str) -> None:
+def test_estimates_are_worded(estimate: tuple[float, float, float], text: str) -> None:
     found = dict(zip(("seconds", "low", "high"), estimate, strict=True))
     assert estimate_text(found) == text
 
 
 @pytest.mark.parametrize("nothing", [None, {}, 4.0])
-def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
+def test_an_invalid_estimate_has_no_words(nothing: object) -> None:
     assert estimate_text(nothing) == ""
 
 
@@ -216,11 +218,11 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
         ({"state": "idle", "hibernation": None}, ""),
     ],
 )
-def test_hibernation(group: dict[str, object], text: str) -> None:
+def test_hibernation_states_are_worded(group: dict[str, object], text: str) -> None:
     assert remark(group) == text
 
 
-def test_why_nobody_hibernates() -> None:
+def test_reasons_against_hibernation_are_worded() -> None:
     assert hibernation_text({}) == ""
     assert hibernation_text({"hibernation": {"able": None, "code": None, "text": ""}}) == ""
     found = {"able": False, "code": "driver", "text": "the driver is older than 570"}
@@ -229,7 +231,7 @@ def test_why_nobody_hibernates() -> None:
     )
 
 
-def test_the_panel_says_why_in_the_schedulers_words() -> None:
+def test_the_panel_shows_reasons_in_the_schedulers_words() -> None:
     panel = Path(__file__).parents[2] / "labextension" / "src" / "words" / "refusals.ts"
     texts = dict(
         re.findall(
@@ -268,11 +270,11 @@ def test_the_panel_says_why_in_the_schedulers_words() -> None:
         ),
     ],
 )
-def test_the_page_of_all_nodes_tells_of_hibernation(event: dict[str, object], text: str) -> None:
+def test_the_page_of_all_nodes_shows_hibernation(event: dict[str, object], text: str) -> None:
     assert event_text(event) == text
 
 
-def test_preferences() -> None:
+def test_preferences_are_worded() -> None:
     usual = {"priority": "auto", "keep": False, "frozen": False, "memory": 0, "limit": 0.0}
     assert preferences_text(usual) == preferences_text(None) == ""
     assert preferences_text({**usual, "priority": "interactive", "weight": 1.0}) == "interactive"
@@ -287,7 +289,7 @@ def test_preferences() -> None:
     ("why", "error", "words"),
     [("full", "", "maximum size"), ("slow", "", "faster than"), ("failed", "no space", "no space")],
 )
-def test_a_recording_that_ended_is_worded(why: str, error: str, words: str) -> None:
+def test_the_end_of_a_recording_is_worded(why: str, error: str, words: str) -> None:
     params = {"file": "/f", "why": why, "error": error}
     text = notice_text({"group": "", "code": "recording_ended", "params": params}, "")
     assert text.startswith("the recording to /f ended: ")
@@ -301,21 +303,21 @@ def test_an_unknown_reason_stays_a_code() -> None:
 
 
 @pytest.mark.parametrize(("count", "text"), FORMATS["sizes"])
-def test_sizes(count: float, text: str) -> None:
+def test_sizes_are_worded(count: float, text: str) -> None:
     assert amounts.size(count) == of_kernels.size(count) == text
 
 
 @pytest.mark.parametrize(("fraction", "text"), FORMATS["fractions"])
-def test_fractions(fraction: float, text: str) -> None:
+def test_fractions_are_worded(fraction: float, text: str) -> None:
     assert amounts.percent(fraction) == of_kernels.percent(fraction) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), FORMATS["durations"])
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_are_worded(seconds: float, text: str) -> None:
     assert amounts.duration(seconds) == of_kernels.duration(seconds) == text
 
 
-def test_notices() -> None:
+def test_notices_are_worded() -> None:
     notice = {"group": "k", "code": "started_without_interposer", "params": {"status": -11}}
     text = notice_text(notice, "a.ipynb")
     assert text.startswith("a.ipynb uses the GPU without taking turns")
@@ -334,7 +336,7 @@ def test_notices() -> None:
     )
 
 
-def test_a_notice_about_nobody_names_nobody() -> None:
+def test_a_notice_without_a_group_names_none() -> None:
     params = {"policy": "ours", "instead": "burst", "error": "No."}
     found = {"code": "policy_failed", "params": params}
     assert notice_text(found, "") == 'the policy "ours" failed and was replaced by "burst": No.'
@@ -374,7 +376,7 @@ def test_a_status_is_in_the_order_in_which_it_is_listed() -> None:
     assert said["notices"] == [{**notice, "text": "d: new one"}]
 
 
-def test_what_processes_do_not_state_is_worded() -> None:
+def test_unstated_memory_is_worded() -> None:
     process = {"gpu": "GPU-1", "pid": 9, "user": "ada", "bytes": GIB, "claimed": 1 << 20}
     gpu = {"uuid": "GPU-1", "index": 3, "draining": True}
     codes = ("outside", "underreported")
@@ -401,7 +403,7 @@ def test_one_state_has_one_word_everywhere() -> None:
     assert set(STATES) == set(get_args(State))
 
 
-def test_an_idle_lease_is_no_hold() -> None:
+def test_an_idle_lease_is_not_called_held() -> None:
     assert state_text({"state": "idle_lease", "position": None}) == "idle lease"
     assert preferences_text({"on_hold": True}) == "on hold"
     assert state_text({"state": "waiting", "position": 2}) == "waiting (2)"

@@ -72,7 +72,9 @@ def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     return found
 
 
-async def test_the_anonymous_are_refused(served: list[tuple[str, str]], jp_fetch: Fetch) -> None:
+async def test_anonymous_requests_are_refused(
+    served: list[tuple[str, str]], jp_fetch: Fetch
+) -> None:
     for method, path in served:
         code, body = await status_of(jp_fetch, method, path, headers={"Authorization": "token no"})
         assert code == 403, path
@@ -86,7 +88,7 @@ class TestDenied:
         Deny.asked.clear()
         return jp_server_config
 
-    async def test_those_without_permission_are_refused(
+    async def test_users_without_permission_are_refused(
         self, served: list[tuple[str, str]], jp_fetch: Fetch
     ) -> None:
         for method, path in served:
@@ -121,7 +123,7 @@ class TestLooking:
         jp_server_config.ServerApp.authorizer_class = Look
         return jp_server_config
 
-    async def test_the_page_is_told_what_its_viewer_may_do(
+    async def test_the_page_is_sent_the_permissions_of_its_user(
         self, scheduler: Any, jp_fetch: Fetch, refused: tuple[str, ...]
     ) -> None:
         status = json.loads((await jp_fetch("gpushare/api/status", params={"watch": "a"})).body)

@@ -122,7 +122,7 @@ async def test_the_death_of_a_kernel_ends_its_cell(
     await eventually(ended)
 
 
-async def test_a_kernel_that_joins_in_the_middle_of_its_cell_is_known_to_work(
+async def test_a_kernel_that_joins_during_its_cell_counts_as_busy(
     kernel: Any, runtime: Path, gpu: dict[str, Any], cells: FindCells, eventually: Any
 ) -> None:
     message = kernel.execute("import threading; go = threading.Event(); go.wait()")
@@ -162,7 +162,7 @@ async def test_cells_are_seen_after_a_restart(
     await eventually(ended)
 
 
-async def test_a_scheduler_that_comes_later_learns_of_the_cell(
+async def test_a_scheduler_started_later_is_sent_the_open_cell(
     kernel: Any, client: FakeClient, extension: GpuShareExtension, get_status: Any, eventually: Any
 ) -> None:
     message = kernel.execute("import time; time.sleep(600)")
@@ -228,7 +228,7 @@ class TestMessageInterrupts:
         await manager.shutdown_kernel(kernel_id, now=True)
 
 
-def test_an_end_that_was_lost_is_made_up_for() -> None:
+def test_a_lost_end_of_a_cell_is_made_up_for() -> None:
     told: list[tuple[str, str]] = []
     cells = Cells(lambda phase, message, at: told.append((phase, message)))
     for state, message in (("busy", "a"), ("busy", "b"), ("idle", "a"), ("idle", "b")):
@@ -236,7 +236,7 @@ def test_an_end_that_was_lost_is_made_up_for() -> None:
     assert told == [("begin", "a"), ("end", "a"), ("begin", "b"), ("end", "b")]
 
 
-def test_other_requests_are_no_cells() -> None:
+def test_other_requests_do_not_count_as_cells() -> None:
     told: list[str] = []
     cells = Cells(lambda phase, message, at: told.append(phase))
     cells.status("busy", {"msg_type": "kernel_info_request", "msg_id": "a"}, 0.0)
@@ -245,7 +245,7 @@ def test_other_requests_are_no_cells() -> None:
     assert told == []
 
 
-def test_a_callback_counts_as_a_cell_only_if_it_lasts() -> None:
+def test_only_a_long_callback_counts_as_a_cell() -> None:
     told: list[tuple[str, str, float]] = []
     cells = Cells(lambda phase, message, at: told.append((phase, message, at)))
     cells.status("busy", {"msg_type": "comm_msg", "msg_id": "a"}, 1.0)
@@ -259,7 +259,7 @@ def test_a_callback_counts_as_a_cell_only_if_it_lasts() -> None:
     assert told == [("begin", "b", 3.0), ("end", "b", 4.0)]
 
 
-def test_a_callback_in_the_midst_of_a_cell_does_not_end_it() -> None:
+def test_a_callback_during_a_cell_does_not_end_the_cell() -> None:
     told: list[tuple[str, str]] = []
     cells = Cells(lambda phase, message, at: told.append((phase, message)))
     cells.status("busy", {"msg_type": "execute_request", "msg_id": "a"}, 0.0)
@@ -270,7 +270,7 @@ def test_a_callback_in_the_midst_of_a_cell_does_not_end_it() -> None:
     assert told == [("begin", "a"), ("begin", "b"), ("end", "b"), ("end", "a")]
 
 
-async def test_a_widgets_callback_that_lasts_is_a_cell(
+async def test_a_long_callback_of_a_widget_counts_as_a_cell(
     kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
 ) -> None:
     setup = """

@@ -40,7 +40,7 @@ GetStatus = Callable[[], Awaitable[dict[str, Any]]]
         ("shares", {"ada": {"limit": 0.5}}),
     ],
 )
-def test_a_wrong_value_is_refused_in_words_that_name_it(name: str, value: Any) -> None:
+def test_a_wrong_value_is_refused_with_its_name(name: str, value: Any) -> None:
     with pytest.raises(TraitError, match=name):
         GpuShare(**{name: value})
 
@@ -75,7 +75,7 @@ class TestScheduler:
         jp_server_config.GpuShare = Config(options)
         return jp_server_config
 
-    async def test_it_is_started_with_them(
+    async def test_the_scheduler_is_started_with_the_values(
         self, scheduler: Any, get_status: GetStatus, runtime: Path
     ) -> None:
         settings = (await get_status())["settings"]
@@ -84,7 +84,7 @@ class TestScheduler:
         assert (runtime / "events").is_file()
 
 
-def test_only_a_scheduler_of_ones_own_is_hosted(runtime: Path) -> None:
+def test_only_a_personal_scheduler_is_hosted(runtime: Path) -> None:
     assert GpuShare().may_host()
     assert GpuShare(socket=str(runtime / "new" / "s.sock")).may_host()
     assert not GpuShare(host="never").may_host()
@@ -103,7 +103,7 @@ class TestMistake:
         jp_server_config.GpuShare = Config({"quantum": "soon"})
         return jp_server_config
 
-    async def test_the_server_goes_on_without_sharing(
+    async def test_the_server_continues_without_sharing(
         self,
         jp_serverapp: ServerApp,
         extension: GpuShareExtension,

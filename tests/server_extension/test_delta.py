@@ -139,7 +139,7 @@ def counted(passed: float) -> dict[str, Any]:
     return group  # type: ignore[no-any-return]
 
 
-def test_what_only_counts_is_not_told() -> None:
+def test_values_that_only_count_up_are_not_sent() -> None:
     assert not told(GROUP, 0.0)
     assert not told(counted(3.0), 3.0)
 
@@ -170,21 +170,21 @@ def test_what_only_counts_is_not_told() -> None:
         ("sessions", [{"path": "a"}]),
     ],
 )
-def test_a_jump_is_told(path: str, value: Any) -> None:
+def test_a_jump_is_sent(path: str, value: Any) -> None:
     assert told(changed(path, value), 0.0)
 
 
-def test_small_differences_are_not_told() -> None:
+def test_small_differences_are_not_sent() -> None:
     assert not told(changed("yields_in", 10.4), 0.0)
     assert not told(changed("estimate.seconds", 9.5), 0.0)
 
 
 @pytest.mark.parametrize("name", ["yields_in", "estimate"])
-def test_what_ought_to_count_and_stands_still_is_told(name: str) -> None:
+def test_a_counter_that_stands_still_is_sent(name: str) -> None:
     assert told({**counted(3.0), name: GROUP[name]}, 3.0)
 
 
-def test_slow_drift_is_told_once_it_is_far() -> None:
+def test_slow_drift_is_sent_once_it_is_large() -> None:
     changes = Changes(STATE)
     times = []
     for step in range(1, 31):
@@ -194,7 +194,7 @@ def test_slow_drift_is_told_once_it_is_far() -> None:
     assert len(times) in (4, 5)
 
 
-def test_a_gpu_that_leaves_is_more_than_a_delta_can_say() -> None:
+def test_a_removed_gpu_requires_the_whole_state() -> None:
     changes = Changes({**STATE, "gpus": [{"uuid": "g"}]})
     changes.see(STATE)
     assert changes.any

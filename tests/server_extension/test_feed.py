@@ -99,7 +99,7 @@ def emitted(jp_serverapp: ServerApp, extension: GpuShareExtension) -> list[dict[
     return found
 
 
-async def test_a_page_has_what_the_server_has(
+async def test_a_page_has_the_state_of_the_server(
     runtime: Path, gpu: dict[str, Any], open_page: Open, get_status: GetStatus
 ) -> None:
     page = await open_page()
@@ -131,7 +131,7 @@ async def test_a_page_has_what_the_server_has(
     assert page.missed == []
 
 
-async def test_two_pages_hear_the_same_though_they_asked_at_different_times(
+async def test_two_pages_receive_the_same_although_they_started_at_different_times(
     scheduler: AsyncControlClient, open_page: Open
 ) -> None:
     one = await open_page("one")
@@ -157,7 +157,7 @@ async def test_many_changes_make_few_deltas(scheduler: AsyncControlClient, open_
     assert page.missed == []
 
 
-async def test_nobody_looks_and_nothing_is_asked_or_told(
+async def test_without_a_page_nothing_is_requested_or_sent(
     scheduler: AsyncControlClient,
     get_status: GetStatus,
     jp_fetch: Fetch,
@@ -209,7 +209,7 @@ async def test_a_page_that_does_not_come_back_is_forgotten(
     assert sleeper.missed
 
 
-async def test_something_is_told_though_nothing_changes(
+async def test_an_unchanged_state_is_confirmed_regularly(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "LOOK", 0.05)
@@ -222,14 +222,14 @@ async def test_something_is_told_though_nothing_changes(
     assert page.missed == []
 
 
-async def test_what_makes_no_event_is_seen(open_page: Open) -> None:
+async def test_changes_without_an_event_are_noticed(open_page: Open) -> None:
     page = await open_page()
     KernelProvisionerFactory.instance().default_provisioner_name = "local-provisioner"
     await page.hear_until(lambda state: state["availability"]["code"] == "provisioner_not_default")
     assert page.missed == []
 
 
-async def test_the_pause_is_long_where_a_delta_costs_much(
+async def test_expensive_deltas_are_sent_less_often(
     extension: GpuShareExtension,
     scheduler: AsyncControlClient,
     open_page: Open,
@@ -259,7 +259,7 @@ async def test_the_pause_is_long_where_a_delta_costs_much(
     assert times[2] - times[0] > 1.5
 
 
-async def test_a_scheduler_that_dies_is_told_and_its_successor_too(
+async def test_the_death_of_a_scheduler_and_its_successor_are_sent(
     runtime: Path,
     gpu: dict[str, Any],
     open_page: Open,
@@ -285,7 +285,7 @@ async def test_a_scheduler_that_dies_is_told_and_its_successor_too(
     assert len(page.missed) <= 1, "the last word of the old one may come after the answer"
 
 
-async def test_the_timeline_goes_on_in_deltas(
+async def test_the_timeline_continues_in_deltas(
     runtime: Path, gpu: dict[str, Any], open_page: Open, jp_fetch: Fetch
 ) -> None:
     plain = await open_page("plain")
@@ -348,7 +348,7 @@ def bus() -> EventLogger:
     return events
 
 
-async def test_each_sample_comes_once_whenever_a_page_asks(
+async def test_each_sample_is_sent_once_whenever_a_page_asks(
     bus: EventLogger,
     monkeypatch: pytest.MonkeyPatch,
     jp_serverapp: ServerApp,
@@ -382,7 +382,7 @@ async def test_each_sample_comes_once_whenever_a_page_asks(
         assert seen == list(range(len(seen)))
 
 
-async def test_another_scheduler_is_more_than_a_delta_can_say(
+async def test_another_scheduler_requires_the_whole_state(
     bus: EventLogger,
     monkeypatch: pytest.MonkeyPatch,
     jp_serverapp: ServerApp,
@@ -459,7 +459,7 @@ async def test_the_last_delta_is_named_by_a_number(
     assert "since=" in json.loads(response.body)["message"]
 
 
-async def test_a_part_of_the_timeline_that_could_not_be_had_is_asked_for(
+async def test_a_missing_part_of_the_timeline_is_requested_again(
     bus: EventLogger,
     monkeypatch: pytest.MonkeyPatch,
     jp_serverapp: ServerApp,
@@ -488,7 +488,7 @@ async def test_a_part_of_the_timeline_that_could_not_be_had_is_asked_for(
     assert kept[-1]["sequence"] == sequence + len(kept) + 1
 
 
-async def test_a_fault_of_ours_ends_nothing(
+async def test_an_internal_error_does_not_end_the_feed(
     bus: EventLogger,
     monkeypatch: pytest.MonkeyPatch,
     jp_serverapp: ServerApp,
@@ -521,7 +521,7 @@ async def test_pages_have_plain_names(
     assert "letters" in json.loads(response.body)["message"]
 
 
-async def test_so_many_pages_and_no_more(
+async def test_the_number_of_pages_is_limited(
     extension: GpuShareExtension, jp_fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def watch(page: str) -> int:
@@ -536,7 +536,7 @@ async def test_so_many_pages_and_no_more(
     assert await watch("c") == 200
 
 
-async def test_looking_is_no_activity(
+async def test_watching_is_no_activity(
     kernel: Any, scheduler: AsyncControlClient, open_page: Open, jp_fetch: Fetch
 ) -> None:
     async def activity() -> tuple[str, str]:

@@ -48,7 +48,7 @@ def told(sent: Sent, eventually: Any) -> Callable[[str], Awaitable[None]]:
     return wait
 
 
-async def test_it_is_that_of_the_page_that_said_so_last(
+async def test_the_page_that_reported_last_has_the_focus(
     scheduler: AsyncControlClient,
     kernel: Any,
     say: Any,
@@ -74,7 +74,7 @@ async def test_it_is_that_of_the_page_that_said_so_last(
     await told("")
 
 
-async def test_it_ends_with_its_page(
+async def test_the_focus_ends_with_its_page(
     scheduler: AsyncControlClient,
     kernel: Any,
     say: Any,
@@ -137,7 +137,7 @@ async def test_nonsense_is_refused(jp_fetch: Fetch, body: str) -> None:
     assert json.loads(response.body)["message"]
 
 
-async def test_it_is_no_activity(
+async def test_the_focus_is_no_activity(
     jp_serverapp: ServerApp, scheduler: AsyncControlClient, kernel: Any, say: Any
 ) -> None:
     before = jp_serverapp.web_app.last_activity()

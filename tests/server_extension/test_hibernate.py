@@ -111,7 +111,7 @@ def events(folder: Path, notebook: Notebook, kind: str) -> list[dict[str, Any]]:
 # --- What a hibernated notebook is --------------------------------------------------------------------------------
 
 
-def test_nothing_of_it_is_on_the_gpu_and_the_next_cell_finds_all_as_it_was(
+def test_a_hibernated_notebook_leaves_the_gpu_and_its_next_cell_finds_its_data(
     lab: Lab, folder: Path, notebook: Notebook
 ) -> None:
     notebook.run("answer = 42")
@@ -130,14 +130,14 @@ def test_nothing_of_it_is_on_the_gpu_and_the_next_cell_finds_all_as_it_was(
     assert events(folder, notebook, "wake")
 
 
-def test_people_may_wake_it_before_its_next_cell(notebook: Notebook) -> None:
+def test_a_user_may_wake_a_notebook_before_its_next_cell(notebook: Notebook) -> None:
     notebook.hibernate()
     notebook.do("wake")
     until(lambda: notebook.state == "idle", "it is awake")
     assert notebook.has_its_data()
 
 
-def test_it_hibernates_by_itself_unless_it_is_to_be_kept(lab: Lab, notebook: Notebook) -> None:
+def test_an_idle_notebook_hibernates_unless_it_is_kept(lab: Lab, notebook: Notebook) -> None:
     with Notebook(lab) as kept:
         kept.do("adjust", keep=True)
         # The one that is kept has been idle for longer.
@@ -154,7 +154,9 @@ def test_it_hibernates_by_itself_unless_it_is_to_be_kept(lab: Lab, notebook: Not
     assert notebook.has_its_data()
 
 
-def test_what_is_switched_off_or_kept_is_refused_in_words(lab: Lab, notebook: Notebook) -> None:
+def test_hibernation_that_is_off_or_a_kept_notebook_is_refused_with_a_reason(
+    lab: Lab, notebook: Notebook
+) -> None:
     def refused() -> str:
         with pytest.raises(urllib.error.HTTPError) as refusal:
             notebook.do("hibernate")
@@ -193,7 +195,7 @@ def test_a_cell_that_waits_to_be_woken_can_be_interrupted(
     assert notebook.has_its_data()
 
 
-def test_a_free_that_waits_to_be_woken_can_be_interrupted_and_done_again(
+def test_a_free_that_waits_to_be_woken_can_be_interrupted_and_repeated(
     lab: Lab, notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.run("spare = Array(bytes(MIB := 1 << 20))")
@@ -207,7 +209,7 @@ def test_a_free_that_waits_to_be_woken_can_be_interrupted_and_done_again(
     assert notebook.has_its_data()
 
 
-def test_an_interrupt_reaches_a_call_that_waits_with_pythons_lock(
+def test_an_interrupt_reaches_a_waiting_call_that_holds_the_gil(
     lab: Lab, notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.hibernate()
@@ -233,9 +235,7 @@ def test_a_hibernated_notebook_restarts(lab: Lab) -> None:
         assert notebook.has_its_data()
 
 
-def test_a_hibernated_notebook_shuts_down_with_what_it_does_at_its_end(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_a_hibernated_notebook_runs_its_exit_handlers_at_shutdown(lab: Lab, tmp_path: Path) -> None:
     with Notebook(lab) as notebook:
         ending = """
 @atexit.register
@@ -342,7 +342,7 @@ ring.cycle = ring
     assert notebook.has_its_data()
 
 
-def test_a_thread_in_the_background_that_calls_cuda_goes_on(notebook: Notebook) -> None:
+def test_a_background_thread_that_calls_cuda_continues(notebook: Notebook) -> None:
     notebook.run("""
 calls, over = [0], threading.Event()
 def call():
@@ -407,7 +407,7 @@ get_ipython().kernel.comm_manager.register_target("test", opened)
 # --- What the system does -----------------------------------------------------------------------------------------
 
 
-def test_it_stays_hibernated_under_the_next_scheduler(lab: Lab, notebook: Notebook) -> None:
+def test_a_notebook_stays_hibernated_under_the_next_scheduler(lab: Lab, notebook: Notebook) -> None:
     notebook.hibernate()
     before = scheduler_of(lab)
     os.kill(before, signal.SIGKILL)
@@ -431,7 +431,7 @@ def test_a_hibernator_that_dies_is_replaced(lab: Lab, notebook: Notebook) -> Non
         ("Restore", "hibernator"),
     ],
 )
-def test_who_hibernates_or_wakes_it_dies_in_the_middle(
+def test_a_scheduler_or_hibernator_may_die_in_the_middle_of_a_step(
     lab: Lab, notebook: Notebook, tmp_path: Path, step: str, whose: str
 ) -> None:
     scheduler = scheduler_of(lab)
@@ -449,7 +449,7 @@ def test_who_hibernates_or_wakes_it_dies_in_the_middle(
     assert notebook.has_its_data()
 
 
-def test_a_notebook_that_is_stopped_goes_on(notebook: Notebook) -> None:
+def test_a_stopped_notebook_continues(notebook: Notebook) -> None:
     pid = notebook.pid
     with stopped(pid):
         notebook.do("hibernate")
@@ -462,7 +462,7 @@ def test_a_notebook_that_is_stopped_goes_on(notebook: Notebook) -> None:
     assert notebook.has_its_data()
 
 
-def test_a_notebook_under_a_debugger_is_left_alone_and_one_that_hibernates_can_be_woken(
+def test_a_debugged_notebook_is_left_alone_and_a_hibernated_one_can_be_woken(
     notebook: Notebook,
 ) -> None:
     pid = notebook.pid
@@ -485,7 +485,7 @@ def test_a_notebook_under_a_debugger_is_left_alone_and_one_that_hibernates_can_b
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_in_the_middle_of_a_step_it_can_be_interrupted_stopped_and_debugged(
+def test_a_notebook_can_be_interrupted_stopped_and_debugged_during_a_step(
     notebook: Notebook, tmp_path: Path, step: str
 ) -> None:
     pid = notebook.pid
@@ -513,7 +513,7 @@ finally:
 
 
 @pytest.mark.parametrize("step", ["Lock", "Checkpoint"])
-def test_one_whose_checkpoint_fails_goes_on_and_it_is_said_why(
+def test_a_notebook_whose_checkpoint_fails_continues_with_a_reason(
     folder: Path, notebook: Notebook, step: str
 ) -> None:
     notebook.run(f"fail('cuCheckpointProcess{step}:1=UNKNOWN')")
@@ -530,14 +530,14 @@ def test_one_whose_checkpoint_fails_goes_on_and_it_is_said_why(
 
 
 @pytest.mark.parametrize("step", ["Restore", "Unlock"])
-def test_one_whose_restore_fails_once_is_woken_all_the_same(notebook: Notebook, step: str) -> None:
+def test_a_notebook_whose_restore_fails_once_is_woken(notebook: Notebook, step: str) -> None:
     notebook.run(f"fail('cuCheckpointProcess{step}:1=UNKNOWN')")
     notebook.hibernate()
     assert notebook.has_its_data()
     notebook.run("fail()")
 
 
-def test_one_that_cannot_be_woken_says_what_is_safe_and_is_woken_later(
+def test_a_notebook_that_cannot_be_woken_reports_what_is_safe_and_wakes_later(
     lab: Lab, folder: Path, notebook: Notebook
 ) -> None:
     notebook.run("fail('cuCheckpointProcessRestore=OUT_OF_MEMORY')")
@@ -550,7 +550,7 @@ def test_one_that_cannot_be_woken_says_what_is_safe_and_is_woken_later(
     assert notebook.has_its_data()
 
 
-def test_addresses_that_the_driver_forgets_are_had_again(notebook: Notebook) -> None:
+def test_addresses_that_the_driver_loses_are_reserved_again(notebook: Notebook) -> None:
     notebook.run("fail('cuCheckpointProcessRestore:1/forget')")
     notebook.hibernate()
     assert notebook.has_its_data()

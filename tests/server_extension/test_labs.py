@@ -37,7 +37,7 @@ def states(lab: Lab) -> dict[str, str]:
     return {group["id"]: group["state"] for group in lab.status()["groups"]}
 
 
-def test_the_second_takes_over_when_the_first_is_killed_in_a_burst(
+def test_a_second_lab_takes_over_when_the_first_is_killed_in_a_burst(
     runtime: Path, tmp_path: Path, root: Path
 ) -> None:
     environ = environment(runtime)

@@ -100,7 +100,7 @@ async def test_a_server_waits_for_the_nodes_scheduler_and_does_not_take_its_plac
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_who_does_not_say_who_it_is_is_told_what_to_do(
+async def test_a_server_without_a_login_gets_advice(
     node: Node,
     monkeypatch: pytest.MonkeyPatch,
     extension: GpuShareExtension,
@@ -117,7 +117,7 @@ async def test_who_does_not_say_who_it_is_is_told_what_to_do(
     await eventually(said)
 
 
-async def test_what_is_the_administrators_is_not_offered(
+async def test_administrators_operations_are_not_offered_to_users(
     served: GpuShareExtension, jp_fetch: Fetch, get_status: GetStatus
 ) -> None:
     assert (await get_status())["may"] == {"adjust": True, "settings": False}
@@ -137,7 +137,7 @@ class TestAdministrator:
     def token(self) -> str:
         return "admin-token"
 
-    async def test_it_is_to_administrators(
+    async def test_administrators_operations_are_offered_to_administrators(
         self, served: GpuShareExtension, jp_fetch: Fetch, get_status: GetStatus
     ) -> None:
         assert (await get_status())["may"] == {"adjust": True, "settings": True}
@@ -153,7 +153,7 @@ class TestShares:
         jp_server_config.GpuShare = Config({"shares": {"user:ada": {"limit": 0.5}}})
         return jp_server_config
 
-    async def test_a_server_states_none(
+    async def test_entitlements_of_a_server_do_not_apply_on_a_node(
         self,
         served: GpuShareExtension,
         node: Node,
@@ -204,7 +204,7 @@ async def test_kernels_get_tickets_over_the_connection_that_logged_in(
     assert hub.asked.count("ada-token") == 1
 
 
-async def test_what_ended_while_nobody_told_loses_its_ticket(
+async def test_a_kernel_that_ended_unreported_loses_its_ticket(
     node: Node, extension: GpuShareExtension, eventually: Any
 ) -> None:
     node.start()
@@ -235,7 +235,7 @@ async def test_a_ticket_that_the_scheduler_lost_is_replaced(
     assert path.read_text() != before
 
 
-async def test_of_others_nothing_is_remembered(
+async def test_nothing_is_remembered_about_other_users(
     served: GpuShareExtension, kernel: Any, node: Node, get_status: GetStatus, eventually: Any
 ) -> None:
     with Peer(node.path, token="ben-token") as ben:

@@ -20,7 +20,7 @@ GetStatus = Callable[[], Awaitable[dict[str, Any]]]
 KEEP = {**NONE, "keep": True}
 
 
-async def test_they_are_repeated_to_the_next_scheduler(
+async def test_preferences_are_sent_to_the_next_scheduler(
     runtime: Path,
     kernel: Any,
     gpu: dict[str, Any],
@@ -61,7 +61,7 @@ async def test_they_are_repeated_to_the_next_scheduler(
         await eventually(repeated)
 
 
-async def test_they_go_with_the_kernel(
+async def test_preferences_end_with_the_kernel(
     runtime: Path,
     kernel: Any,
     gpu: dict[str, Any],
@@ -101,7 +101,7 @@ async def test_they_go_with_the_kernel(
     assert not [op for op, _ in sent if op == "adjust"]
 
 
-async def test_the_same_scheduler_is_not_told_twice(
+async def test_the_same_scheduler_is_not_sent_preferences_twice(
     runtime: Path,
     gpu: dict[str, Any],
     scheduler: AsyncControlClient,
@@ -133,7 +133,7 @@ def status(**preferences: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_who_has_told_a_new_scheduler_knows_better() -> None:
+def test_newer_preferences_are_not_overwritten() -> None:
     preferences = Preferences()
     for group in ("a", "b", "c"):
         preferences.note(group, {**KEEP, "exclusive": True})
@@ -145,7 +145,7 @@ def test_who_has_told_a_new_scheduler_knows_better() -> None:
     assert preferences.untold(status()) == {"a": frozen, "b": KEEP, "c": KEEP, "d": KEEP}
 
 
-def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_preferences_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_GROUPS", 3)
     preferences = Preferences()
     for group in "abacda":

@@ -18,11 +18,11 @@ def default_provisioner(app: ServerApp) -> str:
     return str(KernelProvisionerFactory.instance(parent=app).default_provisioner_name)
 
 
-def test_it_is_ours_where_nobody_chose(jp_serverapp: ServerApp) -> None:
+def test_our_provisioner_is_the_default(jp_serverapp: ServerApp) -> None:
     assert default_provisioner(jp_serverapp) == "gpushare"
 
 
-def test_it_is_ours_though_another_extension_asked_before(
+def test_our_provisioner_is_the_default_although_another_extension_read_it_before(
     jp_server_config: Config, jp_configurable_serverapp: Start
 ) -> None:
     KernelProvisionerFactory.instance()
@@ -63,7 +63,7 @@ class TestSomebodyChose:
         jp_server_config.KernelProvisionerFactory = Config(chosen)
         return jp_server_config
 
-    async def test_the_status_says_so(
+    async def test_the_status_shows_the_provisioner(
         self, scheduler: Any, get_status: Callable[[], Awaitable[dict[str, Any]]]
     ) -> None:
         status = await get_status()

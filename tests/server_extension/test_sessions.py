@@ -112,7 +112,7 @@ async def test_all_documents_of_a_kernel_and_their_renames_are_pushed(
     await page.close()
 
 
-async def test_a_kernel_that_was_renamed_is_so_for_the_next_scheduler_too(
+async def test_the_next_scheduler_gets_the_new_name_of_a_kernel(
     runtime: Path,
     gpu: dict[str, Any],
     sessions: Sessions,
@@ -160,7 +160,7 @@ async def test_a_kernel_that_was_renamed_is_so_for_the_next_scheduler_too(
         await eventually(is_renamed)
 
 
-async def test_a_session_manager_of_another_kind_keeps_nothing_from_pages(
+async def test_another_kind_of_session_manager_does_not_hide_state_from_pages(
     sessions: Sessions,
     scheduler: AsyncControlClient,
     jp_serverapp: ServerApp,
@@ -224,7 +224,7 @@ class TestUnshared:
             }
             (folder / "kernel.json").write_text(json.dumps(spec))
 
-    async def test_each_has_its_code(
+    async def test_each_reason_has_its_code(
         self,
         jp_serverapp: ServerApp,
         scheduler: AsyncControlClient,
@@ -262,7 +262,7 @@ class TestFault:
         jp_server_config.GpuShareProvisioner.library_dir = "/nowhere"
         return jp_server_config
 
-    async def test_a_kernel_that_could_not_be_shared(
+    async def test_a_kernel_that_could_not_be_shared_is_listed(
         self, scheduler: AsyncControlClient, sessions: Sessions, get_status: GetStatus
     ) -> None:
         kernel_id = await sessions.open("a.ipynb")
@@ -288,7 +288,7 @@ class TestAnotherDefault:
     def no_kernel_is_left(self, before: str, no_kernel_is_left: None) -> None:
         pass
 
-    async def test_it_is_named_and_so_is_who_was_there_before(
+    async def test_kernels_of_another_provisioner_and_earlier_kernels_are_named(
         self, before: str, scheduler: AsyncControlClient, sessions: Sessions, get_status: GetStatus
     ) -> None:
         after = await sessions.open("a.ipynb")
@@ -313,7 +313,7 @@ class TestGateway:
     def no_kernel_is_left(self) -> None:
         """Ask nobody for kernels."""
 
-    async def test_kernels_elsewhere_are_no_concern_of_ours(
+    async def test_kernels_elsewhere_are_ignored(
         self, extension: GpuShareExtension, jp_fetch: Fetch
     ) -> None:
         response = await jp_fetch(

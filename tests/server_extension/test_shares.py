@@ -52,7 +52,7 @@ class TestConfigured:
         jp_server_config.GpuShare = Config({"shares": {"user:ada": ADA, "team:course": COURSE}})
         return jp_server_config
 
-    async def test_each_scheduler_is_told(
+    async def test_each_scheduler_is_sent_the_entitlements(
         self,
         scheduler: AsyncControlClient,
         replace: Callable[[], Awaitable[None]],
@@ -81,7 +81,7 @@ class TestConfigured:
         assert answer["shares"] == {"user:ada": ADA, "team:course": {**COURSE, "memory": 40 << 30}}
 
 
-async def test_they_are_changed_while_running(
+async def test_entitlements_change_at_run_time(
     extension: GpuShareExtension,
     scheduler: AsyncControlClient,
     replace: Callable[[], Awaitable[None]],
@@ -156,7 +156,7 @@ async def test_they_are_changed_while_running(
         ({"team:course": {"members": [""]}}, "names of users"),
     ],
 )
-async def test_what_cannot_be_is_refused_in_words(
+async def test_impossible_entitlements_are_refused_with_a_reason(
     scheduler: AsyncControlClient, jp_fetch: Fetch, sent: Sent, body: Any, words: str
 ) -> None:
     for method in ("PUT", "PATCH"):
@@ -168,7 +168,7 @@ async def test_what_cannot_be_is_refused_in_words(
     assert entitled(sent) == {}
 
 
-def test_quotas_are_read_as_people_state_them() -> None:
+def test_quotas_are_read_as_written_by_users() -> None:
     stated = {"user:*": {"gpus": 1, "host": "64GiB"}, "team:lab": {"gpus": 4}}
     assert parsed(stated, members_needed=False) == {
         "user:*": {"gpus": 1, "host": 64 << 30},
@@ -176,14 +176,14 @@ def test_quotas_are_read_as_people_state_them() -> None:
     }
 
 
-def test_a_change_that_is_none_leaves_them() -> None:
+def test_an_empty_change_keeps_the_entitlements() -> None:
     shares = parsed({"user:ada": ADA, "team:course": COURSE})
     assert merged(shares, {}) == shares
     assert merged(shares, {"user:ada": {}}) == shares
     assert merged({}, {"user:ada": {"limit": None}}) == {"user:ada": {}}
 
 
-async def test_a_kernel_that_was_there_before_the_scheduler_states_its_own(
+async def test_a_kernel_older_than_the_scheduler_states_its_entitlement(
     extension: GpuShareExtension,
     kernel: Any,
     scheduler: AsyncControlClient,

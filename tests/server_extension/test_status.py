@@ -61,7 +61,7 @@ class TestNoDriver:
         monkeypatch.delenv("GPUSHARE_SIM")
         monkeypatch.setattr(drivers, "_search", lambda *arguments: None)
 
-    async def test_the_server_is_healthy_and_says_why(
+    async def test_the_server_is_healthy_and_reports_why(
         self, extension: GpuShareExtension, get_status: GetStatus, jp_fetch: Fetch, runtime: Path
     ) -> None:
         status = await get_status()
@@ -93,7 +93,7 @@ class TestNotStarted:
         assert "but 1.9 is installed" in params["error"]
         assert default_provisioner(app) != PROVISIONER
 
-    async def test_a_start_that_fails(
+    async def test_a_failed_start_is_reported(
         self, jp_serverapp: ServerApp, get_status: GetStatus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*arguments: Any, **options: Any) -> None:
@@ -106,7 +106,7 @@ class TestNotStarted:
         assert availability["code"] == "not_started"
         assert "a fault of ours" in availability["params"]["error"]
 
-    async def test_a_server_that_never_starts_it(
+    async def test_a_server_that_never_starts_a_scheduler_reports_it(
         self, jp_serverapp: ServerApp, get_status: GetStatus
     ) -> None:
         assert (await get_status())["availability"]["code"] == "starting"
@@ -122,7 +122,7 @@ class TestAnotherScheduler:
     def elsewhere(self, environment: None, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (runtime / "s.sock").write_text("not a socket")
 
-    async def test_a_socket_that_is_none_is_named(
+    async def test_a_path_that_is_no_socket_is_named(
         self, extension: GpuShareExtension, get_status: GetStatus, eventually: Any
     ) -> None:
         async def reason() -> Any:
@@ -134,7 +134,9 @@ class TestAnotherScheduler:
         assert "not a socket" in params["error"]
 
 
-async def test_nobody_is_there(scheduler: AsyncControlClient, get_status: GetStatus) -> None:
+async def test_an_empty_status_has_no_groups(
+    scheduler: AsyncControlClient, get_status: GetStatus
+) -> None:
     status = await get_status()
     assert status["availability"] == {"code": "ok", "params": {}}
     assert status["groups"] == []
@@ -142,7 +144,7 @@ async def test_nobody_is_there(scheduler: AsyncControlClient, get_status: GetSta
     assert status["driver"]["simulated"]
 
 
-async def test_who_runs_and_who_waits_and_why(
+async def test_the_status_shows_running_and_waiting_groups_with_reasons(
     holder: FakeClient, waiter: FakeClient, get_status: GetStatus, eventually: Any
 ) -> None:
     async def waiting() -> Any:
@@ -157,7 +159,7 @@ async def test_who_runs_and_who_waits_and_why(
     assert groups["first"]["sessions"] == []
 
 
-async def test_why_is_explained(
+async def test_the_order_of_the_queue_is_explained(
     waiter: FakeClient, get_status: GetStatus, jp_fetch: Fetch, eventually: Any
 ) -> None:
     async def explained(**params: str) -> Any:
@@ -175,7 +177,7 @@ async def test_why_is_explained(
     assert "x" in json.loads(response.body)["message"]
 
 
-async def test_release_ends_the_burst(
+async def test_a_release_ends_the_burst(
     holder: FakeClient, waiter: FakeClient, jp_fetch: Fetch
 ) -> None:
     assert await post(jp_fetch, "release", '{"group": "first"}') == (200, {"group": "first"})
@@ -185,7 +187,7 @@ async def test_release_ends_the_burst(
     waiter.take()
 
 
-async def test_evict_evicts_the_memory(holder: FakeClient, jp_fetch: Fetch) -> None:
+async def test_evicting_evicts_the_memory(holder: FakeClient, jp_fetch: Fetch) -> None:
     # By its name, as people write it.
     assert (await post(jp_fetch, "evict", '{"group": "train.ipynb"}'))[0] == 200
     holder.expect(ev.Revoke)
@@ -194,7 +196,7 @@ async def test_evict_evicts_the_memory(holder: FakeClient, jp_fetch: Fetch) -> N
     assert holder.evict().bytes == held > 0
 
 
-async def test_preferences_are_taken(
+async def test_preferences_are_accepted(
     holder: FakeClient, jp_fetch: Fetch, get_status: GetStatus
 ) -> None:
     preferences = {
@@ -226,7 +228,7 @@ async def test_preferences_are_taken(
     }
 
 
-async def test_settings_are_taken(
+async def test_settings_are_accepted(
     scheduler: AsyncControlClient, jp_fetch: Fetch, get_status: GetStatus
 ) -> None:
     code, answer = await post(jp_fetch, "settings", '{"quantum": 7, "anti_thrash": "on"}')
@@ -275,7 +277,7 @@ async def test_settings_are_taken(
         ("release", '{"group": "first", "evict": true}', "evict"),
     ],
 )
-async def test_an_invalid_request_is_answered_in_words(
+async def test_an_invalid_request_is_answered_with_a_sentence(
     holder: FakeClient, jp_fetch: Fetch, op: str, body: str, words: str
 ) -> None:
     code, answer = await post(jp_fetch, op, body)
@@ -294,7 +296,7 @@ async def test_an_invalid_request_is_answered_in_words(
         ("{", "JSON"),
     ],
 )
-async def test_a_bad_request_is_answered_in_words(
+async def test_a_bad_request_is_answered_with_a_sentence(
     scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, body: str, words: str
 ) -> None:
     code, answer = await post(jp_fetch, op, body)
@@ -304,7 +306,7 @@ async def test_a_bad_request_is_answered_in_words(
 
 @pytest.mark.parametrize("op", ["release", "evict", "hibernate", "wake", "adjust", "explain"])
 @pytest.mark.parametrize("group", ["nobody", "100%"])
-async def test_a_group_that_is_not_there_is_not_found(
+async def test_an_unknown_group_is_not_found(
     scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, group: str
 ) -> None:
     if op == "explain":

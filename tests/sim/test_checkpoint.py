@@ -364,7 +364,7 @@ ok(D.cuLibraryUnload(library))
 """
 
 
-def test_a_process_comes_back_as_it_was(machine: Machine, start: Start) -> None:
+def test_a_process_is_restored_as_it_was(machine: Machine, start: Start) -> None:
     environment = machine(memory="64MiB", context_growth="3MiB")
     target, hibernator = start(environment, PRELUDE), start(environment)
     target(RICH)
@@ -447,7 +447,7 @@ for name in {names!r}:
     assert hibernator(f"state({target.pid})") == -OPERATING_SYSTEM
 
 
-def test_who_waited_goes_on(machine: Machine, start: Start) -> None:
+def test_waiting_calls_continue_after_the_restore(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator = start(environment), start(environment)
     pointer = target("begin(4096)")
@@ -475,7 +475,7 @@ THREAD = """(lambda tid: (
 ))(ctypes.c_int())"""
 
 
-def test_wrong_order_and_wrong_arguments(machine: Machine, start: Start) -> None:
+def test_wrong_order_and_wrong_arguments_are_refused(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator, other = start(environment), start(environment), start(environment)
     gone = start(environment)
@@ -521,7 +521,7 @@ def test_wrong_order_and_wrong_arguments(machine: Machine, start: Start) -> None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_who_may_not_reach_a_process_is_told_so(machine: Machine, start: Start) -> None:
+def test_a_caller_without_access_to_a_process_is_refused(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator = start(environment), start(environment)
     hibernator("lib.cuInit(0); os.setuid(65534)")
@@ -542,7 +542,7 @@ def query():
 """
 
 
-def test_a_lock_waits_for_work_and_not_longer_than_it_may(machine: Machine, start: Start) -> None:
+def test_a_lock_waits_for_work_up_to_its_timeout(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator = start(environment), start(environment)
     pointer = target("begin(4096)")
@@ -571,7 +571,7 @@ def test_a_lock_waits_for_work_and_not_longer_than_it_may(machine: Machine, star
     assert target(f"holds({pointer}, 3, 64)")
 
 
-def test_who_is_stopped_does_not_answer_until_it_goes_on(machine: Machine, start: Start) -> None:
+def test_a_stopped_process_answers_once_it_continues(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator, other = start(environment), start(environment), start(environment)
     pointer = target("begin(4096)")
@@ -629,7 +629,7 @@ def test_who_is_stopped_does_not_answer_until_it_goes_on(machine: Machine, start
 STEPS = ("Lock", "Checkpoint", "Restore", "Unlock")
 
 
-def test_who_asks_is_killed_in_each_step(machine: Machine, start: Start) -> None:
+def test_the_caller_may_be_killed_in_each_step(machine: Machine, start: Start) -> None:
     environment = machine()
     target, other = start(environment), start(environment)
     pointer = target("begin(4096)")
@@ -656,7 +656,7 @@ def test_who_asks_is_killed_in_each_step(machine: Machine, start: Start) -> None
     assert target(f"holds({pointer}, 5, 4096)")
 
 
-def test_a_lock_of_one_who_is_killed_ends_by_itself(machine: Machine, start: Start) -> None:
+def test_a_lock_ends_when_its_owner_is_killed(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator, other = start(environment), start(environment), start(environment)
     target("begin(4096)")
@@ -673,7 +673,7 @@ def test_a_lock_of_one_who_is_killed_ends_by_itself(machine: Machine, start: Sta
 
 
 @pytest.mark.parametrize("how", ["hang", "die"])
-def test_who_is_asked_is_killed_in_each_step(machine: Machine, start: Start, how: str) -> None:
+def test_the_target_may_be_killed_in_each_step(machine: Machine, start: Start, how: str) -> None:
     environment = machine(memory="64MiB")
     hibernator = start(environment)
     for number, step in enumerate(STEPS):
@@ -739,7 +739,7 @@ def test_injected_failures_leave_the_state(machine: Machine, start: Start) -> No
     assert mine(every) == (ILLEGAL_STATE,) * 4
 
 
-def test_malformed_effects(machine: Machine, start: Start) -> None:
+def test_malformed_effects_are_refused(machine: Machine, start: Start) -> None:
     target = start(machine())
     target("begin()")
     for rule in ("cuMemMap/forget", "cuMemMap/5s", "cuMemMap/ms", "cuMemMap/99999999ms"):
@@ -747,7 +747,7 @@ def test_malformed_effects(machine: Machine, start: Start) -> None:
     assert target("fail('cuMemGetInfo/1ms,cuMemGetInfo_v2/200ms')") == 0
 
 
-def test_reservations_are_forgotten(machine: Machine, start: Start) -> None:
+def test_reservations_may_be_lost(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator = start(environment, PRELUDE), start(environment)
     target(RICH)
@@ -786,7 +786,7 @@ made or lib.cuMemExportToShareableHandle(ctypes.byref(fd), handle, 1, ctypes.c_u
 """
 
 
-def test_what_is_shared_or_managed_is_refused(machine: Machine, start: Start) -> None:
+def test_shared_or_managed_memory_is_refused(machine: Machine, start: Start) -> None:
     environment = machine()
     hibernator = start(environment)
     for code in (MANAGED, IPC, EXPORT):
@@ -859,7 +859,7 @@ def test_a_process_moves_to_another_gpu(machine: Machine, start: Start) -> None:
     assert hibernator(usage) == [33, 0, 0]
 
 
-def test_what_it_takes(machine: Machine, start: Start) -> None:
+def test_checkpoints_take_time_and_host_memory(machine: Machine, start: Start) -> None:
     environment = machine(
         bandwidth="100MiB", checkpoint_ms=40, restore_ms=20, checkpoint_left="1MiB"
     )

@@ -14,7 +14,7 @@ Machine = Callable[..., dict[str, str]]
 Talk = Callable[[dict[str, str], str], Talker]
 
 
-def test_vector_add(machine: Machine) -> None:
+def test_vectors_are_added(machine: Machine) -> None:
     run(
         machine(),
         """
@@ -196,7 +196,7 @@ def test_each_thread_has_its_default_stream(machine: Machine) -> None:
     )
 
 
-def test_graph_replays(machine: Machine) -> None:
+def test_graphs_are_replayed(machine: Machine) -> None:
     run(
         machine(),
         """
@@ -225,7 +225,7 @@ def test_graph_replays(machine: Machine) -> None:
     )
 
 
-def test_graph_builder_and_allocation_of_cuda_core(machine: Machine) -> None:
+def test_graphs_and_allocations_of_cuda_core_work(machine: Machine) -> None:
     run(
         machine(),
         """
@@ -307,7 +307,7 @@ def test_the_legacy_stream_waits_for_no_event_during_a_capture(machine: Machine)
     )
 
 
-def test_child_of_a_fork_is_told(machine: Machine) -> None:
+def test_the_child_of_a_fork_gets_an_error(machine: Machine) -> None:
     run(
         machine(),
         """

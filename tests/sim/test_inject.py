@@ -39,7 +39,7 @@ def create():
 """
 
 
-def test_which_calls_fail(machine: Machine) -> None:
+def test_rules_select_the_calls_that_fail(machine: Machine) -> None:
     run(
         machine(fail="cuMemCreate:2,cuMemCreate:4+=UNKNOWN"),
         PARTS
@@ -164,7 +164,7 @@ ok(driver.cuMemAddressFree(address, SIZE))
     )
 
 
-def test_a_copy_that_fails_later(machine: Machine) -> None:
+def test_a_copy_may_fail_later(machine: Machine) -> None:
     run(
         machine(),
         PARTS
@@ -241,7 +241,7 @@ ok(driver.cuDevicePrimaryCtxReset(0))
     )
 
 
-def test_rules_for_threads(machine: Machine) -> None:
+def test_rules_may_select_threads(machine: Machine) -> None:
     run(
         machine(fail="cuMemAlloc%work:2,cuMemFree%!work"),
         PARTS

@@ -172,7 +172,7 @@ assert error(driver.cuStreamSynchronize(stream)) == 700
     )
 
 
-def test_what_a_graph_leaves_is_freed_outside(machine: Machine) -> None:
+def test_memory_that_a_graph_leaves_is_freed_outside(machine: Machine) -> None:
     check(
         machine(memory="64MiB", context="1MiB"),
         GRAPHS
@@ -886,7 +886,7 @@ assert error(driver.cuStreamSynchronize(stream)) == 700
     )
 
 
-def test_copies_in_batches(machine: Machine) -> None:
+def test_copies_in_batches_work(machine: Machine) -> None:
     check(
         machine(),
         ARRAYS
@@ -946,7 +946,7 @@ assert (read(blocks[1], 128) == data[:128]).all()
     )
 
 
-def test_descriptors_for_address_ranges(machine: Machine) -> None:
+def test_address_ranges_have_descriptors(machine: Machine) -> None:
     check(
         machine(),
         """
@@ -978,7 +978,7 @@ assert error(driver.cuMulticastCreate(driver.CUmulticastObjectProp())) == 801
     )
 
 
-def test_libraries_are_loaded_when_they_are_needed(machine: Machine) -> None:
+def test_libraries_are_loaded_on_demand(machine: Machine) -> None:
     code = """
 ok(driver.cuInit(0))
 LAZY = os.environ.get("CUDA_MODULE_LOADING") != "EAGER"

@@ -37,7 +37,7 @@ def test_two_processes_share_the_capacity(machine: Machine, talk: Talk) -> None:
     assert third.heard() == "0"
 
 
-def test_killed_process_gives_its_bytes_back(machine: Machine, talk: Talk) -> None:
+def test_a_killed_process_frees_its_memory(machine: Machine, talk: Talk) -> None:
     environment = machine(memory="64MiB", context="4MiB")
     first = talk(environment, HOLD.format(bytes=50 * MIB))
     assert first.heard() == "0"
@@ -95,7 +95,7 @@ def test_dying_process_holds_its_bytes_until_its_teardown(machine: Machine, talk
         assert time.monotonic() < deadline
 
 
-def test_killed_process_gives_the_compute_engine_back(machine: Machine, talk: Talk) -> None:
+def test_a_killed_process_frees_the_compute_engine(machine: Machine, talk: Talk) -> None:
     environment = machine(memory="64MiB", context="4MiB")
     code = """
     device = use()
@@ -140,7 +140,7 @@ assert (read(address, COUNT) == data + np.float32(1)).all()
     )
 
 
-def test_forgotten_copy_back_shows(machine: Machine) -> None:
+def test_a_forgotten_copy_back_is_visible(machine: Machine) -> None:
     run(
         machine(),
         VIRTUAL

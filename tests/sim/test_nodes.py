@@ -61,7 +61,7 @@ for i in range(1024):
 )
 
 
-def test_a_record_node_is_reached_inside_of_its_graph(machine: Machine) -> None:
+def test_a_record_node_is_reached_inside_its_graph(machine: Machine) -> None:
     check(
         machine(),
         NODES
@@ -487,7 +487,7 @@ clear()
 )
 
 
-def test_a_condition_decides_what_of_a_graph_is_executed(machine: Machine) -> None:
+def test_a_condition_decides_which_part_of_a_graph_is_executed(machine: Machine) -> None:
     check(
         machine(),
         CONDITIONS
@@ -599,7 +599,7 @@ assert value(0) == 5 and value(64) == 3 and content() == 3
     )
 
 
-def test_what_conditions_refuse(machine: Machine) -> None:
+def test_invalid_conditions_are_refused(machine: Machine) -> None:
     check(
         machine(),
         CONDITIONS

@@ -52,7 +52,7 @@ def test_a_context_grows_with_its_first_kernel_and_is_freed_at_once(machine: Mac
     )
 
 
-def test_growth_that_does_not_fit_is_out_of_memory_and_may_be_tried_again(machine: Machine) -> None:
+def test_growth_that_does_not_fit_is_out_of_memory_and_may_be_retried(machine: Machine) -> None:
     run(
         machine(memory="64MiB", context="8MiB", context_growth="16MiB"),
         """
@@ -199,7 +199,7 @@ assert (data == 4).all()
     )
 
 
-def test_what_pinning_and_pageable_copies_cost(machine: Machine) -> None:
+def test_page_locking_and_pageable_copies_have_their_cost(machine: Machine) -> None:
     run(
         machine(bandwidth="4GiB", pageable_bandwidth="1GiB", page_lock_bandwidth="2GiB"),
         HOST
@@ -275,7 +275,7 @@ def test_the_copy_engines_work_at_once_across_processes(machine: Machine, talk: 
         one.kill()
 
 
-def test_one_handle_at_two_addresses(machine: Machine) -> None:
+def test_one_handle_may_be_mapped_at_two_addresses(machine: Machine) -> None:
     run(
         machine(),
         VIRTUAL
@@ -308,7 +308,7 @@ assert free() == before
     )
 
 
-def test_several_mappings_in_one_call(machine: Machine) -> None:
+def test_several_mappings_may_be_made_in_one_call(machine: Machine) -> None:
     run(
         machine(),
         VIRTUAL
@@ -363,7 +363,7 @@ ok(driver.cuMemAddressFree(address, 4 * PART))
     )
 
 
-def test_a_reservation_at_a_wish(machine: Machine) -> None:
+def test_a_reservation_may_request_an_address(machine: Machine) -> None:
     run(
         machine(),
         """
@@ -383,7 +383,7 @@ def test_a_reservation_at_a_wish(machine: Machine) -> None:
     )
 
 
-def test_host_memory_behind_a_mapping(machine: Machine) -> None:
+def test_a_mapping_may_have_host_memory(machine: Machine) -> None:
     run(
         machine(),
         VIRTUAL
@@ -634,7 +634,7 @@ assert moved() == {}, "a copy leaves for nothing"
     )
 
 
-def test_what_page_faults_and_prefetches_cost(machine: Machine) -> None:
+def test_page_faults_and_prefetches_have_their_cost(machine: Machine) -> None:
     run(
         machine(memory="64MiB", context="1MiB", fault_bandwidth="1GiB", bandwidth="4GiB"),
         MANAGED
@@ -651,7 +651,7 @@ assert counters().fault_ns == 1_000_000_000 * 8 // 1024
     )
 
 
-def test_advice_to_stay_at_the_host(machine: Machine) -> None:
+def test_advice_may_keep_memory_on_the_host(machine: Machine) -> None:
     run(
         machine(memory="64MiB", context="1MiB", fault_bandwidth="16GiB", bandwidth="64GiB"),
         MANAGED
@@ -678,7 +678,7 @@ assert (np.ctypeslib.as_array((ctypes.c_float * (2 * MIB)).from_address(int(bloc
     )
 
 
-def test_advice_is_told_again(machine: Machine) -> None:
+def test_advice_can_be_queried(machine: Machine) -> None:
     run(
         machine(devices=2),
         MANAGED
@@ -783,7 +783,7 @@ def test_an_instant_launch_computes_nothing(machine: Machine) -> None:
     )
 
 
-def test_a_compiler_that_is_not_there_is_an_error_of_the_compilation(machine: Machine) -> None:
+def test_a_missing_compiler_is_a_compilation_error(machine: Machine) -> None:
     run(
         machine(cxx="no-such-compiler"),
         """

@@ -34,7 +34,7 @@ def build(folder: Path, files: dict[str, str]) -> None:
             subprocess.run(command, check=True)
 
 
-def test_modules_that_lie_in_layers_pass(root: Path, tmp_path: Path) -> None:
+def test_layered_modules_pass(root: Path, tmp_path: Path) -> None:
     build(tmp_path, INDEPENDENT)
     done = run(root, tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
@@ -57,7 +57,7 @@ def test_a_circle_is_found(root: Path, tmp_path: Path, file: str, text: str, how
     assert how in done.stdout
 
 
-def test_folders_whose_modules_do_not_may_form_a_circle(root: Path, tmp_path: Path) -> None:
+def test_folders_may_form_a_circle_when_their_modules_do_not(root: Path, tmp_path: Path) -> None:
     more = {"low/c.c": "int b(void);\nint c(void) { return b(); }"}
     build(tmp_path, INDEPENDENT | more)
     done = run(root, tmp_path)
@@ -66,13 +66,13 @@ def test_folders_whose_modules_do_not_may_form_a_circle(root: Path, tmp_path: Pa
     assert "2 folders use each other in a circle" in done.stdout
 
 
-def test_without_objects_it_says_so(root: Path, tmp_path: Path) -> None:
+def test_missing_objects_are_reported(root: Path, tmp_path: Path) -> None:
     build(tmp_path, {"low/a.h": ""})
     assert run(root, tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize("part", ["interposer", "sim", "hibernator", "fuzz"])
-def test_our_c_code_has_none(root: Path, part: str) -> None:
+def test_our_c_code_has_no_circle(root: Path, part: str) -> None:
     """The libraries are built where their objects are."""
     script = root / "tools" / "c_circles.py"
     command = [sys.executable, str(script), f"csrc/{part}", f"build/csrc/{part}"]

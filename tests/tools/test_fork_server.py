@@ -30,7 +30,7 @@ def environ() -> dict[str, str]:
     return {**os.environ, "LANG_OF_TEST": uuid.uuid4().hex}
 
 
-def test_it_has_its_own_arguments_environment_folder_and_streams(
+def test_a_child_has_its_own_arguments_environment_folder_and_streams(
     tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GONE", "not for the program")
@@ -51,7 +51,7 @@ def test_it_has_its_own_arguments_environment_folder_and_streams(
         assert forked == started
 
 
-def test_it_has_only_the_descriptors_that_it_is_given(environ: dict[str, str]) -> None:
+def test_a_child_has_only_the_given_descriptors(environ: dict[str, str]) -> None:
     code = """
 import os
 found = os.listdir("/proc/self/fd")
@@ -77,7 +77,7 @@ print(sorted(int(name) for name in found if os.path.exists(f"/proc/self/fd/{name
     assert outputs == [f"{[0, 1, 2, given]}\n"] * 3
 
 
-def test_it_is_signalled_and_waited_for_as_a_child_is(environ: dict[str, str]) -> None:
+def test_a_child_is_signalled_and_waited_for_as_usual(environ: dict[str, str]) -> None:
     code = "print('ready', flush=True); input()"
     for number in (signal.SIGTERM, signal.SIGKILL):
         for _ in range(2):

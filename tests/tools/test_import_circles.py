@@ -68,6 +68,6 @@ def test_folders_may_be_links(root: Path, tmp_path: Path) -> None:
     assert run(root, package).returncode == 1
 
 
-def test_there_is_no_circle_in_ours(root: Path) -> None:
+def test_our_code_has_no_import_circle(root: Path) -> None:
     done = run(root, root / "jupyter_gpushare")
     assert (done.returncode, done.stdout) == (0, "")

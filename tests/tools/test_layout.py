@@ -65,7 +65,9 @@ def test_no_test_imports_another_folders_helpers(root: Path) -> None:
         ("tests/a/test_one.py", "tests.a.test_other", False),
     ],
 )
-def test_what_tests_may_import(tmp_path: Path, importer: str, module: str, allowed: bool) -> None:
+def test_tests_import_only_what_they_may(
+    tmp_path: Path, importer: str, module: str, allowed: bool
+) -> None:
     for file in (importer, module.replace(".", "/") + ".py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 
-def test_it_traces_the_modules_that_the_page_names(root: Path) -> None:
+def test_the_trace_has_the_modules_that_the_page_names(root: Path) -> None:
     command = [sys.executable, str(root / "tools" / "request_path.py"), "--calls"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     traced = {line.split()[0] for line in printed.splitlines() if line.startswith("  ")}

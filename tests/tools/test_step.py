@@ -34,7 +34,7 @@ def test_failure_shows_the_output(root: Path) -> None:
     assert err == "no water\n"
 
 
-def test_v_shows_everything(root: Path) -> None:
+def test_the_option_v_shows_everything(root: Path) -> None:
     status, out, _ = step(root, "Making tea", "echo", "chatter", V="1")
     assert status == 0
     assert out == "Making tea: echo chatter\nchatter\n"
