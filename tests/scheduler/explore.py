@@ -51,7 +51,7 @@ def several(draw: Draw, least: int, most: int) -> Draw:
 
 
 class Drawn(Chosen):
-    """Chooses when it is asked, among those that there are, and stays with it."""
+    """Draws a process or a GPU when a rule asks for one, and keeps that choice."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(0)
@@ -277,7 +277,7 @@ class Player:
 
 
 def explore(random: Random, player: Player) -> None:
-    """Go through a run that nobody has gone through before; ``player.run`` has it then, also if it is a violation.
+    """Go through a new run; ``player.run`` has it then, also if it is a violation.
 
     Only some rules take part: those that are called again and again lead to where the others never get.
     """

@@ -276,7 +276,7 @@ class Part:
     name: str
     kind: str
     settings: dict[str, Any]
-    #: Lines that nobody has parsed.
+    #: Lines that are not parsed yet.
     lines: list[str]
 
 

@@ -67,7 +67,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(AddressError, match="other users can write"):
         prepare(folder / "scheduler.sock")
-    # With the sticky bit, as /tmp has it, nobody can replace our socket.
+    # With the sticky bit, as /tmp has it, other users cannot replace our socket.
     folder.chmod(0o1777)
     prepare(folder / "scheduler.sock")
 

@@ -23,7 +23,7 @@ from tests.support.client import PATIENCE
 from tests.support.scheduler import Scheduler
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-#: Seconds within which a service that hangs is to be replaced, and those that a start may take.
+#: Seconds within which a hanging service must be replaced, and seconds that a start may take.
 REPLACED, START = 20.0, 4.0
 
 

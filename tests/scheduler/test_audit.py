@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The audit log: what is in it, what is not, and that nobody drives anything out of it."""
+"""The audit log: its contents, what it leaves out, and that no user can displace its lines."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_used_and_shared_hours_follow_their_definition(open_history: Opener) -> 
     assert (found["used"], found["shared"]) == (90, 50)
     # Of what two had at once, each has half.
     assert found["users"] == {"ada": 20 + 15 + 40, "ben": 15}
-    # Nobody knows what was while nobody looked.
+    # Nothing is known about a time without samples.
     history.usage.update(node.core, next(clock) + 500)
     assert history.report(NOON, NOON + HOUR)["used"] == 90
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stories of the core: who runs, who waits and why, what moves."""
+"""Scenarios of the core: which groups run, which wait and why, and which memory moves."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_idle_memory_is_evicted_before_an_idle_lease_is_revoked() -> None:
     assert of(ev.Revoke, decisions) == []
 
 
-# --- Passing, and nobody is passed forever --------------------------------------------------------
+# --- Overtaking, within limits --------------------------------------------------------------------
 
 
 def test_a_small_request_overtakes_where_it_delays_no_other() -> None:
@@ -242,7 +242,7 @@ def test_after_a_broken_residency_the_remaining_memory_is_evicted_at_once() -> N
     (order,) = of(ev.Evict, m.sleep(0.02))
     assert b.lease > b_before
     m.sleep(0.1)
-    # Its next cell waits behind b already, and meanwhile somebody else took a part of the room.
+    # Its next cell is waiting behind b, and another program has taken a part of the room.
     m.do(ev.Cell("a", "begin", "2", m.now, from_kernel=True))
     assert of(ev.Grant, a.request()) == []
     # Of 26 GiB, 25 may be b's: it does not say what has arrived before all has.
@@ -858,7 +858,7 @@ def test_an_eviction_allows_for_changes_between_readings() -> None:
     (order,) = of(ev.Evict, m.sleep(0.02))
     assert order.bytes == 35 * GIB + (64 << 20)
     a.moves(order, 35)
-    # b has all it was promised, and somebody took 17 MiB meanwhile: one round was enough.
+    # b has all its promised memory, although another program took 17 MiB: one eviction was enough.
     m.foreign = 17 << 20
     m.sleep(0.1)
     assert of(ev.Evict, a.evict(order)) == []
@@ -1120,7 +1120,7 @@ def test_lease_holders_are_sent_whether_others_wait() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     assert of(ev.Contended, b.request()) == [ev.Contended(a.number, 1)]
-    # How many they are is no reason to tell everybody.
+    # A changed number of waiting groups alone is not sent to every holder.
     assert of(ev.Contended, m.process("c", 60).request()) == []
     assert of(ev.Contended, m.do(ev.Cancel("b"))) == []
     assert of(ev.Contended, m.do(ev.Cancel("c"))) == [ev.Contended(a.number, 0)]
@@ -1194,7 +1194,7 @@ def test_a_lease_that_a_client_took_by_itself_can_be_taken_back() -> None:
 
 
 def comes_back(process: Process, lease: int) -> list[ev.Decision]:
-    """Attach once more, as one that has a lease; return what it is told of it."""
+    """Attach once more, with a lease; return the decisions about it."""
     m, more = process.machine, {"reattach": True, "leased": True, "busy": True, "lease": lease}
     usages = (process.usage(),)
     number, group = process.number, process.group
@@ -1215,7 +1215,7 @@ def test_a_lease_that_was_never_granted_is_not_taken_over_later() -> None:
         liar = Process(m, number, f"liar {number}")
         assert comes_back(liar, lease) == [ev.Revoke(number, lease)]
         assert liar.state == "idle"
-        # As one that obeys it goes on: what it gives back is not known, and it waits its turn.
+        # It obeys: its release is of an unknown lease, and it queues again.
         liar.promised = 80 * GIB
         m.do(ev.Released(number, lease, "revoke"))
         m.do(ev.UsageChanged(number, liar.usage()))
@@ -1248,7 +1248,7 @@ def test_a_client_that_reconnects_is_not_charged_twice(away: float) -> None:
     m.sleep(100)
     m.do(ev.Detach(a.number))
     assert m.gpu["pending_reclaim"] == 60 * GIB
-    # Before the next reading, or when nobody expects any more that it has died.
+    # Before the next reading, or when its death is no longer expected.
     m.sleep(away)
     expected = (0, 65 * GIB) if away else (60 * GIB, 5 * GIB)
     assert (m.gpu["pending_reclaim"], m.gpu["foreign"]) == expected

@@ -49,7 +49,7 @@ class Crowd:
                 self.waiting[-1].connect(str(path))
 
     def serve(self) -> None:
-        """Accept everybody from now on, and answer the first one who asks for something."""
+        """Accept all clients from now on, and answer the first request."""
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 

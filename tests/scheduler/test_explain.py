@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which rule put whom before whom, and what people are told of it."""
+"""Explanations of the queue's order, and what each user sees of them."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_explaining_changes_nothing() -> None:
         (({"a": 2.0},), ({"a": 1.0},), ("a", 2.0, 1.0)),
         (({"a": 1.0}, {"b": 3.0}), ({"a": 1.0}, {"b": 2.0}), ("b", 3.0, 2.0)),
         (({"a": 1.0}, {"b": 1.0}), ({"a": 0.0}, {"b": 9.0}), ("a", 1.0, 0.0)),
-        # Of the parts of a sum, one that is on the side of who is first, though another differs more.
+        # Of the parts of a sum, one in favour of the first group, although another part differs more.
         (({"a": -20.0, "b": 15.0, "c": 6.0},), ({"c": 0.0},), ("b", 15.0, 0.0)),
         (({"a": 5.0},), ({"b": -3.0, "a": 4.0},), ("b", 0.0, -3.0)),
     ],

@@ -32,7 +32,7 @@ def test_the_search_finds_nothing_in_some_runs() -> None:
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have cores that do not hear that a GPU is drained while somebody waits."""
+    """Make cores that ignore a drain while a group is waiting."""
     make = World.make_core
 
     def other(settings: dict[str, Any]) -> Core:

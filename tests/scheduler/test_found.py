@@ -66,7 +66,7 @@ def look(core: Core, now: float) -> None:
 
 
 def test_a_status_after_a_new_entitlement_does_not_change_the_order() -> None:
-    """Who may have how much was found out when somebody asked first, and counted as a change of the shares."""
+    """Entitlements were computed at the first query, which counted as a change of them."""
     at = 1000.5
     events: list[Timed] = [
         (device(976), at),
@@ -196,7 +196,7 @@ def checkpointing() -> Core:
 
 
 def test_a_possibly_ended_context_does_not_hide_foreign_use() -> None:
-    """Its room counted twice: for the context, and for whoever needed it while nobody knew what had become of that."""
+    """Its room counted twice: for the context, and for another group while the context's fate was unknown."""
     core = checkpointing()
     core.handle(device(28), 1001.2)
     core.handle(ev.Checkpointed(1, False, "stuck", "stuck", 0.5, 0), 1001.5)
@@ -528,7 +528,7 @@ def test_a_hibernated_group_wakes_although_host_memory_cannot_hold_all_evictions
 
 
 def test_a_hibernated_group_wakes_although_all_others_leave_a_residue() -> None:
-    """What it had itself left there counted as others' use: so it seemed to lack room whoever hibernated for it."""
+    """Its own residue counted as foreign use, so it seemed to lack room whichever groups hibernated."""
     script = begin([0, 0, 0, 0], context=200, residue=80, dearer=True)
     script.settle()
     script.contexts_are_measured(GPU)

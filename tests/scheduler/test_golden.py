@@ -16,7 +16,7 @@ from jupyter_gpushare.scheduler.policies import OURS
 from tests.scheduler import golden
 
 WORLDS = [path for path in golden.recordings() if path.name.startswith("world-")]
-#: What nobody says in the world.
+#: Messages that do not occur in the world.
 NEVER = {"Await", "Desist", "Maintain", "Notice", "Rename"}
 #: Parts of messages.
 PARTS = {"Awaited", "Entitlement", "Usage"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who has had how much of a GPU, and what follows from what everybody is entitled to."""
+"""GPU time that groups and users have had, and ranks that follow from their entitlements."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ meterings = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(meterings)
 def test_the_total_never_exceeds_the_elapsed_time(said: list[tuple[int, float, float]]) -> None:
-    """Whatever processes say, of several groups or of one, and nobody has more than it was busy for."""
+    """Whatever processes report, no group is charged for more time than it was busy."""
     times = GpuTime(window=100.0, buckets=1000)
     groups = [group("a"), group("a"), group("b", "ben"), group("c", "cy")]
     times.entitle("team:t", Entitlement(weight=2), ["ada", "ben", "cy"])
@@ -161,7 +161,7 @@ def test_the_total_never_exceeds_the_elapsed_time(said: list[tuple[int, float, f
 
 
 def test_work_that_outlasts_a_reading_counts_when_it_ran() -> None:
-    """Kernels of 30 ms that follow each other: each reading lacks the one that runs."""
+    """CUDA kernels of 30 ms in a row: each reading lacks the running one."""
     times, a, b = GpuTime(), group("a"), group("b", "ben")
     times.of(a), times.of(b)
     for step in range(81):
@@ -175,7 +175,7 @@ def test_work_that_outlasts_a_reading_counts_when_it_ran() -> None:
 
 
 def test_kernels_that_are_longer_than_between_two_readings_count_for_when_they_ran() -> None:
-    """Two that are always busy side by side, and one that is for a third of the time."""
+    """Two groups are always busy side by side, and a third is busy for a third of the time."""
     times = GpuTime()
     groups = group("a"), group("b", "ben"), group("c", "cy")
     for one in groups:
@@ -345,7 +345,7 @@ def test_teams_come_before_users_and_users_before_groups() -> None:
     a, b, c = group("a"), group("b", "ben"), group("c", "cy")
     times.add(a, GPU, 3.0, 50.0)
     times.add(c, GPU, 2.0, 50.0)
-    # The team has had more than the one who is alone, though one of its members had nothing.
+    # The team has had more than the user without a team, although one member had nothing.
     assert order(times, (a, b, c), 50.0) == ["c", "b", "a"]
 
 
@@ -363,7 +363,7 @@ def test_shares_among_ones_own_groups_do_not_affect_other_users() -> None:
 def test_no_user_starves_whatever_the_entitlements(
     requests: list[float], data: st.DataObject
 ) -> None:
-    """Even where the requests add up to more than there is, whoever waits is served within two minutes."""
+    """Even if the requests exceed the GPU, each waiting group is served within two minutes."""
     times = GpuTime()
     groups = [group(f"g{n}", f"u{n}") for n in range(len(requests))]
     for one in groups:
@@ -433,7 +433,7 @@ def test_looking_up_past_use_changes_nothing() -> None:
     whose=st.sampled_from(["user", "group"]),
 )
 def test_a_limit_holds_within_two_percent(limit: float, kernels: list[float], whose: str) -> None:
-    """Of one who always has work, in kernels of up to 50 ms, and is stopped only between them."""
+    """The user always has work, in CUDA kernels of up to 50 ms, and is stopped only between them."""
     times = GpuTime()
     one = group("a", limit=limit if whose == "group" else 0.0)
     if whose == "user":

@@ -669,7 +669,7 @@ def test_others_hibernate_although_dead_processes_seem_to_hold_enough_memory() -
     idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(2)]
     dead = night.kernel("dead", context=30 * GIB)
     night.sleep(10)
-    # It is gone, but as much has grown meanwhile that nobody stated.
+    # It is gone, but unexplained use has grown by as much meanwhile.
     night.foreign = 30 * GIB
     del night.processes[dead.number]
     night.do(ev.Detach(dead.number))
@@ -679,7 +679,7 @@ def test_others_hibernate_although_dead_processes_seem_to_hold_enough_memory() -
     night.sleep(10)
     for kernel in (*idle, newcomer):
         night.do(ev.Measured(kernel.number, GPU, 30 * GIB))
-    # Of that, the one that hibernates may have left a little.
+    # A small part of that may be the residue of the hibernated process.
     assert (night.gpu["pending_reclaim"], night.gpu["foreign"]) == (0, 30 * GIB - LEFT)
     assert [kernel.where for kernel in idle].count("hibernated") == 1
     assert newcomer.context
@@ -1135,11 +1135,11 @@ def test_the_duration_of_wakes_is_learned() -> None:
     assert kernel.hibernation["estimate"] == 2.0
 
 
-# --- Everybody who can be served is served ------------------------------------------------------------
+# --- Every group that can be served is served ---------------------------------------------------------
 
 
 def serve(night: Night, kernels: list[Kernel], seconds: float, cell: float = 0.3) -> list[Kernel]:
-    """Let each of them that has its lease run one cell; return those that were never granted one."""
+    """Let each lease holder run one cell; return the groups that were never granted a lease."""
     left = list(kernels)
     end = night.now + seconds
     while left and night.now < end:
@@ -1178,7 +1178,7 @@ def test_a_class_whose_students_run_one_cell_at_the_same_time_is_served(policy: 
     for kernel in kernels:
         kernel.request()
     assert not serve(night, kernels, 300)
-    # Each makes room for itself at most once, and nobody is sent away to come back at once.
+    # Each group makes room at most once, and none hibernates only to wake at once.
     assert len(night.orders(ev.Hibernate)) - before <= 2 * len(kernels)
 
 
@@ -1330,7 +1330,7 @@ def test_small_neighbours_stay_hibernated_until_the_large_group_is_served(
 
 @pytest.mark.parametrize("able", [False, None])
 def test_a_context_that_would_keep_others_out_for_ever_is_refused(able: bool | None) -> None:
-    """Where nobody can hibernate, each footprint that was admitted can be served later."""
+    """Without hibernation, each admitted footprint can be served later."""
     night = Night(able=False) if able is False else Night(hibernate_after=None)
     large = night.kernel("large", 83, context=2 * GIB)
     small = [night.kernel(f"small{n}", 4, context=3 * GIB) for n in range(5)]

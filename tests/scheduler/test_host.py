@@ -78,7 +78,7 @@ async def test_two_hosts_share_one_scheduler_and_the_second_takes_over(host: Hos
     assert (hosting.state, attached.state) == ("hosting", "attached")
     scheduler = await pid(hosting)
     await hosting.stop()
-    # The request waits for the new scheduler; nobody sees the gap.
+    # The request waits for the new scheduler; clients do not see the gap.
     assert await pid(attached) != scheduler
     assert attached.state == "hosting"
     assert gone(scheduler)
@@ -236,7 +236,7 @@ async def test_a_host_that_may_not_log_in_waits_and_reports_why(
     try:
         await until(lambda: "several users share uid" in one.trouble)
         assert one.state == "connecting"
-        # A Hub that does not answer is another matter than nobody's token.
+        # A Hub that does not answer is different from an unknown token.
         hub.broken = True
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
         await until(lambda: "Hub" in one.trouble and "uid" not in one.trouble)

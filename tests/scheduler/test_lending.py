@@ -24,7 +24,7 @@ BUDGET = GIB
 
 
 class Lab:
-    """What two users have: ada's processes, and ben's; this test's process counts for whoever says so first."""
+    """Processes of two users, ada and ben; the test's own process belongs to the first that claims it."""
 
     def __init__(self, **options: Any) -> None:
         self.quotas: dict[str, int] = {}

@@ -155,7 +155,7 @@ def test_settings_apply_and_options_override_them(running: Callable[..., Schedul
     assert status["gpus"][0]["reserve"] == GIB
 
 
-# --- Shares, read anew ------------------------------------------------------------------------------
+# --- Entitlements, reloaded -------------------------------------------------------------------------
 
 
 def shares(place: Place) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def test_a_socket_passed_to_another_process_is_not_used(
     one = activator()
     one.start(pid="1", ready=False)
     assert one.process is not None
-    # It would make the socket itself, and finds one that answers.
+    # It would create the socket itself, but a scheduler answers there.
     assert one.process.wait(PATIENCE) == 75
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What groups count as, who may submit how fast, shares and policies: as the core carries them out."""
+"""Classes of groups, pacing, entitlements and policies, as the core applies them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cell(m: Machine, group: str, phase: Any, number: int) -> list[ev.Decision]:
 
 
 def beside(m: Machine) -> tuple[Process, Process]:
-    """One in the background that runs, and one that is interactive, whose burst has ended."""
+    """A running background group, and an interactive group whose burst has ended."""
     m.do(ev.Adjust("train", priority="background", later=True))
     train = m.runs("train", 20)
     notebook = m.runs("notebook", 20)
@@ -76,7 +76,7 @@ def test_a_pace_holds_until_the_next_is_sent() -> None:
     assert of(ev.Pace, train.release()) == []
     m.do(ev.Release("notebook"))
     notebook.release()
-    # It was paused when it gave its lease back, and nobody is beside it any more.
+    # It was paused when it released its lease, and now it is alone.
     (pace,) = of(ev.Pace, train.request())
     assert pace == ev.Pace(train.number)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who may do what: the table, and users who try, over real sockets."""
+"""Permissions: the table, and users' requests over real sockets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_operation_follows_the_table(operation: str) -> None:
                 permissions.check(principal, operation, "say who you are")
 
 
-# --- Users who try --------------------------------------------------------------------------------
+# --- Requests of users ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_users_see_their_own_groups_and_only_figures_of_others(
         for secret in ("kernel-of-ada", "secret"):
             assert secret not in text
     assert {"join", "grant", "cell"} <= {e["kind"] for e in history if e["group"] == hidden["id"]}
-    # An id that was never shown is not taken for somebody's.
+    # An id that was never shown belongs to no group.
     assert f"{HIDDEN}999" in ben.ask("explain", group=f"{HIDDEN}999")["error"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Policies under the real core: who comes first, who makes way, and how fast the others may go meanwhile."""
+"""Policies under the real core: the order of groups, evictions, and the pace of concurrent groups."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ def test_a_user_at_the_limit_is_granted_nothing() -> None:
 @settings(max_examples=10, deadline=None)
 @given(request=st.sampled_from([0.2, 0.5, 0.8]), others=st.integers(1, 2))
 def test_requests_are_reached(request: float, others: int) -> None:
-    """Beside others that never stop, whoever comes has the request as soon as can be, and then all run."""
+    """Beside groups that never stop, a new group soon reaches its request, and then all run."""
     lab = Lab()
     lab.entitle("user:ada", request=request)
     rest = [lab.runs(f"b{n}", 20, user=f"u{n}") for n in range(others)]

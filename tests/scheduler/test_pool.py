@@ -127,7 +127,7 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         pool.reap()
         assert pool.figures().in_use == 3 * CHUNK
         holder.kill()
-        # Not waited for: dead is dead, also while nobody has asked for the status.
+        # The death is noticed without a query of the status.
         until(lambda: pool.reap() or slot not in pool.lent)
         assert pool.figures().in_use == CHUNK
         assert lib.gpushare_pool_owner(table.chunk(0)) == mine + 1
@@ -216,5 +216,5 @@ def test_host_memory_is_prepared_when_contention_is_expected(start: Start) -> No
             assert b.expect(ev.Prepare).bytes == 1 << 30
             until(lambda: pool()["prepared"] == 1 << 30)
             assert (pool()["limit"], pool()["in_use"], pool()["page_locked"]) == (1 << 30, 0, 0)
-    # The processes live on, but nobody is there to use it.
+    # The processes are alive, but none uses the pool.
     until(lambda: pool()["prepared"] == 0)

@@ -248,7 +248,7 @@ def test_memory_that_is_not_kept_is_evicted_first() -> None:
     m.do(ev.Adjust("a", keep=True))
     c = m.process("c", 50)
     c.request()
-    # Even from one that runs.
+    # Even from a running group.
     assert c.reason["code"] == "needs_memory"
     assert of(ev.Revoke, m.sleep(6)) == [ev.Revoke(b.number, b.lease)]
     (evict,) = of(ev.Evict, b.release())
@@ -334,7 +334,7 @@ def test_freezing_revokes_the_lease_and_delays_no_other() -> None:
     a.release()
     m.sleep(1)
     assert (a.state, a.reason) == ("waiting", {"code": "frozen", "params": {}})
-    # It came first, and its memory is nobody's turn.
+    # It came first, and its memory serves no running group.
     (evict,) = of(ev.Evict, b.request())
     assert evict.client == a.number
     assert b.state == "restoring"
@@ -459,7 +459,7 @@ def test_growth_beyond_the_memory_limit_is_refused() -> None:
 
 
 def exclusive(m: Machine) -> tuple[Process, Process]:
-    """One with a whole cell for itself, which has gone quiet, and one that waits."""
+    """A group with an exclusive cell that has become idle, and a waiting group."""
     a, b = m.runs("a", 75), m.process("b", 60)
     cell(m, "a", "begin")
     m.do(ev.Adjust("a", exclusive=True))
@@ -539,7 +539,7 @@ def test_a_whole_cell_that_grows_comes_before_the_others() -> None:
     assert answer.status == "swapped"
     a.release("growth")
     decisions = a.request()
-    # Its memory stays, and room is made for it: from one that runs beside it and has had its quantum.
+    # Its memory stays. Room comes from a concurrent group at the end of its quantum.
     assert of(ev.Revoke, decisions) == [ev.Revoke(c.number, c.lease)]
     (evict,) = of(ev.Evict, c.release())
     assert evict.client == c.number

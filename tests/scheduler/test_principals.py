@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who is who, by uid: by the rules themselves, and over real sockets of processes of several users."""
+"""Users by uid: the rules alone, and over real sockets of processes of several users."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_personal_scheduler_serves_its_user_and_root() -> None:
 
 
 def test_a_shared_uid_identifies_no_user() -> None:
-    # Not even root's, or the scheduler's own: who is root in a container is not root.
+    # Not even root's or the scheduler's own: root in a container is not root.
     rules = Identity(node=True, shared_uids=frozenset({0, OWN, DAEMON}))
     for uid in (0, OWN, DAEMON):
         principal, why = identify(rules, uid)
@@ -177,7 +177,7 @@ def test_a_shared_own_uid_identifies_no_user(start: Start, tmp_path: Path) -> No
 
 @pytest.fixture
 def node(start: Start, tmp_path: Path) -> Scheduler:
-    """A scheduler that knows who is who by uid."""
+    """A scheduler that identifies users by uid."""
     return start_node(start, tmp_path, shared_uids=[])
 
 
@@ -197,7 +197,7 @@ def test_each_user_controls_only_their_own_groups(node: Scheduler) -> None:
         assert daemon.ok("whoami")["user"] == name(DAEMON)
         users = {g["id"]: g["user"] for g in root.ok("status")["status"]["groups"]}
         assert users == {"kd": name(DAEMON), "kn": name(NOBODY)}
-        # The one that connected, not the one that it says.
+        # The process that connected, not the one that it states.
         pids = {g["clients"][0]["pid"] for g in root.ok("status")["status"]["groups"]}
         assert not pids & {0, os.getpid()}
         assert daemon.denied("release", group="kn") == "not_yours"
@@ -206,7 +206,7 @@ def test_each_user_controls_only_their_own_groups(node: Scheduler) -> None:
         assert nobody.denied("set", quantum=1) == "not_allowed"
         assert root.ok("set", quantum=1)["settings"]["quantum"] == 1
         root.ok("release", group="n.ipynb")
-        # Who shows a ticket that does not hold is nobody, whoever the uid is.
+        # An invalid ticket identifies no user, whatever the uid.
         with Peer(node.path, uid=DAEMON, ticket="0" * 64) as stranger:
             assert stranger.denied("status") == "login_required"
         with FakeClient(node.path, "kd") as roots:

@@ -37,7 +37,7 @@ def test_a_group_beyond_its_gpu_quota_waits_and_delays_no_other() -> None:
         "whose": "user:ada", "gpus": 1, "own": 1, "holder_name": "a1.ipynb",
     }  # fmt: skip
     assert 0 < params["yields_in"] <= 30
-    # There is no room for it and ben: who is passed over has no place before him.
+    # There is no room for both it and ben: a request that is passed over is not ahead of ben.
     other.run()
     assert other.lease
     (told,) = explain(node.core, node.now, "a2")["groups"]
@@ -51,7 +51,7 @@ def test_groups_of_the_same_user_release_at_once_if_idle_or_after_their_quantum(
     first.run()
     first.end()
     second.run()
-    # The first did nothing: nobody had to wait.
+    # The first group was idle, so that none had to wait.
     assert (first.lease, bool(second.lease)) == (0, True)
     first.run()
     assert first.reason["params"]["holder"] == "a2"
@@ -239,7 +239,7 @@ def test_a_drained_gpu_becomes_empty_and_grants_nothing_until_undrained() -> Non
     runs.run()
     elsewhere = node.kernel("c", "cy", "GPU-1")
     node.do(ev.Drain("GPU-0", True))
-    # Who does nothing goes at once; who runs has its quantum.
+    # An idle group releases at once; a running group keeps its quantum.
     assert (idle.lease, idle.usages["GPU-0"].resident) == (0, 0)
     assert runs.lease
     elsewhere.run()

@@ -201,7 +201,7 @@ def test_a_recording_keeps_nothing_before_a_suitable_moment() -> None:
 
 
 class Stubborn(FirstComeFirstServed):
-    """A policy whose state nobody can write down."""
+    """A policy whose state cannot be written."""
 
     name = "stubborn"
 

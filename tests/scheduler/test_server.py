@@ -72,7 +72,7 @@ socket.socket(fileno=1).recv(1)
 def test_a_reused_process_id_is_not_checkpointed(
     scheduler: Scheduler,
 ) -> None:
-    """A client could pass its socket on, end, and have whoever gets its number checkpointed."""
+    """A client could pass its socket on, exit, and cause the checkpoint of another process with its id."""
     until(lambda: can_hibernate(scheduler))
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -206,7 +206,7 @@ def test_clients_continue_under_a_new_scheduler(start: Start) -> None:
         a.run()
         first.kill()
         a.expect_closed()
-        # Killed: its socket is still there, and answers nobody.
+        # Killed: its socket still exists, but does not answer.
         assert first.path.is_socket()
         second = start()
         with FakeClient(second.path, "a", second.gpu) as again, second.client("b") as b:
@@ -313,7 +313,7 @@ def refuses_another_user(scheduler: Scheduler) -> None:
         os.setuid(65534)
         client = FakeClient(Path({str(scheduler.path)!r}), "a")
         try:
-            # It need not say who it is to be refused.
+            # A client is refused before it logs in.
             client.expect_welcome()
         except Refused as refused:
             print(refused.code, refused.text)

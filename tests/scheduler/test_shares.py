@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shares of the GPU's time hold, and nobody starves for them: the real core, and clients that do as they are told.
+"""Entitlements to GPU time hold, and no group starves for them: the real core, with obedient clients.
 
 Time is virtual. The GPU takes turns between processes, so that a kernel takes its length alone, and n times as long
 beside n - 1 others; a client has one on the GPU at a time, waits as PACE says (``csrc/interposer/gate/pace.c``), and
@@ -319,7 +319,7 @@ def longest_wait(mix: Mix, quantum: float) -> float:
 
 
 def check_limits(mix: Mix, lab: Lab, seconds: float) -> None:
-    """Over any window nobody has had more than the limit and 2 %."""
+    """In any window, no user exceeds the limit by more than 2%."""
     limited = [(f"group:{k.name}", k.limit, {k.name}) for k, _ in mix.kernels]
     for event in mix.entitled:
         users = set(event.members) or {event.whose.removeprefix("user:")}
@@ -367,7 +367,7 @@ def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyP
 
 
 def test_no_user_of_a_team_at_its_limit_starves() -> None:
-    """Neither side by side nor by turns, beside one who has no limit."""
+    """Neither side by side nor in turns, beside a user without a limit."""
     for size in (20, 60):
         kernels = [(works(f"k{n}", user, 0.020, size), 0) for n, user in enumerate(USERS)]
         mix = Mix(kernels, [ev.Entitle(TEAM, ev.Entitlement(limit=0.2), USERS[:2])])
@@ -404,7 +404,7 @@ def test_a_group_on_two_gpus_is_served_although_its_team_is_at_the_limit_on_one(
 
 @pytest.mark.parametrize("policy", sorted(policies.OURS))
 def test_a_limit_holds_beside_a_pausing_group_while_another_waits(policy: str) -> None:
-    """By the clock, the one that pauses is busy all the time: it was charged for half of what the other had."""
+    """By the clock, the pausing group is busy all the time: it was charged for half of the other's time."""
     kernels = [
         (works("limited", "ada", 0.001, 5, priority="interactive", limit=0.1), 0),
         (works("pauses", "ada", 0.001, 80, priority="background"), 0),
@@ -561,7 +561,7 @@ def test_a_request_above_the_limit_pauses_no_group() -> None:
 
 @pytest.mark.parametrize("user", ["ada", "ben"])
 def test_requests_come_before_interactivity(user: str) -> None:
-    """And who pauses for a request makes nobody pause for it."""
+    """A group that pauses for a request makes no other group pause."""
     kernels = [
         (works("train", "ada", 0.020, 5, priority="background", request=0.6), 0),
         (works("plot", user, 0.020, 5, priority="interactive"), 0),
@@ -578,7 +578,7 @@ def test_requests_come_before_interactivity(user: str) -> None:
     st.sampled_from([0.010, 0.050]),
 )
 def test_spare_time_is_divided_by_weight(heavy: list[float], whose: str, length: float) -> None:
-    """Side by side, over 60 s: everybody's part of what was had is that of the weights, within 5 %."""
+    """Side by side for 60 s, GPU time is divided by weight, within 5%."""
     check_weights(heavy, whose, length, TOTAL)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How control programs say who they are, and find out whom they talk to."""
+"""How control programs log in, and verify the scheduler."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_only_schedulers_of_trusted_users_are_used(
     for wrong in ("nobody", "-1", "1 2", "1,,2"):
         with pytest.raises(SchedulerUnreachable, match="not a comma-separated list of uids"):
             trusted_uids({"GPUSHARE_SCHEDULER_UID": wrong})
-    # As one sees it whose root is somebody else.
+    # As seen from a user namespace, in which root is another user.
     monkeypatch.setattr(control_module, "peer_uid", lambda connection: 65534)
     with pytest.raises(SchedulerUnreachable, match="GPUSHARE_SCHEDULER_UID=65534"):
         ControlClient(scheduler.path)

@@ -47,7 +47,7 @@ class Rank:
 
 
 class World:
-    """Some ranks of one group, and one that waits for their memory."""
+    """Some ranks of one group, and a group that is waiting for their memory."""
 
     def __init__(self, between: list[list[int]], ahead: list[int], length: float) -> None:
         self.machine = Machine(quantum=0.5)
@@ -132,7 +132,7 @@ def test_ranks_that_wait_for_each_other_drain(
     ahead = data.draw(st.lists(st.integers(0, 4), min_size=len(between), max_size=len(between)))
     world = World(between, ahead, length)
     taken = world.drain(patience=20)
-    # Each of the operations that are under way costs those who lag their submissions; a few are one too many.
+    # Each operation in progress costs the lagging ranks submissions; a few are too many.
     behind = sum(max(ahead) - meets for meets in ahead)
     lag = sum((max(ahead) - m) * (max(own) + 1) for m, own in zip(ahead, between, strict=True))
     assert taken < 0.5 + (lag + 8) * (0.010 + 4 * length)

@@ -12,7 +12,7 @@ from tests.scheduler.core_machine import GIB, GPU, Machine, Process
 
 
 class Orders(Machine):
-    """Keeps all orders to move memory out; who obeys gives a lease back that came before its memory had room."""
+    """Collects all evictions; obedient clients release a lease that came before its memory had room."""
 
     def __init__(self, **settings: Any) -> None:
         self.orders: list[ev.Evict] = []
@@ -46,7 +46,7 @@ def granted(process: Process) -> bool:
 
 
 def stuck(**settings: Any) -> tuple[Orders, Process, Process]:
-    """One that has the GPU and does not give it back, and one that waits for it."""
+    """A lease holder that does not release the GPU, and a group that is waiting for it."""
     machine = Orders(**settings)
     holder = machine.runs("holder", 60)
     waits = machine.process("waits", 60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who holds more than stated is named, who is no client is listed, and nobody else for that."""
+"""Clients that hold more than stated are named, and processes that are no clients are listed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_client_above_its_statement_in_several_readings_is_named_once() -> Non
     assert suspicion.observe("G", held, stated) == []
     (shown,) = suspicion.status({7: (1000, "ada")})
     assert (shown["code"], shown["bytes"], shown["claimed"]) == ("underreported", 2 * GIB, GIB)
-    # Once it holds what it says, it begins anew.
+    # Once it holds what it states, the count starts again.
     suspicion.observe("G", {7: GIB}, stated)
     assert suspicion.findings == []
     assert suspicion.observe("G", held, stated) == []
@@ -248,6 +248,6 @@ def test_a_client_that_states_less_than_it_holds_is_named(
         assert params["user"] == state(scheduler, "liar")["user"]
         with scheduler.control() as control:
             (gpu,) = control.request("status")["status"]["gpus"]
-        # Whatever it says, nobody is promised what it holds.
+        # Whatever it states, its memory is promised to no other.
         assert gpu["foreign"] >= GIB
         program.communicate(timeout=PATIENCE)

@@ -71,7 +71,7 @@ def refused(client: FakeClient) -> Refused:
     return caught.value
 
 
-# --- Before anybody is known ----------------------------------------------------------------------
+# --- Before the login -----------------------------------------------------------------------------
 
 
 def test_a_client_without_a_ticket_gets_advice(node: Scheduler) -> None:
@@ -381,7 +381,7 @@ def test_a_token_unknown_to_the_hub_is_refused(node: Scheduler, fake_hub: FakeHu
         assert peer.denied("login", token="ada-token") == "hub_unreachable"
         fake_hub.broken = False
         peer.ok("login", token="ada-token")
-        # Each time anew: a token that was revoked is none.
+        # Each token is checked again each time: it may have been revoked.
         peer.ok("login", token="ada-token")
         assert fake_hub.asked.count("ada-token") == 3
     assert "a\nb" not in fake_hub.asked
@@ -394,7 +394,7 @@ def test_answers_keep_their_order_while_the_hub_is_slow(node: Scheduler, fake_hu
         for op in ("whoami", "status"):
             peer.send(op)
         until(lambda: "ada-token" in fake_hub.asked)
-        # Nobody waits for it but who asked.
+        # Only the client that asked waits for the Hub.
         other.ok("status")
         fake_hub.answers.set()
         assert peer.answer()["user"] == "ada"

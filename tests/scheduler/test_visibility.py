@@ -85,7 +85,7 @@ ADMIN: Any = Peer(Principal("root", 0, admin=True))
 
 
 class Watched(World):
-    """The world, and who looks at it."""
+    """The world, and a server that is shown to several users."""
 
     def __init__(self) -> None:
         super().__init__()
