@@ -33,7 +33,7 @@ from ...scheduler.protocol.client import ControlClient, ControlError
 MIB = 1 << 20
 #: What it leaves of the GPU, at most this share of it: readings of the GPU's memory differ by so much.
 MARGIN, MARGIN_SHARE = 32 * MIB, 128
-#: Seconds after which one that waits looks whether the room it asks for can still exist.
+#: Seconds after which a waiting process checks whether the requested room can still exist.
 LOOK_AGAIN = 0.2
 
 _State = Literal["pausing", "growing", "waiting", "filling", "holding"]
@@ -147,7 +147,7 @@ class Antagonist:
             self._until = now + LOOK_AGAIN
 
     def _room(self) -> int:
-        """Return how many bytes can be had if everybody else's memory is moved out."""
+        """Return how many bytes are available if the memory of all others is evicted."""
         status = self._control.request("status")["status"]
         gpu = next(gpu for gpu in status["gpus"] if gpu["uuid"] == self.gpu)
         fixed = sum(

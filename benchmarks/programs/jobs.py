@@ -197,7 +197,7 @@ class Jobs(Commands):
             getattr(self.ours, f"gpushare_cell_{phase}")(None)
 
     def calibrate(self) -> int:
-        """Return what makes a portion on this GPU while nobody else is on it."""
+        """Return the work that makes a portion on this GPU while no other program uses it."""
         return self._work.calibrate()
 
     def portion(self, amount: int) -> None:
@@ -258,7 +258,7 @@ class Jobs(Commands):
         return start, time.monotonic()
 
     def fit(self, seconds: float) -> int:
-        """Return the size of a kernel that takes about so long while nobody else is on the GPU."""
+        """Return the size of a CUDA kernel that takes about so long while no other program uses the GPU."""
         return self._work.fit(seconds)
 
     def resize(self, size: int) -> None:

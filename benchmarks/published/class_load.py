@@ -39,7 +39,7 @@ THOUGHT, BURST, SECONDS = 4.0, 0.25, 60.0
 #: Connections that come and go; and so many before them, by which the scheduler remembers as much as it ever does of
 #: what happened last (``recording.LATE`` events).
 CONNECTIONS, BEFORE = 10_000, 40_000
-#: Seconds after which the scheduler has forgotten who came and said nothing.
+#: Seconds after which the scheduler has forgotten clients that connected and sent nothing.
 SETTLE = 12.0
 #: Seconds between two attempts of a client to find a scheduler: the interposer's first.
 RETRY = 0.02
@@ -79,13 +79,13 @@ class Notebook(asyncio.Protocol):
         #: Seconds of each wait, from the request to the lease with all its room; and when it was welcomed last.
         self.waits: list[float] = []
         self.welcomed = 0.0
-        #: What must not be: a lease that nobody asked for, or a refusal.
+        #: Errors: a lease without a request, or a refusal.
         self.faults: list[str] = []
 
     # --- Life -------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect and say who it is, again and again until there is a scheduler."""
+        """Connect and log in, repeatedly until there is a scheduler."""
         loop = asyncio.get_running_loop()
         while True:
             try:

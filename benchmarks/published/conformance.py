@@ -200,7 +200,7 @@ class _Counted(ExitStack):
         self.restored: Counter[str] = Counter()
         self.hibernations: Counter[str] = Counter()
         self.elsewhere: Counter[str] = Counter()
-        #: The groups of the programs that run, and who takes their memory.
+        #: The groups of the running programs, and the program that takes their memory.
         self.running: set[str] = set()
         self.antagonist: Antagonist | None = None
         self._client = self.enter_context(ControlClient(path))
@@ -376,7 +376,7 @@ class Suite:
 
 
 class _World(NamedTuple):
-    """A machine, and who counts there; None for one without us."""
+    """A machine, and the counter of its evictions; None without sharing."""
 
     machine: Machine
     counted: _Counted | None
@@ -398,7 +398,7 @@ class _World(NamedTuple):
         return bool(found["moves"])
 
     def open(self) -> None:
-        """Drain no GPU any more: one that ended before it could say so may have left one."""
+        """End all drains: a program that died may have left one."""
         for gpu in self._status()["gpus"]:
             if gpu["draining"]:
                 self.machine.control("drain", gpu=gpu["uuid"], on=False)

@@ -139,7 +139,7 @@ class Notebook:
         self.world.after(self.pause, self.begin)
 
     def quiet(self) -> None:
-        """Say that the burst is over, if anybody wants to know; look again later if not."""
+        """Report the end of the burst if another group is waiting; otherwise check again later."""
         if self.lease is not None and self.since is None:
             if self.contended:
                 self.say(ev.Burst(self.number, "end", "quiet", self.world.now))

@@ -68,7 +68,7 @@ SIMULATED_KERNELS, SIMULATED_CAP = 100, 24 * GIB
 DATA, BLOCK = 512 * MIB, 64 * MIB
 #: Part of the kernels that are active; seconds for which they are; most passes over the data in a cell.
 ACTIVE, SECONDS, SIMULATED_SECONDS, PASSES = 0.1, 60.0, 15.0, 40
-#: Seconds of idleness after which a kernel of the crowd is hibernated though nobody lacks room.
+#: Seconds of idleness after which a kernel of the crowd is hibernated although no other lacks room.
 AFTER = 600.0
 #: Seconds that a newcomer waits until it is said not to fit; and that a process may take to start.
 PATIENCE, STARTING = 4.0, 90.0
@@ -568,7 +568,7 @@ class Crowd:
         return ""
 
     def fill(self) -> int:
-        """Start kernels one after the other while nobody is hibernated; how many fit.
+        """Start kernels one after the other without hibernation; return how many fit.
 
         The one that does not is left waiting, if it waits.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Short cells of somebody who waits for them, beside a training loop: both fit on the GPU, nothing has to move.
+"""Short cells of an interactive user, beside a training loop: both fit on the GPU, nothing has to move.
 
 The same bursts of about 5 ms are run alone, beside the loop without us, and beside it under each policy; one pair after
 the other goes through all of these, forth and back. The cells are sent to a Jupyter kernel; a burst's time is from its
@@ -83,13 +83,13 @@ class _Commanded(KernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        """The kernelspec that nobody installed."""
+        """A kernelspec that is not installed."""
         metadata = {"kernel_provisioner": {"provisioner_name": "local-provisioner"}}
         return KernelSpec(argv=self._command, language="python", metadata=metadata)
 
 
 class Person:
-    """A notebook's kernel that uses the GPU, and who sends it cells.
+    """A notebook's kernel that uses the GPU, and the client that sends it cells.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Person:
     def __init__(self, here: Machine, *, shares: bool, torch: bool, portion: int) -> None:
         name = "person" if shares else "bare"
         command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        # Of nobody's own configuration, and without a word about the transport.
+        # Without any user's configuration, and without warnings about the transport.
         command += ["--HistoryManager.enabled=False", "--IPKernelApp.log_level=40"]
         environ = here.client_environ(name) if shares else here.bare_environ()
         environ["IPYTHONDIR"] = str(here.folder / "ipython")
@@ -145,7 +145,7 @@ class Person:
     def bursts(self, count: int, seed: int) -> tuple[list[float], list[float]]:
         """Run so many short cells; seconds of each burst, and of its cell."""
         draw = random.Random(seed)
-        # Silent: no cell, for who runs one without the GPU is not expected to use it in the next.
+        # Silent, and so no cell: after a cell without the GPU, the next is not expected to use it.
         self._run("taken.clear()", silent=True)
         cells = []
         for _ in range(count):

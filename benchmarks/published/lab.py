@@ -61,7 +61,7 @@ WINDOW = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TIMEOUT = 60.0
 
-# --- The machine, and who is on it ----------------------------------------------------------------
+# --- The machine and its users --------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -239,7 +239,7 @@ def _pixels(lab: Lab, path: Path, page: LabPage) -> Iterator[Figure]:
         count = 0
         for _ in range(ROUNDS):
             for act, heading in ((waiter.request, "Waiting"), (holder.release, "Running")):
-                # A person comes at any moment, not at the one that suits.
+                # A user starts at any moment.
                 time.sleep(random.uniform(0.15, 0.4))
                 count = page.page.evaluate("() => window.gpushareSeen.length")
                 began = time.monotonic()
@@ -445,7 +445,7 @@ async def _get(url: str) -> bytes:
 
 
 async def _our_page(url: str) -> None:
-    """Ask for the whole state, then fetch the deltas that are announced; say now and then that somebody still looks."""
+    """Ask for the whole state, then fetch announced deltas; report now and then that the page is open."""
     mine, again, followed = uuid.uuid4().hex, 0.0, 0.0
     subscribe = url.replace("http", "ws", 1) + "api/events/subscribe"
     events = await websocket_connect(HTTPRequest(subscribe, headers=_HEADERS))
@@ -510,7 +510,7 @@ def _shares(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
 
 
 def _cost(lab: Lab, path: Path) -> Iterator[Figure]:
-    """Processors' time of server and scheduler: nobody looks, and five pages do."""
+    """Processor time of server and scheduler: without a page, and with five pages."""
     with ControlClient(path) as control:
         pids = {"server": lab.process.pid}
         pids["scheduler"] = control.request("status")["status"]["scheduler"]["pid"]

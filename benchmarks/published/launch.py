@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the interposer adds to a kernel launch, while nobody else wants the GPU."""
+"""The overhead of the interposer for a kernel launch, while no other program wants the GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether shares hold, by the work that is done: a limit, a request beside one that wants everything, and weights.
+"""Whether entitlements hold, by the work that is done: a limit, a request beside a greedy program, and weights.
 
 Jobs run one kernel after the other, of about 1, 10 and 50 ms. What a job had of the GPU is the number of its kernels
 times what one takes alone and without us (before, between and after), whatever the scheduler's own meters say::

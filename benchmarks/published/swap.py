@@ -165,7 +165,7 @@ def _until_gone(here: Machine) -> None:
 
 
 def _one(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iterator[Figure]:
-    """Time one notebook's memory out and back, again and again, while nobody else wants the GPU."""
+    """Time repeated evictions and restores of one notebook, while no other program wants the GPU."""
     holder = Holder(here.client_environ("one"), torch=torch)
     holder.call("hold", size, min(TENSOR, size // 4), 1)
     out: list[float] = []

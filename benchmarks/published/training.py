@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a training step costs under us while nobody else wants the GPU, against the same step without us.
+"""The cost of a training step with sharing, while no other program wants the GPU, compared with one without.
 
 Two processes live for the whole time, one without us and one under the interposer with a scheduler of its own. Only one
 computes at a time. Blocks of steps alternate, and which of the two begins a pair alternates too::

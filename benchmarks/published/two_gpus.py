@@ -248,7 +248,7 @@ class Part:
     listener: threading.Thread | None = None
 
     def listen(self, small: tuple[int, int, int] | None = None) -> None:
-        """Hear it out in a thread; ``small``: number, ranks and steps of one that answers as ``rank`` does."""
+        """Read its output in a thread; ``small``: number, ranks and steps of a process that answers like ``rank``."""
         self.listener = threading.Thread(target=self._hear, args=(small,), daemon=True)
         self.listener.start()
 
@@ -330,7 +330,7 @@ class Place:
             self.environ |= {"GPUSHARE_BACKEND": "swap", "GPUSHARE_FORBID_MANAGED": "1"}
         self.uids = () if one_user else self._users()
         if self.uids and driver.simulated:
-            # A simulated machine is its maker's, who may open it to others.
+            # A simulated machine belongs to its creator, but can be opened to others.
             machine = Path("/dev/shm", f"gpushare-sim-{self.environ['GPUSHARE_SIM_NAME']}")
             machine.touch()
             machine.chmod(0o666)
@@ -472,7 +472,7 @@ class Watch:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -29,7 +29,7 @@ def _two(here: Machine, bytes: int) -> tuple[Probe, Probe]:
 
 
 def cell_end(rounds: int = 100) -> Iterator[Figure]:
-    """From the end of the holder's cell to the first submission of the one who waits."""
+    """From the end of the holder's cell to the first submission of the waiting program."""
     waits = []
     with machine("--anti-thrash", "on", "--quantum", "600") as here:
         holder, waiter = _two(here, MIB)
@@ -129,7 +129,7 @@ def holder_killed(rounds: int = 10) -> Iterator[Figure]:
 
 
 def turned_to_cpu(rounds: int = 50) -> Iterator[Figure]:
-    """The holder computes on the CPU inside its cell while somebody waits: until that one's first submission."""
+    """From a holder that computes on the CPU in its cell to the first submission of the waiting program."""
     waits = []
     with machine("--anti-thrash", "on", "--quantum", "600") as here:
         holder, waiter = _two(here, MIB)

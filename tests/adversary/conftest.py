@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A node's scheduler, somebody who preferences it ill (ada), and somebody who only wants to work (ben)."""
+"""A node's scheduler, a hostile user (ada), and a user who only wants to work (ben)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOTAL = 8 * UNIT
 
 
 class Node:
-    """A node's scheduler with one GPU of eight units, and tickets for who comes to it."""
+    """A node's scheduler with one GPU of eight units, and tickets for its users."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -205,7 +205,7 @@ def node(shared_node: Node) -> Iterator[Node]:
 
 @pytest.fixture
 def ben(node: Node) -> Iterator[FakeClient]:
-    """Somebody who only wants to work."""
+    """A user who only wants to work."""
     with node.client("ben") as client:
         client.grow(UNIT)
         yield client

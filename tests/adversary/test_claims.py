@@ -76,7 +76,7 @@ def test_a_claim_survives_a_restart_of_the_scheduler(start: Start, tmp_path: Pat
     first = node(start, tmp_path)
     with Peer(first.path, uid=BEN) as server:
         server.ok("claim", group="idle")
-    # Nor is what was attached to the last scheduler for who comes first to the next one.
+    # Nor does a group of the previous scheduler belong to the first user of its name at the next.
     with client(first, "busy", BEN) as kernel:
         kernel.attach()
         state = tmp_path / "state" / tickets.FILE_NAME

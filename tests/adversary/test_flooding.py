@@ -36,7 +36,7 @@ def silent(shared_node: Node) -> Iterator[socket.socket]:
 
 @pytest.fixture(autouse=True)
 def beside(silent: socket.socket) -> None:
-    """Beside all that is done here, there is one that says nothing."""
+    """One silent connection exists beside all others here."""
 
 
 class Flood:
@@ -156,7 +156,7 @@ def test_one_user_cannot_use_up_all_connections(node: Node, ben: FakeClient) -> 
 
 
 def test_silent_connections_keep_no_client_out(node: Node, ben: FakeClient) -> None:
-    """There may be 64 of them: whoever comes then takes the place of one of the crowd."""
+    """There may be 64 of them: a further connection replaces one of the crowd."""
     ends = [connect(node.path) for _ in range(150)]
     try:
         with node.client("ben") as other:

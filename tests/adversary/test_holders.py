@@ -80,7 +80,7 @@ def test_a_stopped_process_delays_no_other_user(node: Node) -> None:
             middle.release("release")
             with node.user("ben") as seen:
                 status = seen.ok("status")["status"]
-            # It is named, to those who may know it: not its process.
+            # It is named to users who may see it, but its process is not.
             (other,) = (g for g in status["groups"] if g["user"] == "another user")
             assert {client["pid"] for client in other["clients"]} == {0}
             notices = [n for n in status["notices"] if n["group"] == other["id"]]

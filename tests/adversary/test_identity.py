@@ -31,7 +31,7 @@ from tests.support.fake_hub import Peer, connect
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 
-#: What somebody who means ben ill would ask for, of a group of ben's.
+#: Requests of a hostile user about a group of ben's.
 REQUESTS = [
     ("release", {}),
     ("evict", {}),
@@ -109,7 +109,7 @@ def test_a_revoked_ticket_is_refused(node: Node, running: FakeClient) -> None:
         with Peer(node.path, ticket=ticket) as early:
             early.ok("status")
             ada.ok("revoke", group="short-lived")
-            # Those who came with it before are let go, too.
+            # Earlier connections with it are closed, too.
             with pytest.raises((ConnectionError, AssertionError)):
                 early.ok("status")
     with (
@@ -173,7 +173,7 @@ def test_the_user_of_a_process_comes_from_the_operating_system(
 
 # --- Places -----------------------------------------------------------------------------------------
 
-#: Serves a socket as somebody else, and says "ok" to whatever comes.
+#: Serves a socket as another user, and answers "ok" to all requests.
 IMPOSTOR = """
 import os, socket, sys
 os.chdir(sys.argv[1]); os.setgroups([]); os.setgid(12345); os.setuid(12345)
@@ -187,7 +187,7 @@ while True:
 
 @root_only
 def test_no_user_can_impersonate_the_scheduler(tmp_path: Path) -> None:
-    """Not a byte is said to a socket in the scheduler's place that somebody else made."""
+    """Not a byte is sent to another user's socket in the scheduler's place."""
     place = tmp_path / "run"
     place.mkdir()
     os.chown(place, 12345, 12345)
@@ -275,7 +275,7 @@ def test_stored_state_is_unreadable_to_others_and_has_no_tickets(node: Node) -> 
 
 
 def test_an_inherited_connection_is_not_enough(node: Node) -> None:
-    """A descriptor that somebody passes on says whose it was when it connected, and no more than that."""
+    """A descriptor that is passed on only identifies the user that connected it."""
     with connect(node.path) as end, socket.socket(fileno=os.dup(end.fileno())) as copy:
         copy.settimeout(PATIENCE)
         request = {"op": "status", "protocol": protocol.VERSION}

@@ -23,7 +23,7 @@ SYMBOL_NOT_FOUND = 1
 
 @pytest.fixture(scope="module")
 def small_driver(compile_c: Compile) -> Path:
-    """Return a driver that has few functions and one that nobody knows."""
+    """Return a driver with few functions, one of which is unknown."""
     flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
     return compile_c("small_driver.c", "libcuda.so.1", *flags)
 
@@ -163,7 +163,7 @@ def test_lookups_get_our_functions(python: Callable[..., Any]) -> None:
 
 
 def test_the_lookup_function_can_be_looked_up(python: Callable[..., Any]) -> None:
-    """cudart does: whoever asks for cuGetProcAddress must not get the driver's."""
+    """cudart looks up cuGetProcAddress, and must not get the driver's."""
     code = f"{WHERE}{ASK}\nresult = ask(b'cuGetProcAddress')[2]"
     assert python(code) == ["libgpushare.so", "cuGetProcAddress_v2"]
 

@@ -138,7 +138,7 @@ def test_our_commands_accept_the_arguments() -> None:
     config = configured()
     assert config.policy in available()
     assert plugin.socket == Path(config.socket)
-    # Containers find the socket where the node has it, so that one setting tells everybody.
+    # Containers find the socket at the node's path, so that one setting suits all.
     assert plugin.socket.parent == SOCKETS
     assert plugin.kubelet_dir == KUBELET
     assert plugin.resource == RESOURCE

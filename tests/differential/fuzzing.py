@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs random programs until the time is over, and shortens those that differ."""
+"""Runs random programs until the time is over, and shrinks programs whose results differ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fuzz(
     shrinking: float = 60.0,
     patience: float = PATIENCE,
 ) -> Generator[Finding, None, None]:
-    """Run programs and yield those that differ.
+    """Run programs and yield programs whose results differ.
 
     Parameters
     ----------

@@ -327,7 +327,7 @@ class Hunt:
 
 
 def build(workshop: Workshop | None, defect: Defect) -> Path:
-    """Return the libraries with that defect; without a workshop, those that are installed."""
+    """Return the libraries with that defect; without a workshop, the installed libraries."""
     return workshop.build(defect.patches) if workshop is not None and defect.patches else LIBRARIES
 
 

@@ -134,7 +134,7 @@ def theirs(judge: Judge, recipe: Recipe, seed: str) -> None:
         if judge.fails(program):
             raise AssertionError
 
-    # A program that fails now and then is one that hypothesis calls flaky.
+    # Hypothesis calls a program that fails now and then flaky.
     with contextlib.suppress(AssertionError, KeyboardInterrupt, HypothesisException):
         search()
 

@@ -419,7 +419,7 @@ class History:
                 self.figures.restored += event["bytes"]
 
     def forget(self) -> None:
-        """Begin anew with another scheduler."""
+        """Start again with another scheduler."""
         self.since = 0
 
 

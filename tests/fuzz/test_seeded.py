@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The fuzzer finds bugs that were put into the interposer: one of each kind that could harm somebody's data.
+"""The fuzzer finds seeded bugs of the interposer: one of each kind that could harm a user's data.
 
 Each is a change of a few words in a copy of the sources. Where a change makes wrong only what happens within some
 nanoseconds, another one, harmless by itself, makes these longer.

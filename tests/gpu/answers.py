@@ -667,7 +667,7 @@ SCENARIOS: dict[str, Callable[[Driver], Answers]] = {
 
 
 def answers(scenario: str, environ: dict[str, str]) -> dict[str, Any]:
-    """Run a scenario in a process of its own; one that dies says with which status."""
+    """Run a scenario in its own process, and report the status of a process that dies."""
     done = subprocess.run(
         [sys.executable, __file__, "--answer", scenario],
         env=environ,

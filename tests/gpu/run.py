@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Return the lines of a table, and what was said by those that failed."""
+    """Return the lines of a table, and the output of failed programs."""
     yield (
         f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15} {'hibernated':>11} {'elsewhere':>10}  equal"
         f"   (between steps / by the antagonist)"

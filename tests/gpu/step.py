@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--steps", type=int, default=12)
     parsed = parser.parse_args()
-    # The runner asks one that takes too long where it is.
+    # The runner asks a program that takes too long for its position.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     under_us = "GPUSHARE_GROUP" in os.environ and "GPUSHARE_SIM" not in os.environ
     settings = os.environ.get("GPUSHARE_BACKEND"), os.environ.get("GPUSHARE_FORBID_MANAGED")

@@ -69,7 +69,7 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) 
 def test_a_hibernated_kernel_uses_only_the_residue(capsys: pytest.CaptureFixture[str]) -> None:
     whole, own = bench(capsys, "--part", "memory").values()
     for figure in (whole, own):
-        # Beside the context of one that is idle.
+        # Beside the context of an idle kernel.
         assert figure["bare"] * MIB >= hibernate.CONTEXT // hibernate.SCALE
         assert figure["value"] * MIB <= hibernate.REST // hibernate.SCALE
 

@@ -83,7 +83,7 @@ class Bed:
         self.serial = 0
 
     def lend(self) -> None:
-        """Let who asks for it have the GPU, and take it back."""
+        """Grant the GPU to the requesting program, and revoke it."""
         self.script.next(ev.Request)
         self.script.send(*self.script.grant(filling=False))
 

@@ -134,7 +134,7 @@ def test_a_waiting_program_without_room_or_scheduler_gets_an_error_finally(
     machine.until_said(a, "no scheduler answers")
     machine.until_said(a, "No data is lost")
     machine.start_scheduler()
-    # What it asked nobody for, while it was away, it asks the next one for.
+    # What it could not request without a scheduler, it requests from the next one.
     machine.until(lambda: len(machine.control("status")["status"]["groups"]) == 2)
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
 
@@ -264,7 +264,7 @@ def test_a_program_that_ran_without_a_scheduler_joins_later(machine: Machine) ->
 
 
 def test_a_program_that_joins_an_old_scheduler_takes_its_turn(machine: Machine) -> None:
-    """One that runs for longer than it takes leases over revokes what it does not know of."""
+    """A scheduler that runs for longer than it takes leases over revokes unknown leases."""
     b = machine.program("b")
     at_b = b.filled(192 * UNIT, 2)
     b.call("cell", phase="end")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A process that is parked, checkpointed and woken: what it may call, who wakes it, and that nothing is lost."""
+"""A process that is parked, checkpointed and woken: permitted calls, ways to wake it, and no lost data."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def made(program: Program, function: str, *arguments: int | str) -> int:
 
 
 def test_arenas_that_the_program_maps_itself_are_restored(make_bed: Callable[..., Bed]) -> None:
-    """Of a reservation of several mappings, and one that has none when the process hibernates."""
+    """A reservation of several mappings, and a reservation without any when the process hibernates."""
     bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/forget"})
     size = 2 << 20
     properties = struct.pack("=5i4xQQ", 1, 0, 1, 0, 0, 0, 0).hex()

@@ -33,7 +33,7 @@ PATIENCE = 60.0
 
 
 class Pool:
-    """A pool as the scheduler makes it, or one that the scheduler made."""
+    """A pool like the scheduler's, or a pool that a scheduler made."""
 
     def __init__(self, chunks: int, fd: int | None = None) -> None:
         self.chunks = chunks
@@ -370,7 +370,7 @@ def test_chunks_that_the_scheduler_frees_are_not_page_locked(
     pool = make_pool(4)
     client = make_client(pool)
     client.offer(pool)
-    # The scheduler gives these back just now; it has looked who page-locked them.
+    # The scheduler is freeing these, after a look at which processes page-locked them.
     for chunk in range(4):
         pool.put(chunk, owner=SCHEDULER, prepared=1)
     client.call("prepare", 4 * CHUNK)

@@ -28,7 +28,7 @@ OVER = {"GPUSHARE_OVERSUBSCRIBE": "1"}
 
 
 def advice(program: Program, pointer: int, bytes: int = PIECE) -> tuple[int, int]:
-    """Return where a range prefers to be, and who is mapped to it."""
+    """Return a range's preferred location, and the devices that map it."""
     values = [
         program.call("range_attribute", pointer=pointer, bytes=bytes, attribute=which)
         for which in (PREFERRED_LOCATION, ACCESSED_BY)

@@ -59,7 +59,7 @@ def test_a_scheduler_that_reads_nothing_for_long_is_disconnected(make_script: Ma
 
 
 def test_no_impossible_size_is_stated(make_script: MakeScript) -> None:
-    """The scheduler would take the sender for one that talks nonsense."""
+    """The scheduler would disconnect the sender of such a size."""
     script, a, _ = make_script()
     assert a.call("alloc", bytes=UNIT)["result"] == 0
     for size in (1 << 63, (1 << 64) - 8 * UNIT):

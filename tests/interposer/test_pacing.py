@@ -304,7 +304,7 @@ def test_short_cuda_kernels_count_although_few_get_events(paced: Paced) -> None:
     passed = time.monotonic() - start
     meter = measured(paced)
     assert meter.submissions == 3020
-    # They are estimated from those that are measured. Each takes that long at least, and longer on a busy machine.
+    # They are estimated from the measured ones. Each takes at least that long, and longer on a busy machine.
     assert 0.6 * 3000 * 0.00002 <= meter.busy <= 2.5 * passed
 
 

@@ -252,7 +252,7 @@ def test_different_gpus_and_slices_are_ordered(make_machine: MakeMachine) -> Non
     assert [gpu["name"] for gpu in found] == ["Small", "Large MIG 1:0", "Large MIG 1:1"]
     whole, one, two = (gpu["uuid"][4:].replace("-", "") for gpu in found)
     a, b, c = (machine.program(name) for name in "abc")
-    # The most room first, and then whoever has nobody yet. CUDA has one slice in a process, and nothing beside it.
+    # The most room first, and then unused GPUs. CUDA has one slice in a process, and nothing else.
     assert order_of(machine, a) == [one]
     a.filled(4096, 1)
     assert order_of(machine, b) == [two]

@@ -108,7 +108,7 @@ class Callers:
             assert time.monotonic() < deadline
 
     def ask_to_park(self) -> bool:
-        """Ask once; whoever waits for the GPU meanwhile is given it, and has it taken back."""
+        """Ask once; grant the GPU to programs that request it meanwhile, and revoke it."""
         self.serial += 1
         self.asked = None
         self.script.send(protocol.park(self.serial))
@@ -201,7 +201,7 @@ def make_callers(
 
 
 def cycle(callers: Callers, cycles: int) -> None:
-    """Park, and wake as soon as somebody asks, so often; nobody calls the driver meanwhile."""
+    """Park and wake at the first request, so often; no thread calls the driver meanwhile."""
     deadline = time.monotonic() + PATIENCE
     while cycles > 0:
         assert time.monotonic() < deadline

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs that share one GPU: who runs, who waits, and that no byte is lost."""
+"""Programs that share one GPU: which run, which wait, and no byte is lost."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_an_interrupt_ends_a_wait(make_machine: MakeMachine, thread: str | None,
 
 @pytest.mark.parametrize("gil", [False, True])
 def test_a_signal_ends_a_wait_of_the_main_thread(make_machine: MakeMachine, gil: bool) -> None:
-    """Without a provisioner there is nobody to cancel."""
+    """Without a provisioner, the wait cannot be cancelled from outside."""
     machine = make_machine("--quantum", "600")
     a, b = machine.program("a"), machine.program("b")
     a.filled(192 * UNIT, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Small blocks share slabs: whatever is allocated and freed, in whatever order, nobody notices."""
+"""Small blocks share slabs: programs see no difference, in any order of allocations and frees."""
 
 from __future__ import annotations
 

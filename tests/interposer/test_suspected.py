@@ -13,7 +13,7 @@ from tests.interposer.rows import HOLDS, PEERS, MakeMachine, Runner, run_alone, 
 from tests.support.machine import UNIT, Machine
 from tests.support.sim import LIBRARIES
 
-#: A context that the program attaches to ends when nobody is attached any more.
+#: A context that the program attaches to ends with the last attachment.
 ATTACHED = """
 cuda = ctypes.CDLL("libcuda.so.1")
 use()

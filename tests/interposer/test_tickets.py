@@ -24,7 +24,7 @@ from tests.support.node import Activator, Place
 
 
 class Node(Machine):
-    """A machine whose scheduler knows nobody by uid."""
+    """A machine whose scheduler identifies no user by uid."""
 
     def __init__(self, folder: Path, hub: FakeHub) -> None:
         # Of several GPUs, so that programs also ask where to begin.
@@ -179,7 +179,7 @@ def test_a_file_that_is_no_ticket_is_named_and_cuda_is_unshared(
     # Plain CUDA, as with other failures.
     pointer = a.filled(16 * UNIT, 1)
     assert a.holds(pointer, 16 * UNIT, 1)
-    # To who asks where to begin, and to who attaches.
+    # To placement requests, and to attaching clients.
     assert sum(said in line for line in a.errors) <= 2
 
 
@@ -245,7 +245,7 @@ def test_requests_of_a_program_carry_its_ticket(node: Node) -> None:
 
 # --- Whose scheduler is trusted ---------------------------------------------------------------------
 
-#: Lets a program see another user at the socket's other end, as one does whose root is somebody else.
+#: Lets a program see another user at the socket's other end, as in a user namespace.
 STRANGER = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -309,7 +309,7 @@ def test_a_restart_of_the_service_loses_no_program_and_no_byte() -> None:
         at_a, at_b = a.filled(192 * UNIT, 1), b.filled(192 * UNIT, 2)
         for _ in range(2):
             service.stop()
-            # Who comes while there is none waits for the next, and so does who wants the GPU.
+            # Without a scheduler, new programs and requests for the GPU wait for the next.
             newcomer = machine.program("c", init=False)
             initialised, wanted = (
                 newcomer.start("init"),

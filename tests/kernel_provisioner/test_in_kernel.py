@@ -292,7 +292,7 @@ def shell_with(handler: object) -> tuple[Any, dict[str, Any]]:
 
 
 def heard(handler: object, fails: bool = False) -> tuple[Callable[..., Any], Noting]:
-    """The handler as it is with us before it, and whom we tell."""
+    """The wrapped handler, and the recipient of its reports."""
     interposer = Noting(fails)
     shell, handlers = shell_with(handler)
     Cells(shell, interposer).install()
@@ -361,7 +361,7 @@ async def test_a_handler_that_raises_leaves_no_cell_open() -> None:
 
 
 def test_a_concurrent_request_is_not_another_cell() -> None:
-    """As in subshells; who begins first gives the name, who ends last gives the GPU up."""
+    """As in subshells: the first cell gives the name, and the end of the last releases the GPU."""
     come, go = threading.Event(), threading.Event()
 
     def handle(parent: dict[str, Any]) -> None:

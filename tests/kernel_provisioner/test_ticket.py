@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of people who share a uid: each gets a ticket, and gives it back."""
+"""Kernels of users who share a uid: each gets a ticket, and returns it."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_kernel_id_is_claimed_before_others_can_read_it(
             await kernel.manager.restart_kernel(now=True)
             await kernel.client.wait_for_ready(timeout=60)
             refuses(node, group)
-        # After its end, the id is nobody's.
+        # After its end, the id belongs to no user.
         with FakeClient(node.path, group, connection=connect(node.path, 12345)) as other:
             other.attach()
     finally:

@@ -210,7 +210,7 @@ class Kernel:
         self.manager: Any = app.kernel_manager
         self.id = ""
         self.client: Any = None
-        #: Those that nobody has asked for yet: subshells answer in any order.
+        #: Replies that are not awaited yet: subshells answer in any order.
         self._replies: dict[str, dict[str, Any]] = {}
 
     async def start(self, name: str = "python3") -> None:

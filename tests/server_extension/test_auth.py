@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""No address of ours answers those who may not ask."""
+"""No endpoint answers users without permission."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class TestEventsOnly:
         jp_ws_fetch: Fetch,
     ) -> None:
         socket = await jp_ws_fetch("api", "events", "subscribe")
-        # Somebody else, who may, has the panel open.
+        # Another user, with permission, has the panel open.
         await extension.feed.state("panel", timeline=True)
         heard = []
         with FakeClient(runtime / "s.sock", "secret-group", gpu["uuid"]) as client:

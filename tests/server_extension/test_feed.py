@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pages that look are told what changes; nobody else is, and it costs nobody anything."""
+"""Open pages are sent changes; other pages are not, and cost nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def asked(
 
 @pytest.fixture
 def rest(extension: GpuShareExtension, eventually: Any) -> Callable[[], Awaitable[None]]:
-    """Return the function that waits until the server knows that nobody looks."""
+    """Return a function that waits until the server has noticed that no page is open."""
 
     async def wait() -> None:
         async def rests() -> bool:
@@ -203,7 +203,7 @@ async def test_a_page_that_does_not_come_back_is_forgotten(
     await scheduler.request("set", quantum=4.0)
     await other.hear_until(lambda state: state["settings"]["quantum"] == 4.0)
     assert other.missed == []
-    # It has missed what changed while nobody looked, and sees that.
+    # It has missed changes while no page was open, and notices that.
     while sleeper.heard[-1:] != other.heard[-1:]:
         await sleeper.hear()
     assert sleeper.missed
@@ -311,7 +311,7 @@ async def test_the_timeline_continues_in_deltas(
 
 
 class Ticker:
-    """A source whose timeline gets a sample each time somebody asks."""
+    """A source whose timeline gets a sample at each query."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The notebook in front of whoever uses the server is known to the scheduler, as the focused page says."""
+"""The focused page reports the user's front notebook to the scheduler."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_the_focus_ends_with_its_page(
     await told(kernel.id)
     await jp_fetch("gpushare/api/watchers/a", method="DELETE")
     await told("")
-    # One that goes without a word is missed.
+    # A page that leaves without a message times out.
     await say("a", kernel_id=kernel.id)
     await told(kernel.id)
     monkeypatch.setattr(module, "REGISTRATION", 0.01)

@@ -78,7 +78,7 @@ def traced(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # Only one that has stopped can be let go.
+        # Only a stopped process can be resumed.
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, 0x40000000)
         call(detach)
@@ -140,7 +140,7 @@ def test_a_user_may_wake_a_notebook_before_its_next_cell(notebook: Notebook) -> 
 def test_an_idle_notebook_hibernates_unless_it_is_kept(lab: Lab, notebook: Notebook) -> None:
     with Notebook(lab) as kept:
         kept.do("adjust", keep=True)
-        # The one that is kept has been idle for longer.
+        # The kept notebook has been idle for longer.
         assert kept.has_its_data()
         assert notebook.has_its_data()
         lab.post("gpushare/api/settings", {"hibernate_after": 0.1})

@@ -29,7 +29,7 @@ def stat(pid: int) -> list[str]:
 
 
 def has_ended(pid: int) -> bool:
-    # An orphan may stay a zombie where nobody reaps it, as in some containers.
+    # An orphan may stay a zombie where no process reaps it, as in some containers.
     return stat(pid)[0] in "XZ"
 
 

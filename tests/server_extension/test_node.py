@@ -200,7 +200,7 @@ async def test_kernels_get_tickets_over_the_connection_that_logged_in(
     await kernel.manager.shutdown_kernel(kernel.id, now=True)
     assert not path.exists()
     assert not node.tickets()
-    # Once, and by nobody else.
+    # Once, and by no other server.
     assert hub.asked.count("ada-token") == 1
 
 

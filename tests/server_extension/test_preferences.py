@@ -54,7 +54,7 @@ async def test_preferences_are_sent_to_the_next_scheduler(
             )
 
         await eventually(repeated)
-    # And to the one after that, which nobody has told but we.
+    # And to the next one, to which only this server sends them.
     await replace()
     with FakeClient(path, kernel.id, gpu["uuid"]) as client:
         client.attach()
@@ -85,7 +85,7 @@ async def test_preferences_end_with_the_kernel(
 
         await eventually(known)
 
-    # A kernel of ours may be on its way to another process; of others' nobody else would tell.
+    # An own kernel may be between two processes; preferences of others are sent by their servers.
     async def gone() -> bool:
         return set(extension._preferences._preferences) == {kernel.id}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels start under our provisioner, unless somebody chose another."""
+"""Kernels start under our provisioner, unless another was chosen."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Sessions:
         self._ids: list[str] = []
 
     async def open(self, path: str, kind: str = "notebook", kernel_id: str | None = None) -> str:
-        """Open a document with a new kernel, or with one that there is; return the kernel's id."""
+        """Open a document with a new or existing kernel; return the kernel's id."""
         model = {
             "path": path,
             "name": path.rsplit("/", 1)[-1],
@@ -132,7 +132,7 @@ async def test_the_next_scheduler_gets_the_new_name_of_a_kernel(
         return extension.documents._names == {kernel_id: "train.ipynb"}
 
     def process() -> FakeClient:
-        """Return one that has the name under which the kernel was started."""
+        """Return a session with the name under which the kernel was started."""
         return FakeClient(runtime / "s.sock", kernel_id, gpu["uuid"], name="train.ipynb")
 
     first = (await status())["scheduler"]["pid"]
@@ -311,7 +311,7 @@ class TestGateway:
 
     @pytest.fixture(autouse=True)
     def no_kernel_is_left(self) -> None:
-        """Ask nobody for kernels."""
+        """List no kernels."""
 
     async def test_kernels_elsewhere_are_ignored(
         self, extension: GpuShareExtension, jp_fetch: Fetch

@@ -106,7 +106,7 @@ async def test_entitlements_change_at_run_time(
         "team:course": entitlement({"members": ["ben", "cy"], "limit": 0.25}),
     }
     assert await ask(jp_fetch, "GET") == (200, answer)
-    # The next scheduler is told what somebody else has stated, too.
+    # The next scheduler is also sent what another user has stated.
     of_another(extension, "entitle", whose="user:dee", limit=0.5)
 
     async def heard() -> bool:

@@ -486,7 +486,7 @@ def test_wrong_order_and_wrong_arguments_are_refused(machine: Machine, start: St
     ):
         every = f"{EVERY.format(pid)}, {THREAD.format(pid)}[0]"
         assert hibernator(every) == (-result, *[result] * 5)
-        # The first is asked where nobody has used the machine yet.
+        # The first query comes before any use of the machine.
         hibernator("lib.cuInit(0)")
     target("begin(4096)")
     calls = {"lock": RUNNING, "checkpoint": LOCKED, "restore": CHECKPOINTED, "unlock": LOCKED}
@@ -595,7 +595,7 @@ def test_a_stopped_process_answers_once_it_continues(machine: Machine, start: St
     stop(target.pid)
     hibernator.send(f"checkpoint({target.pid})")
     assert hibernator.is_silent(0.3)
-    # Who asked is gone; what was asked is done once the process goes on, and who asks now waits for that.
+    # The caller is gone; its request is done once the process continues, and a new caller waits for that.
     hibernator.kill()
     other.send(f"state({target.pid})")
     assert other.is_silent(0.3)
@@ -603,7 +603,7 @@ def test_a_stopped_process_answers_once_it_continues(machine: Machine, start: St
     assert other.answer() == CHECKPOINTED
     assert other(f"restore({target.pid}), unlock({target.pid})") == (0, 0)
     assert target(f"holds({pointer}, 5, 4096)")
-    # A lock of one who is gone locks nobody.
+    # A lock whose owner is gone has no effect.
     hibernator = start(environment)
     stop(target.pid)
     hibernator.send(f"lock({target.pid}, 50)")
@@ -727,7 +727,7 @@ def test_injected_failures_leave_the_state(machine: Machine, start: Start) -> No
     assert mine(f"fail(''), state({target.pid})")[0] == 0
     mine.until(f"state({target.pid})", RUNNING if target("fail('')") else LOCKED)
     mine.until("results", [802 if target("fail('')") else 0])
-    # For good: nobody waits for ever, and all is lost.
+    # For good: no caller waits for ever, and all data is lost.
     assert target("fail('cuCheckpointProcessCheckpoint=LAUNCH_FAILED/fatal')") == 0
     target("behind('lib.cuCtxSynchronize()')")
     target.until("waiting()", 1)

@@ -49,7 +49,7 @@ def test_a_killed_process_frees_its_memory(machine: Machine, talk: Talk) -> None
 def test_processes_in_pid_namespaces_of_their_own_count_like_any_other(
     machine: Machine, talk: Talk
 ) -> None:
-    """As a driver's do, in containers: alive or not, and by the number by which who asks knows them."""
+    """As a driver's do in containers: alive or not, by the process id that the caller sees."""
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this machine permits no namespaces")

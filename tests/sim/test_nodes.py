@@ -538,7 +538,7 @@ graph = empty()
 again = handle(graph, 1)
 _, (body,) = conditional(graph, again, WHILE)
 counted, _ = kernel(body, count, again, cell(0))
-# Another one inside, with a condition of its own that begins anew at each launch.
+# Another one inside, with its own condition that starts again at each launch.
 inner = handle(body, 1)
 inside, (deep,) = conditional(body, inner, IF, 1, [counted])
 node, p = kernel(deep, bump, cell(1), number(2))

@@ -55,7 +55,7 @@ def test_a_child_has_only_the_given_descriptors(environ: dict[str, str]) -> None
     code = """
 import os
 found = os.listdir("/proc/self/fd")
-# Not the one that listed them.
+# Not the descriptor that listed them.
 print(sorted(int(name) for name in found if os.path.exists(f"/proc/self/fd/{name}")))
 """
     with open(os.devnull) as file:
