@@ -33,31 +33,23 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from ...scheduler.protocol.client import ControlError
 from ..experiments.pages import pages
 from ..experiments.ranges import mapping
-from ..harness.checkpoint import Watcher
 from ..harness.figures import Figure, percentile, quartile_distance
-from ..harness.machine import MIB, Machine, machine
-from ..programs.holder import end, torch_can
+from ..harness.hibernation import Clock, Scene, scene_of
+from ..harness.machine import MIB
 from ..programs.sleeper import FIRST, Kernel
 
 GIB = 1 << 30
 PARTS = ("memory", "out", "wake", "crowd", "cycles", "elsewhere", "pages", "mapping")
 #: Those that are run only where they are named.
 NAMED = ("elsewhere", "pages", "mapping")
-#: By how much all sizes are smaller on the simulated driver; of an H200: what a context takes, and what a process that
-#: is checkpointed goes on using.
-SCALE = 128
-CONTEXT, REST = 719 * MIB, 4 * MIB
-#: Bytes of the simulated GPU. We count a context as 512 MiB, on a small GPU as a 64th of it: here that is scaled, too.
-SIMULATED = 64 * 512 * MIB // SCALE
 #: GiB that are held in ``out`` and ``wake``; bytes of one tensor; how often, beside the first time.
 HELD, TENSOR, ROUNDS = 24.0, 512 * MIB, 3
 #: Bytes that a kernel holds whose use of the GPU is read.
@@ -86,182 +78,6 @@ LIMIT, ENDING = 1200.0, 30.0
 MEMORY_GOAL, TIME_GOAL = 8 * MIB, 1.5
 #: Units of what there should be much of.
 MANY = ("kernels", "cycles", "times")
-
-
-class Clock:
-    """Ends all processes that it knows when the time is over, so that no wait for them lasts.
-
-    Parameters
-    ----------
-    seconds
-        From now on.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._end = seconds, time.monotonic() + seconds
-        self._processes: list[Popen[str]] = []
-        self._timer = threading.Timer(seconds, self._kill)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _kill(self) -> None:
-        for process in list(self._processes):
-            process.kill()
-
-    def watch(self, process: Popen[str]) -> None:
-        """End this one, too."""
-        self._processes.append(process)
-        if self.left() <= 0:
-            process.kill()
-
-    def left(self) -> float:
-        """Seconds until then."""
-        return self._end - time.monotonic()
-
-    def check(self) -> None:
-        """Raise if the time is over."""
-        if self.left() <= 0:
-            raise RuntimeError("the time is over")
-
-    def close(self) -> None:
-        """Forget about it."""
-        self._timer.cancel()
-
-
-class Scene:
-    """A machine of one part, its processes, and what is asked of its scheduler."""
-
-    def __init__(self, here: Machine, clock: Clock) -> None:
-        self.here, self.clock = here, clock
-        self.simulated = here.driver.simulated
-        self.torch = torch_can(self.simulated)
-        self._processes: list[Popen[str]] = []
-        self._pools: list[ThreadPoolExecutor] = []
-        self.watcher = Watcher(here.bare_environ(), here.driver, self._started)
-        if not self.watcher.able:
-            raise RuntimeError("the driver cannot checkpoint a process (it is older than 570)")
-
-    def _started(self, process: Popen[str]) -> None:
-        self._processes.append(process)
-        self.clock.watch(process)
-
-    def scaled(self, size: float) -> int:
-        """Return a size on this GPU, a multiple of 2 MiB."""
-        return max(1, int(size) // (SCALE if self.simulated else 1) // (2 * MIB)) * 2 * MIB
-
-    def start_scheduler(self, *flags: str) -> None:
-        """Start the scheduler."""
-        self.here.start_scheduler(*flags)
-        assert self.here.scheduler is not None
-        self.clock.watch(self.here.scheduler)
-        while (found := self.status()["hibernation"])["able"] is None:
-            self.clock.check()
-            time.sleep(0.01)
-        if not found["able"]:
-            raise RuntimeError(f"nothing can be hibernated here: {found['text']}")
-
-    def status(self) -> dict[str, Any]:
-        """Return the scheduler's status."""
-        found: dict[str, Any] = self.here.control("status")["status"]  # type: ignore[assignment]
-        return found
-
-    def kernel(self, name: str) -> Kernel:
-        """Start a kernel."""
-        return Kernel(self.here.client_environ(name), torch=self.torch, started=self._started)
-
-    def bare(self) -> Kernel:
-        """Start a kernel without us."""
-        return Kernel(self.here.bare_environ(), torch=self.torch, started=self._started)
-
-    def pool(self, threads: int) -> ThreadPoolExecutor:
-        """Return threads that wait for processes."""
-        self._pools.append(ThreadPoolExecutor(threads))
-        return self._pools[-1]
-
-    def used(self) -> int:
-        """Bytes of the GPU that are in use."""
-        return int(self.watcher.call("memory")[1])
-
-    def held(self, kernel: Kernel) -> int | None:
-        """Bytes of the GPU that a kernel has, as NVML lists them; None if it does not."""
-        found = self.watcher.call("held", kernel.process.pid)
-        return None if found is None else int(found)
-
-    def until(self, name: str, done: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until a group is as it should be."""
-        while not done(self.here.group(name)):
-            self.clock.check()
-            time.sleep(0.001)
-
-    def evict(self, name: str) -> None:
-        """Evict all of a group's memory."""
-        self.here.control("evict", group=f"bench-{name}")
-        self.until(name, lambda group: all(gpu["resident"] == 0 for gpu in group["gpus"]))
-
-    def gpu_of(self, name: str) -> str:
-        """The GPU that a group has its memory on, or left from."""
-        gpus: list[dict[str, Any]] = self.here.group(name)["gpus"]  # type: ignore[assignment]
-        return str(max(gpus, key=lambda gpu: int(gpu["footprint"]))["uuid"])
-
-    def hibernate(self, name: str) -> float:
-        """Hibernate a group; seconds from the order until that is done.
-
-        Raises
-        ------
-        RuntimeError
-            If it is left alone.
-        """
-        start = time.monotonic()
-        self.here.control("hibernate", group=f"bench-{name}")
-
-        def done(group: dict[str, Any]) -> bool:
-            found = group["hibernation"]
-            if found is not None and found["code"] is not None:
-                if found["code"] != "busy":
-                    raise RuntimeError(f"not hibernated: {found['code']}: {found['text']}")
-                # The order stands, and is tried again in some seconds: at once, where it is given again.
-                self.here.control("hibernate", group=f"bench-{name}")
-            return bool(group["state"] == "hibernated")
-
-        self.until(name, done)
-        return time.monotonic() - start
-
-    def alone(self, kernel: Kernel) -> tuple[float, float]:
-        """Have the driver checkpoint and restore a kernel without us; seconds out, and back to its first work."""
-        pid = kernel.process.pid
-        out = sum(self.watcher.step(step, pid) for step in ("Lock", "Checkpoint"))
-        back = sum(self.watcher.step(step, pid) for step in ("Restore", "Unlock"))
-        start, end = kernel.call("touch")
-        return out, back + end - start
-
-    def close(self) -> None:
-        """End the processes."""
-        for process in self._processes:
-            process.kill()
-        # Their threads wait for processes, and end when these do.
-        for pool in self._pools:
-            pool.shutdown()
-        for process in self._processes:
-            end(process)
-
-
-@contextlib.contextmanager
-def _scene(clock: Clock, *, scheduler: bool = True, gpus: int = 1) -> Iterator[Scene]:
-    """Set up a machine; ``gpus``: so many, where they are simulated."""
-    environ = {
-        "GPUSHARE_SIM_DEVICES": str(gpus),
-        "GPUSHARE_SIM_MEMORY": str(SIMULATED),
-        "GPUSHARE_SIM_CONTEXT": str(CONTEXT // SCALE),
-        "GPUSHARE_SIM_CHECKPOINT_LEFT": str(REST // SCALE),
-    }
-    with machine(scheduler=False, whole=True, **environ) as here:
-        scene = Scene(here, clock)
-        try:
-            if scheduler:
-                scene.start_scheduler()
-            yield scene
-        finally:
-            scene.close()
 
 
 def run(
@@ -362,7 +178,7 @@ def _figure(
 
 def _memory(clock: Clock, faults: list[str]) -> Iterator[Figure]:
     """Read what is in use before there is a kernel, while it is idle and evicted, and while it is hibernated."""
-    with _scene(clock) as scene:
+    with scene_of(clock) as scene:
         before = scene.used()
         kernel = scene.kernel("one")
         kernel.call("start", scene.scaled(LITTLE), scene.scaled(BLOCK), 1)
@@ -385,7 +201,7 @@ def _compare(kernel: Kernel, what: str, faults: list[str]) -> None:
 
 def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -> Iterator[Figure]:
     """Time one kernel out and back, the driver's checkpoint alone, and what is possible."""
-    with _scene(clock) as scene:
+    with scene_of(clock) as scene:
         size = scene.scaled(gib * GIB)
         block = scene.scaled(TENSOR)
         empty = scene.bare()
@@ -432,7 +248,7 @@ def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -
 
 def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
     """Hibernate and wake one kernel again and again."""
-    with _scene(clock) as scene:
+    with scene_of(clock) as scene:
         rng = random.Random(7)
         kernel = scene.kernel("one")
         kernel.call("start", scene.scaled(CYCLED), scene.scaled(BLOCK), 1)
@@ -475,7 +291,7 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
 
 def _elsewhere(clock: Clock, faults: list[str]) -> Iterator[Figure]:
     """Wake one kernel where it was, and then on another GPU, by turns."""
-    with _scene(clock, gpus=2) as scene:
+    with scene_of(clock, gpus=2) as scene:
         found = scene.status()["hibernation"]
         if not found["moves"]:
             raise RuntimeError(
@@ -685,7 +501,7 @@ def _crowd(
     clock: Clock, faults: list[str], kernels: int | None, seconds: float | None, more: bool
 ) -> Iterator[Figure]:
     """Measure many kernels; ``more``: time has to be left for another part."""
-    with _scene(clock, scheduler=False) as scene:
+    with scene_of(clock, scheduler=False) as scene:
         cap = scene.scaled(SIMULATED_CAP if scene.simulated else CAP)
         goal = SIMULATED_KERNELS if scene.simulated else KERNELS
         count = kernels or goal

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.benchmarks.experiments import ranges
+from jupyter_gpushare.benchmarks.harness import hibernation
 from jupyter_gpushare.benchmarks.harness.figures import Figure
+from jupyter_gpushare.benchmarks.harness.machine import Machine
 from jupyter_gpushare.benchmarks.programs.sleeper import Kernel
 from jupyter_gpushare.benchmarks.published import hibernate
 from jupyter_gpushare.cli.main import main
@@ -70,8 +72,8 @@ def test_a_hibernated_kernel_uses_only_the_residue(capsys: pytest.CaptureFixture
     whole, own = bench(capsys, "--part", "memory").values()
     for figure in (whole, own):
         # Beside the context of an idle kernel.
-        assert figure["bare"] * MIB >= hibernate.CONTEXT // hibernate.SCALE
-        assert figure["value"] * MIB <= hibernate.REST // hibernate.SCALE
+        assert figure["bare"] * MIB >= hibernation.CONTEXT // hibernation.SCALE
+        assert figure["value"] * MIB <= hibernation.REST // hibernation.SCALE
 
 
 def test_times_are_shown_beside_the_drivers_own_and_the_possible(
@@ -82,7 +84,7 @@ def test_times_are_shown_beside_the_drivers_own_and_the_possible(
         ("out", "hibernate order to done", "checkpoint"),
         ("wake", "cell run to its first kernel's end, hibernated", "restore"),
     ):
-        what = f"{way}, {0.5 / hibernate.SCALE:.3g} GiB: "
+        what = f"{way}, {0.5 / hibernation.SCALE:.3g} GiB: "
         ours, alone = figures[what + metric], figures[f"{what}the driver's {step} alone"]
         assert ours["n"] == hibernate.ROUNDS
         assert ours["value"] > 0
@@ -196,15 +198,15 @@ def test_the_benchmark_ends_at_its_time_limit(
 def test_the_benchmark_ends_at_its_time_limit_during_a_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = hibernate.Machine.control
+    ask = Machine.control
 
-    def ask_too_late(machine: hibernate.Machine, op: str, **parameters: Any) -> dict[str, Any]:
+    def ask_too_late(machine: Machine, op: str, **parameters: Any) -> dict[str, Any]:
         assert machine.scheduler is not None
         # The clock kills the scheduler when the time is over.
         machine.scheduler.wait(60)
         return ask(machine, op, **parameters)
 
-    monkeypatch.setattr(hibernate.Machine, "control", ask_too_late)
+    monkeypatch.setattr(Machine, "control", ask_too_late)
     assert main(["bench", "hibernate", "--part", "memory", "--time-limit", "3"]) == 1
     assert "it was not done within 3 s" in capsys.readouterr().err
 
