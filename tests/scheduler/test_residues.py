@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What hibernated processes leave on the GPU, and how the core allows for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.rules import Rules
+from jupyter_gpushare.scheduler.policies import REGISTRY
+from tests.scheduler.core_machine import GIB, GPU
+from tests.scheduler.night import MIB, OTHER, Kernel, Night
+
+#: Much, so that few of them matter.
+RESIDUE = 3 * GIB
+
+
+def crowded(**settings: Any) -> Night:
+    """Return a machine with a notebook of 75 GiB and two small ones, of which one has hibernated before."""
+    night = Night(**settings)
+    night.residue = RESIDUE
+    night.kernel("large", 75, context=4 * GIB)
+    for number in range(2):
+        night.kernel(f"small{number}", 4, context=4 * GIB)
+    for kernel in night.processes.values():
+        night.do(ev.Measured(kernel.number, GPU, 4 * GIB))
+    night.do(ev.HibernateNow("small0"))
+    assert night.group("small0")["hibernation"]["state"] == "hibernated"
+    return night
+
+
+def test_the_residue_of_a_process_is_learned_and_charged_to_it() -> None:
+    night = crowded()
+    assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 2 * 4 * GIB + RESIDUE)
+    assert night.group("small0")["hibernation"]["frees"] == GIB
+    night.do(ev.WakeNow("small0"))
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 3 * 4 * GIB)
+
+
+def test_the_residue_is_learned_for_all_gpus_of_the_same_name() -> None:
+    night = crowded(gpus=2)
+    assert night.core.gpus[OTHER].context_sizes.residue == RESIDUE
+
+
+def test_the_median_of_the_residues_counts() -> None:
+    """Another program that grows or ends meanwhile is in one of them."""
+    night = crowded()
+    for grown in (GIB, 0, 0):
+        night.do(ev.WakeNow("small0"))
+        night.do(ev.Measured(2, GPU, 4 * GIB))
+        night.do(ev.HibernateNow("small0"))
+        night.foreign += grown
+    assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
+
+
+def test_memory_in_use_at_start_counts_as_residue_of_hibernated_processes() -> None:
+    night = Night()
+    night.residue = 4 * MIB
+    kernel = night.asleep("a")
+    night.core = Core(REGISTRY, Rules(bandwidth=1e9))
+    night.do(night.reading())
+    night.do(ev.Hibernatable(True))
+    usage = ev.Usage(GPU, kernel.promised, 0, 0, kernel.context, kernel.promised)
+    night.do(
+        ev.Attach(
+            kernel.number, 1, "a", "a", "swap", usages=(usage,), reattach=True, hibernated=True
+        )
+    )
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 4 * MIB)
+
+
+def newcomers(night: Night, count: int, context: int) -> list[str]:
+    """Have processes ask for their contexts, one after the other; return the errors that they get, in that order."""
+    for number in range(10, 10 + count):
+        kernel = Kernel(night, number, f"newcomer{number}")
+        kernel.attach()
+        night.do(ev.Grow(number, 3, ev.Usage(GPU, 0, 0, 0, context), 0))
+    night.sleep(120)
+    return [d.text for d in night.said if isinstance(d, ev.Grown) and d.client >= 10]
+
+
+def test_newcomers_whose_residue_would_keep_others_out_are_refused() -> None:
+    """Of 100 GiB, one notebook needs 79, and each other leaves 3."""
+    *admitted, refused = newcomers(crowded(), 6, 4 * GIB)
+    assert admitted == [""] * 5
+    assert "3.00 GiB more of unevictable memory would take" in refused
+    assert "of the 79.0 GiB that another notebook already uses" in refused
+
+
+def test_a_notebook_that_fills_a_gpu_lets_others_begin() -> None:
+    """Half of the reserve of 1 GiB is there for what they leave when they hibernate."""
+    night = Night(reserve=GIB)
+    night.residue = 4 * MIB
+    kernel = night.kernel("large", 98, context=GIB)
+    assert not any(newcomers(night, 20, GIB // 2))
+    kernel.request()
+    night.sleep(600)
+    assert kernel.lease is not None
+
+
+def test_residues_beyond_half_of_the_reserve_reduce_the_room() -> None:
+    night = Night(reserve=GIB)
+    night.residue = GIB // 8
+    night.kernel("large", 98, context=GIB)
+    small = night.kernel("small", 1, context=GIB // 4)
+    for number, context in ((1, GIB), (small.number, GIB // 4)):
+        night.do(ev.Measured(number, GPU, context))
+    night.do(ev.HibernateNow("small"))
+    assert night.core.gpus[GPU].context_sizes.residue == GIB // 8
+    answers = newcomers(night, 5, GIB // 4)
+    assert answers[:3] == [""] * 3
+    assert "would take 128 MiB of the 99.0 GiB that another notebook already uses" in answers[3]
+
+
+def test_newcomers_that_wait_together_are_not_all_admitted() -> None:
+    """Each of them could be, by itself."""
+    night = Night(able=False)
+    large = night.kernel("large", 83, context=2 * GIB)
+    other = night.kernel("other", 11, context=2 * GIB)
+    for kernel in (large, other):
+        kernel.request()
+        kernel.restore()
+    answers = newcomers(night, 6, 3 * GIB)
+    assert answers[:4] == [""] * 4
+    assert all("of the 85.0 GiB that another" in text for text in answers[4:])
+    assert len(answers) == 6
