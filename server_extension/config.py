@@ -72,8 +72,8 @@ class GpuShare(LoggingConfigurable):
         DEFAULTS.policy,
         help="Policy that orders waiting notebooks. burst: short and interactive work first, with fair GPU time "
         "between users; fcfs: first come, first served, one at a time; tgs: background work adapts its rate to "
-        "other work; gemini: shorter estimated bursts first; priority: only the highest priority runs; "
-        "or a policy of another package (default: burst). For a scheduler that this server starts.",
+        "other work; gemini: one at a time, for quotas that follow their bursts; priority: only the highest "
+        "priority runs; or a policy of another package (default: burst). For a scheduler that this server starts.",
     ).tag(config=True)
 
     shares = Dict(
