@@ -79,7 +79,7 @@ class GpuShare(LoggingConfigurable):
     shares = Dict(
         help="Shares and quotas of users and teams, such as {'user:ada': {'request': 0.5}, 'team:course': "
         "{'members': ['ben', 'cy'], 'limit': 0.5, 'memory': '40GiB'}}. request: guaranteed fraction of a GPU's "
-        "time over 10 s; limit: maximum fraction; weight: weight for spare GPU time, 1 by default; memory: bytes on "
+        "time over 10 s; limit: maximum fraction; weight: for spare GPU time, 1 by default; memory: bytes on "
         "each GPU; gpus: maximum number of GPUs in use at the same time; host: bytes over all GPUs. 'user:*' applies "
         "to users without an entry (default: no limits). If several servers use one scheduler, the last one to "
         "start sets the shares.",

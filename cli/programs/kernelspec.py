@@ -43,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         dest="source",
         default="python3",
         metavar="SPEC",
-        help="existing kernelspec to start the kernel of (default: python3)",
+        help="kernelspec to base the new one on (default: python3)",
     )
     add.add_argument(
         "--display-name",

@@ -41,7 +41,12 @@ OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("weight", "N", parse_weight, "weight for spare GPU time (default: 1)"),
     ("memory", "SIZE|off", _bytes, "maximum memory on each GPU, of all notebooks together"),
     ("gpus", "N|off", _count, "maximum number of GPUs that the notebooks can use at once"),
-    ("host", "SIZE|off", _bytes, "maximum memory on all GPUs together, which limits host memory"),
+    (
+        "host",
+        "SIZE|off",
+        _bytes,
+        "maximum memory over all GPUs, which also bounds the use of host memory",
+    ),
 )
 
 

@@ -96,7 +96,7 @@ class NodeScheduler(Configurable):
     shares = Dict(
         help="Shares and quotas of users and teams, such as {'user:*': {'limit': 0.5, 'gpus': 1}, 'team:course': "
         "{'request': 0.5, 'memory': '40GiB'}}. request: guaranteed fraction of a GPU's time over 10 s; limit: "
-        "maximum fraction; weight: weight for spare GPU time, 1 by default; memory: bytes on each GPU; gpus: maximum "
+        "maximum fraction; weight: for spare GPU time, 1 by default; memory: bytes on each GPU; gpus: maximum "
         "number of GPUs in use at the same time; host: bytes over all GPUs. 'user:*' applies to users without an "
         "entry. A team consists of its members, and of the system's or the Hub's group of that name. Reloaded on "
         "SIGHUP (default: no limits).",
