@@ -25,7 +25,7 @@ def step(unevictable=None, busy=False):
     hear()
 
 def values(seed, size):
-    return np.frombuffer(np.random.default_rng(seed).bytes(size), np.uint8)
+    return np.frombuffer(bytearray(np.random.default_rng(seed).bytes(size)), np.uint8)
 
 def filled(size, seed=1):
     pointer = ok(driver.cuMemAlloc(size))
