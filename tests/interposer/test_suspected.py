@@ -58,7 +58,7 @@ def await_counted(name, number):
     while "GPUSHARE_DRIVER" in os.environ and counted(name) < number:
         assert time.monotonic() < end, (name, counted(name), number)
         time.sleep(0.01)
-await_counted("unevictable", 1)
+await_counted("page_locked", 1)
 use()
 found = []
 def look():
