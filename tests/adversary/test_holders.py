@@ -237,7 +237,7 @@ def test_a_corrupted_pool_harms_only_its_user(node: Node, small: FakeClient) -> 
             table.pool.data_offset = 1 << 63
             for index in range(64):
                 chunk = table.chunk(index)
-                chunk.owner, chunk.prepared, chunk.unevictable_by = 0xFFFFFFFF, 7, (1 << 64) - 1
+                chunk.owner, chunk.prepared, chunk.page_locked_by = 0xFFFFFFFF, 7, (1 << 64) - 1
             table.pool.chunk_count = 0xFFFFFFFF
             time.sleep(1.2)
             works(small)

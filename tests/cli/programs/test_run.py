@@ -137,7 +137,7 @@ def test_exit_status_and_arguments_are_those_of_the_program() -> None:
     [
         (["--memory", "much", "--", "true"], 2, "use a number with a unit, such as 20GiB"),
         (["--gpu", "first", "--", "true"], 2, "use an index such as 0, or a UUID"),
-        (["--backend", "fast", "--", "true"], 2, "choose auto, swap, managed or plain"),
+        (["--backend", "fast", "--", "true"], 2, "use auto, swap, managed or plain"),
         ([], 2, "no program given"),
         (["--"], 2, "no program given"),
         (["--", "no-such-program-here"], 127, "program not found"),
