@@ -6,15 +6,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -31,6 +30,8 @@ from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
 from ...scheduler.views.words.amounts import size
 from ..terminal import console
+from . import installation
+from .finding import Finding
 
 if TYPE_CHECKING:
     from ...scheduler.gpu.checkpoint_support import Ability
@@ -40,34 +41,9 @@ PROBE = Path(__file__).with_name("probe.py").resolve()
 PATIENCE = 60
 #: Seconds that a whole check of hibernation may take; on an H200 it takes about 15.
 CHECK_PATIENCE = 600
-EXTENSION = "jupyter_gpushare"
-LABEXTENSION = "jupyter-gpushare"
-PROVISIONER = "gpushare"
 
 #: How a line of the report begins, and in which colour.
 MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    Attributes
-    ----------
-    topic
-        What was checked.
-    state
-        Whether it works.
-    found
-        What was found.
-    remedy
-        What the user can do about it.
-    """
-
-    topic: str
-    state: Literal["ok", "warn", "fail"]
-    found: str
-    remedy: str = ""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -149,11 +125,11 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield from _guarded("hibernation", lambda: _hibernation(driver, facts, socket))
     if driver is not None and shims is not None:
         yield from _guarded("LD_PRELOAD", lambda: _preload(driver, shims, socket, environ))
-    yield from _guarded("packages", _packages)
-    yield from _guarded("provisioner", lambda: _provisioner(environ))
-    yield from _guarded("server extension", _server_extension)
-    yield from _guarded("labextension", _labextension)
-    yield from _guarded("kernelspecs", _kernelspecs)
+    yield from _guarded("packages", installation.packages)
+    yield from _guarded("provisioner", lambda: installation.provisioner(environ))
+    yield from _guarded("server extension", installation.server_extension)
+    yield from _guarded("labextension", installation.labextension)
+    yield from _guarded("kernelspecs", installation.kernelspecs)
     if environ.get("GPUSHARE_DISABLE", "") not in ("", "0"):
         yield Finding(
             "GPUSHARE_DISABLE", "warn", "set, so programs do not share the GPU", "unset it"
@@ -496,114 +472,6 @@ def _ticket(socket: Path, group: str) -> Path | None:
     except (ControlError, OSError):
         # Problems with the scheduler were already reported, and the test program reports its own.
         return None
-
-
-def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
-    topic = "provisioner"
-    known = [
-        entry.name
-        for entry in importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners")
-    ]
-    if PROVISIONER not in known:
-        yield Finding(
-            topic,
-            "fail",
-            "not installed in this environment",
-            "install jupyter-gpushare in this environment",
-        )
-        return
-    from jupyter_core.application import JupyterApp
-
-    # It reads the same configuration as ServerApp, which takes a second to import.
-    app = JupyterApp(config_file_name="jupyter_server_config")
-    app.load_config_file()
-    chosen = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
-    where = "your Jupyter configuration"
-    if not chosen:
-        chosen, where = (
-            environ.get("JUPYTER_DEFAULT_PROVISIONER_NAME"),
-            "JUPYTER_DEFAULT_PROVISIONER_NAME",
-        )
-    if chosen and chosen != PROVISIONER:
-        yield Finding(
-            topic,
-            "warn",
-            f"{where} selects {chosen!r}, so kernels start without GPU sharing",
-            f"select {PROVISIONER!r} there",
-        )
-    elif chosen:
-        yield Finding(topic, "ok", f"selected by {where}")
-    else:
-        yield Finding(topic, "ok", "selected by the server extension")
-
-
-def _packages() -> Iterator[Finding]:
-    from ...server_extension.dependencies import mismatches
-
-    found = list(mismatches())
-    for mismatch in found:
-        yield Finding(
-            "packages",
-            "warn" if mismatch.extra else "fail",
-            str(mismatch),
-            f"run: pip install '{mismatch.package}{mismatch.required}'",
-        )
-    if not found:
-        yield Finding("packages", "ok", "all versions are supported")
-
-
-def _server_extension() -> Iterator[Finding]:
-    from jupyter_core.paths import jupyter_config_path
-    from jupyter_server.extension.config import ExtensionConfigManager
-
-    manager = ExtensionConfigManager(read_config_path=jupyter_config_path())
-    stated = manager.get_jpserver_extensions()  # type: ignore[no-untyped-call]
-    if stated.get(EXTENSION):
-        yield Finding("server extension", "ok", "enabled")
-    elif EXTENSION in stated:
-        yield Finding(
-            "server extension",
-            "fail",
-            "disabled",
-            f"run: jupyter server extension enable {EXTENSION}",
-        )
-    else:
-        yield Finding(
-            "server extension",
-            "fail",
-            "not found in this Jupyter installation's configuration",
-            f"install jupyter-gpushare in Jupyter's environment, or run: jupyter server extension enable {EXTENSION}",
-        )
-
-
-def _labextension() -> Iterator[Finding]:
-    from jupyter_core.paths import jupyter_path
-
-    for folder in jupyter_path("labextensions"):
-        if Path(folder, LABEXTENSION, "package.json").is_file():
-            yield Finding("labextension", "ok", str(Path(folder, LABEXTENSION)))
-            return
-    yield Finding(
-        "labextension",
-        "warn",
-        "the JupyterLab panel is not installed",
-        "install jupyter-gpushare in JupyterLab's environment",
-    )
-
-
-def _kernelspecs() -> Iterator[Finding]:
-    from ..programs.kernelspec import find
-
-    if made := find():
-        names = ", ".join(sorted(made))
-        yield Finding("kernelspecs", "ok", f"share the GPU in every front end: {names}")
-    else:
-        yield Finding(
-            "kernelspecs",
-            "ok",
-            "none; kernels started by papermill, nbconvert, VS Code or jupyter console do not share the GPU",
-            "run: gpushare kernelspec add shared, then select that kernelspec in the front end",
-        )
 
 
 def _probe(environ: Mapping[str, str], *arguments: str) -> dict[str, Any]:
