@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs whose memory can be checked word by word: a notebook with pauses, and a rank of a job.
+
+They are the programs of ``two_gpus``. Each reports as lines of JSON that it is ready, how long each cell took, and
+whether all words were right at the end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+import sys
+import time
+import uuid
+from typing import Any
+
+#: The most words of one tensor, so that each word can be its own number.
+PART = 1 << 30
+WORD = 0xFFFFFFFF
+
+
+def say(**what: Any) -> None:
+    """Say something to the benchmark."""
+    print(json.dumps(what), flush=True)
+
+
+def device_uuid() -> str:
+    """Return the UUID of this program's first device."""
+    cuda, found = ctypes.CDLL("libcuda.so.1"), (ctypes.c_uint8 * 16)()
+    if cuda.cuInit(0) or cuda.cuDeviceGetUuid_v2(found, 0):
+        raise SystemExit("CUDA does not start")
+    return str(uuid.UUID(bytes=bytes(found)))
+
+
+def after(passes: int, seed: int) -> tuple[int, int]:
+    """Return what has become of a word ``x`` after so many passes: ``factor * x + term``, of 32 bits."""
+    factor, term = 1, seed
+    for _ in range(passes):
+        factor, term = factor * 3 & WORD, (term * 3 + 1) & WORD
+    return factor, term
+
+
+def signed(word: int) -> int:
+    """Return the number that 32 bits are."""
+    return word - (1 << 32) if word >> 31 else word
+
+
+class TorchData:
+    """Integers on the GPU that one pass multiplies and counts up; every word of them is known."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        import torch
+
+        self.torch, self.seed = torch, seed
+        self.parts = []
+        for start in range(0, size // 4, PART):
+            words = min(PART, size // 4 - start)
+            part = torch.arange(words, dtype=torch.int32, device="cuda")
+            self.parts.append(part.add_(seed))
+
+    def compute(self, passes: int) -> None:
+        """Go over all of it so many times."""
+        for _ in range(passes):
+            for part in self.parts:
+                part.mul_(3).add_(1)
+        self.torch.cuda.synchronize()
+
+    def is_right(self, passes: int) -> bool:
+        """Compare each word with what it must be."""
+        factor, term = map(signed, after(passes, self.seed))
+        torch, block = self.torch, 1 << 26
+        for part in self.parts:
+            for start in range(0, len(part), block):
+                found = part[start : start + block]
+                words = torch.arange(
+                    start, start + len(found), dtype=torch.int32, device=part.device
+                )
+                if not torch.equal(found, words.mul_(factor).add_(term)):
+                    return False
+        return True
+
+
+class SmallData:
+    """The same with the driver's own calls: a pass fills what the one before has filled."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.cuda.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self.cuda.cuMemsetD32_v2.argtypes = [ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t]
+        self.cuda.cuMemcpyDtoH_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
+        context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+        self._ok(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        self._ok(self.cuda.cuCtxSetCurrent(context))
+        self._ok(self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), size))
+        self.at, self.size, self.seed = pointer.value, size, seed
+        self.passes = 0
+        self.compute(0)
+
+    @staticmethod
+    def _ok(result: int) -> None:
+        if result:
+            raise SystemExit(f"the driver answered {result}")
+
+    def compute(self, passes: int) -> None:
+        """Go over all of it so many times."""
+        for _ in range(max(1, passes)):
+            self.passes += passes > 0
+            word = after(self.passes, self.seed)[1]
+            self._ok(self.cuda.cuMemsetD32_v2(self.at, word, self.size // 4))
+        self._ok(self.cuda.cuCtxSynchronize())
+
+    def is_right(self, passes: int) -> bool:
+        """Compare each word with what it must be."""
+        host = (ctypes.c_uint32 * (self.size // 4))()
+        self._ok(self.cuda.cuMemcpyDtoH_v2(host, self.at, self.size))
+        expected = after(passes, self.seed)[1].to_bytes(4, sys.byteorder) * (self.size // 4)
+        return memoryview(host).cast("B") == expected
+
+
+def notebook(kind: str, size: int, seed: int, seconds: float) -> None:
+    """Compute in bursts, with pauses to think, as a person with a notebook does."""
+    # In a kernel, the hooks of its cells say when they begin and end.
+    ours = ctypes.CDLL("libcuda.so.1")
+    where = device_uuid()
+    data: TorchData | SmallData = (TorchData if kind == "torch" else SmallData)(size, seed)
+    say(event="ready", device=where)
+    sys.stdin.readline()
+    rng, done, cell = random.Random(seed), 0, 0
+    end = time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        cell += 1
+        ours.gpushare_cell_begin(f"cell-{cell}".encode())
+        passes = rng.randint(4, 20)
+        data.compute(passes)
+        done += passes
+        ours.gpushare_cell_end(f"cell-{cell}".encode())
+        say(event="cell", seconds=time.monotonic() - began, passes=passes)
+        time.sleep(rng.uniform(0.5, 3.0) if kind == "torch" else rng.uniform(0.0, 0.1))
+    say(event="end", right=data.is_right(done), passes=done)
+
+
+def rank(number: int, ranks: int, port: int, size: int, seconds: float) -> None:
+    """Train as one of several, in miniature: at each step, all add up what each has, and go on with that."""
+    import torch
+    from torch import distributed
+
+    torch.cuda.set_device(number)
+    distributed.init_process_group(
+        "nccl", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=ranks
+    )
+    ballast = torch.full((size // 4,), 0xA0 + number, dtype=torch.int32, device="cuda")
+    words = torch.full((16 << 20,), number + 1, dtype=torch.int32, device="cuda")
+    over = torch.zeros(1, dtype=torch.int32, device="cuda")
+    distributed.all_reduce(over)
+    torch.cuda.synchronize()
+    say(event="ready", device=str(torch.cuda.get_device_properties(number).uuid))
+    sys.stdin.readline()
+    step, end = 0, time.monotonic() + seconds
+    while not int(over.item()):
+        began = time.monotonic()
+        for _ in range(50):
+            step += 1
+            distributed.all_reduce(words)
+            words.add_(step + number)
+            ballast.add_(1)
+        over.fill_(int(number == 0 and time.monotonic() >= end))
+        distributed.broadcast(over, 0)
+        torch.cuda.synchronize()
+        say(event="cell", seconds=time.monotonic() - began, passes=50)
+    expected = expected_words(ranks, step)[number]
+    right = bool((words == signed(expected)).all()) and bool(
+        (ballast == signed((0xA0 + number + step) & WORD)).all()
+    )
+    say(event="end", right=right, passes=step)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def expected_words(ranks: int, steps: int) -> list[int]:
+    """Return the word that each rank has after so many steps."""
+    words = [number + 1 for number in range(ranks)]
+    for step in range(1, steps + 1):
+        total = sum(words)
+        words = [(total + step + number) & WORD for number in range(ranks)]
+    return words
