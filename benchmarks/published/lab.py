@@ -13,12 +13,10 @@ request every 5 seconds, which are what their pages do unless they are told othe
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import contextlib
 import gzip
 import json
-import os
 import random
 import shutil
 import socket
@@ -35,20 +33,18 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest
-from tornado.websocket import websocket_connect
 
 from ..._version import LIBRARIES
 from ...scheduler.node.arguments import Parser
 from ...scheduler.protocol.client import ControlClient
-from ...server_extension.feed import SCHEMA_ID
 from ..harness.figures import Figure, percentile, quartile_distance
+from ..harness.pages import TIMEOUT, TOKEN, Pages, charts, our_page, processor_use, usage_page
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.client import FakeClient  # noqa: E402
-from tests.support.lab import TOKEN, Lab, environment  # noqa: E402
+from tests.support.lab import Lab, environment  # noqa: E402
 from tests.support.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings  # noqa: E402
 
 BENCH = "lab"
@@ -58,8 +54,6 @@ CHANGES = 20.0
 ROUNDS = 60
 #: Seconds of each measurement of what processors do.
 WINDOW = 30.0
-_TICKS = os.sysconf("SC_CLK_TCK")
-_TIMEOUT = 60.0
 
 # --- The machine and its users --------------------------------------------------------------------
 
@@ -337,7 +331,7 @@ def _updates(
     page.page.wait_for_function(
         "fewest => performance.getEntriesByName('gpushare-changes').length >= fewest",
         arg=_FEWEST,
-        timeout=_TIMEOUT * 1000,
+        timeout=TIMEOUT * 1000,
     )
     seconds = time.monotonic() - began
     events = json.loads(browser.stop_tracing())["traceEvents"]
@@ -382,133 +376,6 @@ def _outermost(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 # --- What a server does for pages -----------------------------------------------------------------
 
 
-def _busy(pid: int) -> float:
-    """Seconds that a process has spent on processors."""
-    fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-class Pages:
-    """Clients that play pages, in a thread with a loop of its own.
-
-    Parameters
-    ----------
-    url
-        Of the server.
-    play
-        Plays one page until it is cancelled.
-    count
-        How many there are.
-    """
-
-    def __init__(self, url: str, play: Callable[[str], Any], count: int) -> None:
-        self._url, self._play, self._count = url, play, count
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run)
-        self._failed: list[BaseException] = []
-
-    def __enter__(self) -> Pages:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._all.cancel)
-        self._thread.join()
-        self._loop.close()
-        if self._failed:
-            raise self._failed[0]
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-
-        async def play_all() -> None:
-            await asyncio.gather(*(self._play(self._url) for _ in range(self._count)))
-
-        self._all = self._loop.create_task(play_all())
-        try:
-            self._loop.run_until_complete(self._all)
-        except asyncio.CancelledError:
-            pass
-        except Exception as error:
-            self._failed.append(error)
-
-
-_HEADERS = {"Authorization": f"token {TOKEN}"}
-
-#: The shortest time between two requests of our page for deltas, in seconds (PACE in labextension/src/state/model.ts).
-_PACE = 0.25
-
-
-async def _get(url: str) -> bytes:
-    request = HTTPRequest(url, headers=_HEADERS, request_timeout=_TIMEOUT)
-    return (await AsyncHTTPClient().fetch(request)).body
-
-
-async def _our_page(url: str) -> None:
-    """Ask for the whole state, then fetch announced deltas; report now and then that the page is open."""
-    mine, again, followed = uuid.uuid4().hex, 0.0, 0.0
-    subscribe = url.replace("http", "ws", 1) + "api/events/subscribe"
-    events = await websocket_connect(HTTPRequest(subscribe, headers=_HEADERS))
-    try:
-        stream, sequence = "", -1
-        while True:
-            if time.monotonic() > again:
-                state = json.loads(await _get(f"{url}gpushare/api/status?watch={mine}&timeline=1"))
-                stream, sequence = state["stream"], state["sequence"]
-                again = time.monotonic() + 30
-            message = await events.read_message()
-            if message is None:
-                raise RuntimeError("the server ended the events")
-            announced = json.loads(message)
-            if announced.get("schema_id") != SCHEMA_ID or announced["sequence"] <= sequence:
-                continue
-            await asyncio.sleep(followed + _PACE - time.monotonic())
-            followed = time.monotonic()
-            news = json.loads(await _get(f"{url}gpushare/api/changes?since={sequence}"))
-            if news["stream"] != stream or len(news["deltas"]) < news["sequence"] - sequence:
-                again = 0.0
-            sequence = news["sequence"]
-    finally:
-        events.close()
-
-
-def _charts(*names: str) -> Callable[[str], Any]:
-    """Return what plays a page of jupyterlab-nvdashboard with these charts."""
-
-    async def chart(url: str) -> None:
-        connection = await websocket_connect(HTTPRequest(url, headers=_HEADERS))
-        try:
-            await connection.write_message(json.dumps({"updateFrequency": 100, "isPaused": False}))
-            while await connection.read_message() is not None:
-                pass
-            raise RuntimeError(f"the server ended {url}")
-        finally:
-            connection.close()
-
-    async def play(url: str) -> None:
-        base = url.replace("http", "ws", 1) + "nvdashboard/"
-        await asyncio.gather(*(chart(base + name) for name in names))
-
-    return play
-
-
-async def _usage_page(url: str) -> None:
-    """Play a page of jupyter-resource-usage."""
-    await asyncio.sleep(random.uniform(0, 5))
-    while True:
-        await _get(f"{url}api/metrics/v1")
-        await asyncio.sleep(5)
-
-
-def _shares(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Return the percentage of a core that each process spends."""
-    time.sleep(2)
-    before, began = {name: _busy(pid) for name, pid in pids.items()}, time.monotonic()
-    time.sleep(seconds)
-    took = time.monotonic() - began
-    return {name: 100 * (_busy(pid) - before[name]) / took for name, pid in pids.items()}
-
-
 def _cost(lab: Lab, path: Path) -> Iterator[Figure]:
     """Processor time of server and scheduler: without a page, and with five pages."""
     with ControlClient(path) as control:
@@ -516,10 +383,10 @@ def _cost(lab: Lab, path: Path) -> Iterator[Figure]:
         pids["scheduler"] = control.request("status")["status"]["scheduler"]["pid"]
         first = control.request("history")["sequence"]
         began = time.monotonic()
-        quiet = _shares(pids, WINDOW / 2)
+        quiet = processor_use(pids, WINDOW / 2)
         rate = (control.request("history")["sequence"] - first) / (time.monotonic() - began)
-    with Pages(lab.url, _our_page, PAGES):
-        looked = _shares(pids, WINDOW)
+    with Pages(lab.url, our_page, PAGES):
+        looked = processor_use(pids, WINDOW)
     yield Figure(BENCH, "events a second", rate, "", None, 1, 0.0)
     for name, target in (("server", 5.0), ("scheduler", None)):
         metric = f"{name} with {PAGES} pages, {NOTEBOOKS} notebooks"
@@ -566,14 +433,14 @@ class Peer:
 
 
 PEERS = (
-    Peer("nvdashboard", "jupyterlab_nvdashboard", "1 chart", _charts("gpu_resource")),
+    Peer("nvdashboard", "jupyterlab_nvdashboard", "1 chart", charts("gpu_resource")),
     Peer(
         "nvdashboard",
         "jupyterlab_nvdashboard",
         "3 charts",
-        _charts("gpu_resource", "gpu_utilization", "gpu_usage"),
+        charts("gpu_resource", "gpu_utilization", "gpu_usage"),
     ),
-    Peer("resource-usage", "jupyter_resource_usage", "every 5 s", _usage_page),
+    Peer("resource-usage", "jupyter_resource_usage", "every 5 s", usage_page),
 )
 
 
@@ -590,9 +457,9 @@ def peers(python: str) -> Iterator[Figure]:
                 pid,
             ),
         ):
-            quiet = _shares({"server": pid}, WINDOW / 2)["server"]
+            quiet = processor_use({"server": pid}, WINDOW / 2)["server"]
             with Pages(url, peer.play, PAGES):
-                looked = _shares({"server": pid}, WINDOW)["server"]
+                looked = processor_use({"server": pid}, WINDOW)["server"]
         metric = f"{peer.name}, {PAGES} pages, {peer.does}"
         yield Figure(BENCH, metric, looked, "%", quiet, 1, 0.0)
 
@@ -636,7 +503,7 @@ def _peer_server(
         )
     url = f"http://127.0.0.1:{port}/"
     try:
-        deadline = time.monotonic() + _TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
