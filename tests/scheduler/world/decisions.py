@@ -42,11 +42,11 @@ class CheckedDecisions(State):
         self,
         process: Process,
         decision: ev.Decision,
-        befores: dict[str, Before],
+        earlier: dict[str, Before],
         event: ev.Event,
     ) -> None:
         group = self.core.groups[process.group]
-        before = befores.get(group.id, Before())
+        before = earlier.get(group.id, Before())
         if isinstance(decision, ev.Grant):
             self.check_grant(process, group, before, event)
         elif isinstance(decision, ev.Evict):
@@ -60,7 +60,7 @@ class CheckedDecisions(State):
         elif isinstance(decision, ev.Grown):
             self.check_memory_limit(group, before)
             if decision.status in ("resident", "swapped"):
-                self.check_host_quotas(group, befores)
+                self.check_host_quotas(group, earlier)
 
     # --- Grants -----------------------------------------------------------------------------------
 
@@ -238,12 +238,12 @@ class CheckedDecisions(State):
             most = max(group.preferences.memory, before.promised.get(gpu, 0))
             assert share.promised <= most, "grown beyond the limit"
 
-    def check_host_quotas(self, group: Group, befores: dict[str, Before]) -> None:
+    def check_host_quotas(self, group: Group, earlier: dict[str, Before]) -> None:
         for claim in self.core.times.of(group)[:-1]:
             groups = [
                 g for g in self.core.groups.values() if self.core.times.applies(claim.whose, g)
             ]
             total = sum(s.promised for g in groups for s in g.shares.values())
-            was = sum(sum(befores[g.id].promised.values()) for g in groups if g.id in befores)
+            was = sum(sum(earlier[g.id].promised.values()) for g in groups if g.id in earlier)
             host = claim.entitlement.host
             assert not host or total <= max(host, was), "grown beyond the bound for all GPUs"
