@@ -38,7 +38,7 @@
  * `protocol` of each control request. Requests and replies are JSON: new operations and keys do not need a new version.
  * Peers ignore unknown keys.
  */
-#define GPUSHARE_CONTROL_VERSION 6
+#define GPUSHARE_CONTROL_VERSION 7
 /* The longest frame that the scheduler reads, and the longest that it sends (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216

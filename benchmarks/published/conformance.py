@@ -344,7 +344,7 @@ class Suite:
         environ = world.machine.bare_environ()
         if world.counted is not None:
             environ = world.machine.client_environ(name)
-            environ["GPUSHARE_CONFORMANCE_PROTOCOL"] = str(protocol.VERSION)
+            environ["GPUSHARE_CONFORMANCE_PROTOCOL"] = str(protocol.CONTROL_VERSION)
             if mode in ("evict", "hibernate", "elsewhere"):
                 environ["GPUSHARE_CONFORMANCE_STEP"] = mode
         helpers = [str(path.parent.parent), *filter(None, [environ.get("PYTHONPATH")])]

@@ -10,7 +10,7 @@ from typing import Any, Dict
 from .faults import Failure
 
 #: The version of control requests (GPUSHARE_CONTROL_VERSION).
-PROTOCOL = 6
+PROTOCOL = 7
 
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).

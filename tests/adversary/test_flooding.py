@@ -93,7 +93,7 @@ class Flood:
 
 def test_control_requests_keep_no_program_off_the_gpu(node: Node, ben: FakeClient) -> None:
     request = protocol.encode_json(
-        protocol.CONTROL, {"op": "explain", "protocol": protocol.VERSION}
+        protocol.CONTROL, {"op": "explain", "protocol": protocol.CONTROL_VERSION}
     )
     with Flood(node, request, protocol.REPLY, 8, 8000) as flood:
         works(ben, 20)
@@ -118,7 +118,9 @@ def test_frames_of_a_client_keep_no_program_off_the_gpu(node: Node, ben: FakeCli
 
 def test_all_waiting_requests_are_finally_handled(node: Node) -> None:
     """Back-pressure loses nothing."""
-    request = protocol.encode_json(protocol.CONTROL, {"op": "whoami", "protocol": protocol.VERSION})
+    request = protocol.encode_json(
+        protocol.CONTROL, {"op": "whoami", "protocol": protocol.CONTROL_VERSION}
+    )
     with Flood(node, request, protocol.REPLY, 4, 1000) as flood:
         for _ in range(int(PATIENCE / 0.01)):
             if flood.answered == flood.total:
@@ -202,9 +204,9 @@ def test_connects_and_disconnects_leave_nothing_behind(node: Node, ben: FakeClie
 def test_clients_that_do_not_read_cost_bounded_memory(node: Node, ben: FakeClient) -> None:
     ticket = protocol.ticket(node.ticket("ada", "reads-nothing"))
     question = protocol.encode_json(
-        protocol.CONTROL, {"op": "subscribe", "protocol": protocol.VERSION, "since": 0}
+        protocol.CONTROL, {"op": "subscribe", "protocol": protocol.CONTROL_VERSION, "since": 0}
     ) + 3000 * protocol.encode_json(
-        protocol.CONTROL, {"op": "status", "protocol": protocol.VERSION}
+        protocol.CONTROL, {"op": "status", "protocol": protocol.CONTROL_VERSION}
     )
     before = node.memory("VmHWM")
     ends = []

@@ -278,7 +278,7 @@ def test_an_inherited_connection_is_not_enough(node: Node) -> None:
     """A descriptor that is passed on only identifies the user that connected it."""
     with connect(node.path) as end, socket.socket(fileno=os.dup(end.fileno())) as copy:
         copy.settimeout(PATIENCE)
-        request = {"op": "status", "protocol": protocol.VERSION}
+        request = {"op": "status", "protocol": protocol.CONTROL_VERSION}
         copy.sendall(protocol.encode_json(protocol.CONTROL, request))
         (frame,) = protocol.FrameReader(from_scheduler=True).feed(copy.recv(1 << 16))
         assert protocol.decode_json(frame.body)["code"] == "login_required"

@@ -221,7 +221,7 @@ def ask(node: Node, group: str, op: str) -> object:
     environ = node.environment(
         group.removeprefix("group-"), GPUSHARE_TICKET_FILE=str(node.path_of(group))
     )
-    request = json.dumps({"op": op, "protocol": protocol.VERSION})
+    request = json.dumps({"op": op, "protocol": protocol.CONTROL_VERSION})
     done = subprocess.run(
         [sys.executable, "-c", CONTROL, request],
         env=environ,

@@ -16,7 +16,7 @@ NOW = 1.7e9
 
 
 def drain(gpu: str = "GPU-0") -> dict[str, Any]:
-    return {"op": "drain", "protocol": protocol.VERSION, "gpu": gpu, "on": True}
+    return {"op": "drain", "protocol": protocol.CONTROL_VERSION, "gpu": gpu, "on": True}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

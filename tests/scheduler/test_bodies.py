@@ -82,7 +82,7 @@ def test_a_sentence_names_the_parameter_and_what_it_must_be(
 
 
 def test_parameters_of_a_later_release_are_ignored() -> None:
-    found = read("release", {"op": "release", "protocol": 6, "group": "a", "gently": True})
+    found = read("release", {"op": "release", "protocol": 7, "group": "a", "gently": True})
     assert asdict(found) == {"group": "a"}
     assert read("whoami", {"op": "whoami"}) == bodies.Body()
 

@@ -461,14 +461,14 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
 def test_a_wrong_request_is_answered_with_a_sentence(
     scheduler: Scheduler, request_: dict[str, Any], words: str
 ) -> None:
-    request_ = {"protocol": protocol.VERSION, **request_}
+    request_ = {"protocol": protocol.CONTROL_VERSION, **request_}
     with FakeClient(scheduler.path, "x") as client:
         client.send_raw(protocol.encode_json(protocol.CONTROL, request_))
         reply = raw_reply(client)
         assert reply["ok"] is False
         assert words in reply["error"]
         # The connection goes on.
-        question = {"op": "status", "protocol": protocol.VERSION}
+        question = {"op": "status", "protocol": protocol.CONTROL_VERSION}
         client.send_raw(protocol.encode_json(protocol.CONTROL, question))
         assert raw_reply(client)["ok"] is True
 
@@ -489,7 +489,7 @@ def test_values_that_json_lacks_do_not_break_the_status(
         scheduler.control() as control,
         FakeClient(scheduler.path, "x") as client,
     ):
-        body = json.dumps({"protocol": protocol.VERSION, "group": "a", **request_}).encode()
+        body = json.dumps({"protocol": protocol.CONTROL_VERSION, "group": "a", **request_}).encode()
         client.send_raw(struct.pack("=IHH", 8 + len(body), protocol.CONTROL, 0) + body)
         assert raw_reply(client)["ok"] is False
         control.request("status")

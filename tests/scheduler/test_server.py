@@ -359,7 +359,7 @@ def test_requests_of_a_peer_wait_until_it_reads_its_answers(
             for _ in range(50):
                 control.request("notice", group="x", code="y", params={"text": "z" * 4000})
         question = protocol.encode_json(
-            protocol.CONTROL, {"op": "status", "protocol": protocol.VERSION}
+            protocol.CONTROL, {"op": "status", "protocol": protocol.CONTROL_VERSION}
         )
         # Its answers would be more than 500 MiB.
         data = memoryview(question * 3000)
@@ -390,7 +390,8 @@ def test_a_subscriber_that_does_not_read_is_dropped(scheduler: Scheduler) -> Non
     with FakeClient(scheduler.path, "slow") as slow, scheduler.control() as control:
         slow.send_raw(
             protocol.encode_json(
-                protocol.CONTROL, {"op": "subscribe", "protocol": protocol.VERSION, "since": None}
+                protocol.CONTROL,
+                {"op": "subscribe", "protocol": protocol.CONTROL_VERSION, "since": None},
             )
         )
         until(

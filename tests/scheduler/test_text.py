@@ -140,7 +140,7 @@ def test_answers_of_the_scheduler_can_be_shown(scheduler: Scheduler, evil: None)
     # As it comes over the socket: a client that escapes nothing is safe, too.
     with FakeClient(scheduler.path, "reader") as reader:
         for op in ("status", "history", "explain", "shares", "users", "metrics", "report"):
-            request = {"op": op, "protocol": protocol.VERSION}
+            request = {"op": op, "protocol": protocol.CONTROL_VERSION}
             reader.send_raw(protocol.encode_json(protocol.CONTROL, request))
             reply = json.loads(reader._next(PATIENCE).body)
             assert reply["ok"], reply

@@ -245,7 +245,7 @@ class Watched(World):
             assert group.name in text
 
     def answer(self, peer: Peer, op: str, **params: Any) -> dict[str, Any]:
-        body = json.dumps({"op": op, "protocol": protocol.VERSION, **params}).encode()
+        body = json.dumps({"op": op, "protocol": protocol.CONTROL_VERSION, **params}).encode()
         reply = self.server._requests.answer(peer, body)  # type: ignore[arg-type]
         assert isinstance(reply, bytes)
         (frame,) = protocol.FrameReader(from_scheduler=True).feed(reply)

@@ -127,7 +127,7 @@ class Peer:
 
     def send(self, op: str, **params: Any) -> None:
         """Ask for something."""
-        request = {"op": op, "protocol": protocol.VERSION, **params}
+        request = {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
         self.socket.sendall(protocol.encode_json(protocol.CONTROL, request))
 
     def frame(self) -> protocol.Frame:
