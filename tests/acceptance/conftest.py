@@ -17,8 +17,8 @@ FOREIGN = 77
 
 __all__ = ["make_machine"]
 
-#: The oldest version whose kernels and schedulers have to work with the present one: protocol 6.
-BASELINE = "02ba8c4bd7bc782bbc5e7652407c613eae895e1a"
+#: The oldest version whose kernels and schedulers have to work with the present one: protocol 6, control requests 7.
+BASELINE = "2609aa8def5006e23ba7b30438691ebe7cef9a5d"
 
 
 @pytest.fixture(autouse=True)
