@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from . import messages as ev
 from .activity import Activity, ActivityClassifier
 from .answers import Answers
 from .attachment import Attachment, Departure, GroupRegistry
@@ -30,45 +31,6 @@ from .leases import Leases
 from .ledger import Ledger
 from .limits import Limits
 from .memory_events import MemoryEvents
-from .messages import (
-    Adjust,
-    Attach,
-    Await,
-    Burst,
-    Cancel,
-    Cell,
-    Checkpointed,
-    Configure,
-    Desist,
-    Detach,
-    Device,
-    Drain,
-    Entitle,
-    Evicted,
-    Focus,
-    Grow,
-    Hibernatable,
-    HibernateNow,
-    Hold,
-    HostMemory,
-    Maintain,
-    Measured,
-    Meter,
-    Moving,
-    Notice,
-    Parked,
-    Release,
-    Released,
-    Rename,
-    Request,
-    Restored,
-    Stuck,
-    Tick,
-    UsageChanged,
-    Wake,
-    WakeNow,
-    Woken,
-)
 from .model import Client, Model
 from .notices import NoticeBoard
 from .pacing import Pacer
@@ -100,15 +62,7 @@ from .user_commands import UserCommands
 
 
 class Assembly:
-    """The parts of one core, in the order in which they depend on each other.
-
-    Parameters
-    ----------
-    policies
-        The installed policies.
-    rules
-        The settings to start with.
-    """
+    """The parts of one core, in the order in which they depend on each other. Its parameters are those of ``Core``."""
 
     def __init__(self, policies: PolicyRegistry, rules: Rules) -> None:
         self._make_state(rules)
@@ -261,46 +215,46 @@ class Assembly:
     def client_handlers(self) -> dict[type[Any], Callable[[Client, Any], None]]:
         """Return the handler of each type of event that an attached client sends."""
         return {
-            Detach: self.departure.on_detach,
-            Request: self.burst_events.on_request,
-            Burst: self.burst_events.on_burst,
-            Meter: self.burst_events.on_meter,
-            Stuck: self.burst_events.on_stuck,
-            Released: self.burst_events.on_released,
-            Grow: self.memory_events.on_grow,
-            UsageChanged: self.memory_events.on_usage,
-            Evicted: self.memory_events.on_evicted,
-            Moving: self.memory_events.on_moving,
-            Restored: self.memory_events.on_restored,
-            Parked: self.hibernation.on_parked,
-            Wake: self.hibernation.on_wake,
+            ev.Detach: self.departure.on_detach,
+            ev.Request: self.burst_events.on_request,
+            ev.Burst: self.burst_events.on_burst,
+            ev.Meter: self.burst_events.on_meter,
+            ev.Stuck: self.burst_events.on_stuck,
+            ev.Released: self.burst_events.on_released,
+            ev.Grow: self.memory_events.on_grow,
+            ev.UsageChanged: self.memory_events.on_usage,
+            ev.Evicted: self.memory_events.on_evicted,
+            ev.Moving: self.memory_events.on_moving,
+            ev.Restored: self.memory_events.on_restored,
+            ev.Parked: self.hibernation.on_parked,
+            ev.Wake: self.hibernation.on_wake,
         }
 
     def other_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the handler of each other type of event."""
         return {
-            Attach: self.attachment.on_attach,
-            Checkpointed: self.hibernation.on_checkpointed,
-            Woken: self.hibernation.on_woken,
-            Hibernatable: self.hibernation_commands.on_hibernatable,
-            HibernateNow: self.hibernation_commands.on_hibernate_now,
-            WakeNow: self.hibernation_commands.on_wake_now,
-            Cell: self.user_commands.on_cell,
-            Cancel: self.user_commands.on_cancel,
-            Release: self.user_commands.on_release,
-            Rename: self.user_commands.on_rename,
-            Adjust: self.user_commands.on_adjust,
-            Entitle: self.user_commands.on_entitle,
-            Hold: self.user_commands.on_hold,
-            Drain: self.quotas.on_drain,
-            Maintain: self.user_commands.on_maintain,
-            Focus: self.user_commands.on_focus,
-            Configure: self.user_commands.on_configure,
-            Device: self.readings.on_device,
-            Measured: self.readings.on_measured,
-            Await: self.returning.on_await,
-            Desist: self.returning.on_desist,
-            HostMemory: self.limits.on_host_memory,
-            Notice: self.notices.on_notice,
-            Tick: self.cycle.on_tick,
+            ev.Attach: self.attachment.on_attach,
+            ev.Checkpointed: self.hibernation.on_checkpointed,
+            ev.Woken: self.hibernation.on_woken,
+            ev.Hibernatable: self.hibernation_commands.on_hibernatable,
+            ev.HibernateNow: self.hibernation_commands.on_hibernate_now,
+            ev.WakeNow: self.hibernation_commands.on_wake_now,
+            ev.Cell: self.user_commands.on_cell,
+            ev.Cancel: self.user_commands.on_cancel,
+            ev.Release: self.user_commands.on_release,
+            ev.Rename: self.user_commands.on_rename,
+            ev.Adjust: self.user_commands.on_adjust,
+            ev.Entitle: self.user_commands.on_entitle,
+            ev.Hold: self.user_commands.on_hold,
+            ev.Drain: self.quotas.on_drain,
+            ev.Maintain: self.user_commands.on_maintain,
+            ev.Focus: self.user_commands.on_focus,
+            ev.Configure: self.user_commands.on_configure,
+            ev.Device: self.readings.on_device,
+            ev.Measured: self.readings.on_measured,
+            ev.Await: self.returning.on_await,
+            ev.Desist: self.returning.on_desist,
+            ev.HostMemory: self.limits.on_host_memory,
+            ev.Notice: self.notices.on_notice,
+            ev.Tick: self.cycle.on_tick,
         }
