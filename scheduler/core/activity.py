@@ -13,7 +13,7 @@ from .messages import Class
 from .model import Client, Group
 from .queue import WaitQueue
 from .timers import Timers
-from .turn import Turn, mark_victims
+from .turn import Turn, mark_shares
 from .usage import GpuTime
 
 
@@ -147,7 +147,7 @@ class Activity:
             found = self.classes.class_of(group)
             if found != group.activity_class:
                 group.activity_class = found
-                mark_victims(group)
+                mark_shares(group)
                 if group.lease is not None:
                     for share in group.shares.values():
                         share.gpu.background += 1 if found == "background" else -1

@@ -9,7 +9,7 @@ from .answers import Answers
 from .ledger import Ledger
 from .messages import Evict
 from .model import Group, Holding, Model, Share
-from .turn import Turn, mark_victims
+from .turn import Turn, mark_shares
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class EvictionOrders:
     def evict(self, share: Share, size: int) -> None:
         """Order the eviction of some bytes of a share."""
         share.group.intact = False
-        mark_victims(share.group)
+        mark_shares(share.group)
         for holding in share.holdings.values():
             part = min(size, holding.resident - holding.evicting)
             if part > 0 and holding.stuck_until <= self.turn.now and not holding.lost:

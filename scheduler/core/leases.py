@@ -270,7 +270,7 @@ class Leases:
             client.group.silent -= 1
             for holding in client.holdings.values():
                 self.ledger.note_unstated_eviction(holding, holding.evicting)
-                self.ledger.mark_unavailable(holding, False)
+                self.ledger.set_unavailable(holding, False)
             self.resume_client(client)
         revoked = client.lease is not None and client.group.yielding
         if revoked or any(h.client is client for h, _ in self.model.evictions.values()):
@@ -293,9 +293,9 @@ class Leases:
         client.silent = True
         group.silent += 1
         for holding in client.holdings.values():
-            self.ledger.mark_unavailable(holding, True)
+            self.ledger.set_unavailable(holding, True)
         if group.overdue and client.lease is not None:
-            # It may compute or not, so the core assumes that it does.
+            # The core does not know whether it computes, so it assumes that it does.
             self.activity.count_time(group)
             self.activity.set_busy(client, True)
         kernel, since = group.stuck or (None, self.turn.now)
@@ -324,7 +324,7 @@ class Leases:
 
     def retry_eviction(self, holding: Holding) -> None:
         """Allow another eviction order to a client that has repeatedly failed to evict."""
-        self.ledger.mark_unavailable(holding, holding.client.silent)
+        self.ledger.set_unavailable(holding, holding.client.silent)
         self.turn.touch(holding.share.group)
 
     def _take_step(self, group: Group, step: LeaseStep, lease: int | None = None) -> bool:

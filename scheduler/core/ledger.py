@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .messages import Usage
 from .model import Client, Group, Holding, Model, Share
-from .turn import Turn, mark_victims
+from .turn import Turn, mark_shares
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Ledger:
     def open(self, holding: Holding) -> None:
         """Begin to count what a client holds on a GPU."""
         holding.share.gpu.hibernated += holding.client.gone
-        self.mark_unavailable(holding, holding.client.silent)
+        self.set_unavailable(holding, holding.client.silent)
 
     def close(self, holding: Holding) -> None:
         """Take all that a client holds on a GPU out of the sums."""
@@ -28,19 +28,19 @@ class Ledger:
         self.add_unsettled(holding, -holding.unsettled)
         self.account(holding, 0, 0, 0, 0)
         self.set_spare(holding, 0)
-        self.mark_unavailable(holding, False)
+        self.set_unavailable(holding, False)
         holding.share.gpu.hibernated -= holding.client.gone
         holding.took = 0
         self.charge_left(holding)
 
-    def mark_unavailable(self, holding: Holding, lost: bool) -> None:
-        """Mark whether a holding's memory is unavailable. Only this changes these counts."""
+    def set_unavailable(self, holding: Holding, lost: bool) -> None:
+        """Set whether a holding's memory is unavailable. Only this changes these counts."""
         more = lost - holding.lost
         holding.lost = lost
         holding.share.lost += more
         holding.share.gpu.lost += more
         if more:
-            mark_victims(holding.share.group)
+            mark_shares(holding.share.group)
 
     def remove_contexts(self, client: Client) -> None:
         """Take a client's contexts off its GPUs. What readings show beyond the residue is other programs' use."""
@@ -103,7 +103,7 @@ class Ledger:
         holding.evicting += more
         holding.share.evicting += more
         holding.share.gpu.leaving += more
-        mark_victims(holding.share.group)
+        mark_shares(holding.share.group)
 
     def note_unstated_eviction(self, holding: Holding, size: int) -> None:
         """Note memory that may have left while its client was silent: readings put other programs' use too low."""
@@ -187,7 +187,7 @@ class Ledger:
         share.resident += more
         gpu.resident += more
         holding.resident = resident
-        mark_victims(share.group)
+        mark_shares(share.group)
         more = unevictable - holding.unevictable
         share.unevictable += more
         gpu.unevictable += more

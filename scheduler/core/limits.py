@@ -70,18 +70,18 @@ class Limits:
         if demand.bytes <= 0:
             return None
         return (
-            self._exceeds_gpu(demand)
-            or self._crowds_out(demand)
-            or self._exceeds_slot(demand)
-            or self._exceeds_gpu_quota(demand)
-            or self._exceeds_preference(demand)
-            or self._exceeds_memory_quota(demand)
-            or self._exceeds_host_quota(demand)
-            or self._exceeds_backing(demand)
+            self._check_gpu(demand)
+            or self._check_promises(demand)
+            or self._check_slot(demand)
+            or self._check_gpu_quota(demand)
+            or self._check_preference(demand)
+            or self._check_memory_quota(demand)
+            or self._check_host_quota(demand)
+            or self._check_backing(demand)
         )
 
-    def _exceeds_gpu(self, demand: Demand) -> Refusal | None:
-        """Whether the group would need more than the GPU has for one group."""
+    def _check_gpu(self, demand: Demand) -> Refusal | None:
+        """Refuse a group that would need more than the GPU has for one group."""
         share, gpu = demand.share, demand.share.gpu
         asked = demand.fixed if demand.over else demand.bytes
         yields = share.oversubscribes and (demand.over or demand.more <= 0)
@@ -103,8 +103,8 @@ class Limits:
             text += f" (other programs hold {_amount(outside(gpu))})"
         return Refusal("device", _others(held + asked <= limit + gpu.foreign + theirs), text)
 
-    def _crowds_out(self, demand: Demand) -> Refusal | None:
-        """Whether the group would take unevictable bytes that another group was promised."""
+    def _check_promises(self, demand: Demand) -> Refusal | None:
+        """Refuse unevictable bytes that would take the room that another group was promised."""
         if demand.fixed <= 0:
             return None
         unserved = self.crowded_out(demand.share, demand.fixed, demand.unevictable, demand.stays)
@@ -113,8 +113,8 @@ class Limits:
         foreign, text = unserved
         return Refusal("device", _others(foreign), text)
 
-    def _exceeds_slot(self, demand: Demand) -> Refusal | None:
-        """Whether the group would exceed the slot (of Kubernetes, or of the kernelspec) that its clients state."""
+    def _check_slot(self, demand: Demand) -> Refusal | None:
+        """Refuse a group that would exceed the slot (of Kubernetes, or of the kernelspec) that its clients state."""
         group = demand.share.group
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
         total = sum(s.promised + s.unevictable for s in group.shares.values())
@@ -126,10 +126,10 @@ class Limits:
         )
         return Refusal("cap", None, text)
 
-    def _exceeds_gpu_quota(self, demand: Demand) -> Refusal | None:
-        """Whether the group would alone use more GPUs than its user or team may use at once."""
+    def _check_gpu_quota(self, demand: Demand) -> Refusal | None:
+        """Refuse a group that would alone use more GPUs than its user or team may use at once."""
         share = demand.share
-        quota = None if share.used else self._exceeded(share)
+        quota = None if share.used else self._exceeded_gpu_quota(share)
         if quota is None:
             return None
         whose, gpus = quota
@@ -139,8 +139,8 @@ class Limits:
         )
         return Refusal("cap", None, text)
 
-    def _exceeds_preference(self, demand: Demand) -> Refusal | None:
-        """Whether the group would exceed the size to which its user limited it."""
+    def _check_preference(self, demand: Demand) -> Refusal | None:
+        """Refuse a group that would exceed the size to which its user limited it."""
         most, promised = demand.share.group.preferences.memory, demand.share.promised
         if not most or demand.more <= 0 or promised + demand.more <= most:
             return None
@@ -150,8 +150,8 @@ class Limits:
         )
         return Refusal("cap", None, text)
 
-    def _exceeds_memory_quota(self, demand: Demand) -> Refusal | None:
-        """Whether the groups of a user or team would exceed its cap for each GPU."""
+    def _check_memory_quota(self, demand: Demand) -> Refusal | None:
+        """Refuse memory with which the groups of a user or team would exceed its cap for each GPU."""
         share, more = demand.share, demand.more
         room = self.times.memory_room(share.group, share.gpu) if more > 0 else None
         if room is None or more <= room.bytes:
@@ -162,8 +162,8 @@ class Limits:
         )
         return Refusal("cap", None, text)
 
-    def _exceeds_host_quota(self, demand: Demand) -> Refusal | None:
-        """Whether the groups of a user or team would exceed its cap for all GPUs together."""
+    def _check_host_quota(self, demand: Demand) -> Refusal | None:
+        """Refuse memory with which the groups of a user or team would exceed its cap for all GPUs together."""
         more, groups = demand.more, self.model.groups.values()
         room = self.times.host_room(demand.share.group, groups) if more > 0 else None
         if room is None or more <= room.bytes:
@@ -174,8 +174,8 @@ class Limits:
         )
         return Refusal("host", None, text)
 
-    def _exceeds_backing(self, demand: Demand) -> Refusal | None:
-        """Whether all footprints would exceed what the GPU and host memory hold together."""
+    def _check_backing(self, demand: Demand) -> Refusal | None:
+        """Refuse memory with which all footprints would exceed what the GPU and host memory hold together."""
         gpu, more, fixed = demand.share.gpu, demand.more, demand.fixed
         backed = self._backed(gpu, self.model.host_budget) - fixed
         theirs = sum(u.promised for u in gpu.returning.values())
@@ -258,7 +258,7 @@ class Limits:
         """Whether a group would hibernate for others if it had this many more unevictable bytes besides contexts."""
         return self.eligibility.may_press() and self.eligibility.makes_way(share.group, unevictable)
 
-    def _exceeded(self, share: Share) -> tuple[str, int] | None:
+    def _exceeded_gpu_quota(self, share: Share) -> tuple[str, int] | None:
         """Return the user or team whose quota of GPUs a group would exceed alone with one more, and the quota."""
         if not self.times.counted:
             return None

@@ -125,7 +125,7 @@ class MemoryEvents:
         pause = min(max(2 * holding.stuck_pause, self.model.rules.shortest_retry), longest)
         holding.stuck_pause, holding.stuck_until = pause, self.turn.now + pause
         if refuses:
-            self.ledger.mark_unavailable(holding, True)
+            self.ledger.set_unavailable(holding, True)
             self.timers.set(
                 retry_timer(holding.client.number, holding.share.gpu.uuid), holding.stuck_until
             )

@@ -64,7 +64,7 @@ def adjusted(preferences: Preferences, event: Adjust) -> Preferences:
     }
     if preferences.on_hold and changes.get("frozen") is False:
         raise ValueError(
-            "an administrator took the GPU from it: only an administrator can let it go on"
+            "an administrator put this notebook on hold; only an administrator can let it continue"
         )
     for name, value in changes.items():
         if name == "priority":

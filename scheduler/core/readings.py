@@ -176,7 +176,7 @@ class Readings:
 
     def on_device(self, event: Device) -> None:
         """Apply a reading of a GPU's memory."""
-        gpu = self._state(event)
+        gpu = self._store(event)
         self._end_trial(gpu, event.used)
         self._measure_residue(gpu)
         most = gpu.resident + gpu.unevictable + gpu.context + gpu.left
@@ -193,8 +193,8 @@ class Readings:
             longest = rules.longest_pause if self.model.queue else rules.idle_pause
             gpu.read_pause = min(max(2 * gpu.read_pause, rules.shortest_pause), longest)
 
-    def _state(self, event: Device) -> Gpu:
-        """Write what a reading states about a GPU into the model; add the GPU if it is new."""
+    def _store(self, event: Device) -> Gpu:
+        """Store a reading in the model; add the GPU if it is new."""
         now, rules = self.turn.now, self.model.rules
         gpu = self.model.gpus.get(event.gpu)
         if gpu is None:

@@ -107,7 +107,7 @@ class Turn:
         self.decisions.append(Log(kind, group.id, fields))
 
 
-def mark_victims(group: Group) -> None:
+def mark_shares(group: Group) -> None:
     """Mark the shares of a group, because the conditions for taking their memory may have changed."""
     for share in group.shares.values():
         share.gpu.victims.changed[share.number] = share

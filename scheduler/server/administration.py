@@ -107,7 +107,7 @@ class Administration:
         self._comparing: asyncio.Task[None] | None = None
         self._lags: deque[tuple[float, float]] = deque()
         self._due: float | None = None
-        self._held: set[str] = set()
+        self._on_hold: set[str] = set()
         self.operations: dict[str, Callable[[Connection, Any], Answer]] = {
             "drain": self._op_drain,
             "maintenance": self._op_maintenance,
@@ -136,8 +136,8 @@ class Administration:
                 error,
             )
             return
-        self._held = {group for group in held if isinstance(group, str)}
-        events: list[ev.Event] = [ev.Hold(group, True) for group in self._held]
+        self._on_hold = {group for group in held if isinstance(group, str)}
+        events: list[ev.Event] = [ev.Hold(group, True) for group in self._on_hold]
         events += [ev.Drain(gpu, True) for gpu in drained]
         events.append(ev.Maintain(str(text)[:LONGEST_TEXT]))
         for event in events:
@@ -146,7 +146,7 @@ class Administration:
                 self._server.handle(event)
 
     def close(self) -> None:
-        """Write the records."""
+        """Write and close the records."""
         if self._comparing is not None:
             self._comparing.cancel()
         now = time.time()
@@ -155,14 +155,14 @@ class Administration:
         self._history.close()
         self.audit.close()
 
-    def _keep(self) -> None:
-        """Close the records, so that the next scheduler can open them."""
+    def _save_settings(self) -> None:
+        """Save the settings of administrators, so that the next scheduler can apply them."""
         if self._steering is None:
             return
         core = self._server.core
         known = {
             "drained": [gpu.uuid for gpu in core.gpus.values() if gpu.drained],
-            "on_hold": sorted(self._held),
+            "on_hold": sorted(self._on_hold),
             "maintenance": core.model.maintenance,
         }
         fresh = self._steering.with_name(self._steering.name + ".new")
@@ -295,19 +295,19 @@ class Administration:
                 + ", ".join(f"{one.index} ({u})" for u, one in known.items())
             )
         self._server.handle(ev.Drain(found[0], on))
-        self._keep()
+        self._save_settings()
         return {"gpu": found[0], "on": on}
 
     def _op_maintenance(self, connection: Connection, asked: bodies.Maintenance) -> Answer:
         self._server.handle(ev.Maintain(" ".join(asked.text.split())))
-        self._keep()
+        self._save_settings()
         return {"maintenance": self._server.core.model.maintenance or None}
 
     def _op_hold(self, connection: Connection, asked: bodies.Hold) -> Answer:
         on, group = asked.on, self._find(asked.group)
         self._server.handle(ev.Hold(group, on))
-        (self._held.add if on else self._held.discard)(group)
-        self._keep()
+        (self._on_hold.add if on else self._on_hold.discard)(group)
+        self._save_settings()
         return {"group": group, "on": on}
 
     def _op_users(self, connection: Connection, asked: bodies.Body) -> Answer:
@@ -409,7 +409,7 @@ class Administration:
         yield Sample("gpushare_event_loop_lag_seconds", (), lag)
 
     def _find(self, text: str) -> str:
-        if text in self._held:
+        if text in self._on_hold:
             # This includes a group that has no process now.
             return text
         try:

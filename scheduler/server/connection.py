@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_clogged",
         "_deadline",
+        "_disconnected",
         "_heard",
-        "_hung_up",
         "_pending",
         "_queued",
         "_reader",
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Host) -> None:
         self._server = server
         self._reader = protocol.FrameReader()
-        self._hung_up = False
+        self._disconnected = False
         #: Frames that have arrived and were not handled yet. Nothing is read while there are any.
         self._pending: Iterator[protocol.Frame] | None = None
         #: Work that must end first; whether frames wait for a turn; and whether answers must be read first.
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _miss_introduction(self) -> None:
-        if self._hung_up or (self._heard and self.principal is not None):
+        if self._disconnected or (self._heard and self.principal is not None):
             return
         if self._work is not None:
             self._await_introduction()
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle the complete frames that have arrived."""
-        if not self._hung_up:
+        if not self._disconnected:
             self._pending = self._reader.feed(data)
             self._go_on()
 
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
 
     def _done(self, work: asyncio.Task[None]) -> None:
         self._work = None
-        if work.cancelled() or self._hung_up:
+        if work.cancelled() or self._disconnected:
             return
         work.result()
         self._go_on()
@@ -218,11 +218,11 @@ class Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Handle arrived frames if possible, and read on once all are handled."""
-        if self._hung_up or self._is_held() or self._queued:
+        if self._disconnected or self._is_held() or self._queued:
             return
         if self._pending is not None:
             self._queued = self._server.throttle.serve(self)
-        if not self._hung_up:
+        if not self._disconnected:
             self._listen_or_not()
 
     def _listen_or_not(self) -> None:
@@ -249,12 +249,12 @@ class Connection(asyncio.Protocol):
         more = self._handle_frames(until)
         if self._queued and not more:
             self._queued = False
-            if not self._hung_up:
+            if not self._disconnected:
                 self._listen_or_not()
         return more
 
     def _handle_frames(self, until: float) -> bool:
-        if self._hung_up or self._pending is None or self._is_held():
+        if self._disconnected or self._pending is None or self._is_held():
             return False
         clock = self._server.throttle.clock
         try:
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Notify the core that a client has left."""
-        if self._reader.pending and not self._hung_up:
+        if self._reader.pending and not self._disconnected:
             self._warn("the connection ended in the middle of a frame")
         if self._work is not None:
             self._work.cancel()
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send, unless the connection is ending; drop a peer that does not read."""
-        if self._hung_up or self.transport.is_closing():
+        if self._disconnected or self.transport.is_closing():
             return
         # This is checked before and not after sending, because one long reply is not the peer's fault.
         unread = self.unread
@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
 
         The transports of asyncio cannot do this. But they send what a socket takes at once, so nothing is overtaken.
         """
-        if self._hung_up or self.unread:
+        if self._disconnected or self.unread:
             return False
         with self.transport.get_extra_info("socket").dup() as copy:
             try:
@@ -344,7 +344,7 @@ class Connection(asyncio.Protocol):
         if self._is_first_refusal(text):
             self._warn(f"refused: {text}")
         self.transport.write(protocol.refused(code, text))
-        self._hung_up = True
+        self._disconnected = True
         self.transport.close()
 
     def _is_first_refusal(self, text: str) -> bool:
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
 
     def disconnect(self) -> None:
         """End the connection without a message."""
-        self._hung_up = True
+        self._disconnected = True
         self.transport.abort()
 
     def _warn(self, text: str) -> None:

@@ -394,7 +394,8 @@ class Requests:
         user = who.user if asked.user is None else asked.user
         if not who.admin and user != who.user:
             raise Denied(
-                "not_yours", f"only user {user!r} can set the notebook that {user!r} has in focus"
+                "not_yours",
+                f"only {user!r} or an administrator can change which notebook {user!r} has in focus",
             )
         if group or who.kernel is not None:
             self._server.identities.claim(who, group)

@@ -29,7 +29,7 @@ from ..observability.rehearsal import Rehearsal
 from ..protocol import wire as protocol
 from ..protocol.address import bind
 from ..views.estimates import Forecast
-from ..views.redaction import EventForMany, View
+from ..views.redaction import BroadcastEvent, View
 from ..views.timeline import GroupSnapshot, Ledger, SpanKind, Timeline, take_snapshot
 from .administration import Administration
 from .connection import Connection
@@ -542,10 +542,10 @@ class Server:
     def _push(self, events: list[dict[str, Any]]) -> None:
         """Send events to the subscribers, each as it may see them."""
         stranger = self.identities.stranger()
-        told = [EventForMany(event, stranger, _as_event) for event in events]
+        broadcasts = [BroadcastEvent(event, stranger, _as_event) for event in events]
         for subscriber in list(self.subscribers):
             view = self.view_of(subscriber)
-            subscriber.write(b"".join(each.to(view) for each in told))
+            subscriber.write(b"".join(each.to(view) for each in broadcasts))
 
 
 def _as_event(event: Mapping[str, Any]) -> bytes:

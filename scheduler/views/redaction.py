@@ -280,7 +280,7 @@ def _public(kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
     return {key: told[key] for key in _PUBLIC.get(kind, ()) if key in told}
 
 
-class EventForMany:
+class BroadcastEvent:
     """An event for many subscribers, encoded once for all that see the same of it.
 
     Parameters

@@ -299,7 +299,7 @@ def test_a_group_on_hold_waits_until_an_administrator_resumes_it() -> None:
     assert not kernel.lease
     kernel.run()
     assert kernel.reason == {"code": "on_hold", "params": {}}
-    with pytest.raises(ValueError, match="only an administrator can let it go on"):
+    with pytest.raises(ValueError, match="only an administrator can let it continue"):
         node.do(ev.Adjust("a", frozen=False))
     # Its other preferences are accepted.
     node.do(ev.Adjust("a", priority="background"))

@@ -118,7 +118,7 @@ class DurationPredictor:
         self._lengths.append(seconds)
 
     def expected(self, so_far: float) -> float:
-        """Return for how many more seconds a burst that has lasted ``so_far`` is expected to go on.
+        """Return for how many more seconds a burst, or an absence, that has lasted ``so_far`` is expected to go on.
 
         Bursts are heavy-tailed: a burst that has outlasted most others is likely to be long. So only longer bursts
         count. With the weight of the shorter bursts, it is expected to last as long again.

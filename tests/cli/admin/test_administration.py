@@ -55,7 +55,7 @@ def test_orders_of_administrators_survive_the_scheduler(node: Node, gpushare: Co
         until(lambda: state(scheduler, "aaaa")["state"] == "waiting")
         refused = gpushare("unfreeze", "train.ipynb")
         assert refused.returncode == 2
-        assert "only an administrator can let it go on" in refused.stderr
+        assert "only an administrator can let it continue" in refused.stderr
         assert "on hold; only an administrator can resume it" in gpushare("status").stdout
         assert gpushare("drain", "0").stdout.startswith("Draining GPU 0: no new leases")
         assert a.evict().bytes == 2 * GIB
