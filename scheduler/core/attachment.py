@@ -200,7 +200,7 @@ class Departure:
                 gpu.context_sizes.departures.inexact = True
         if client.lease is not None:
             if not group.yielding:
-                self.takeover.keep_lease(client, client.lease)
+                self.takeover.remember_lease(client, client.lease)
             group.ended_at = self.turn.now
             self.leases.release(client, "exit")
         self.timers.set(client.answers, None)

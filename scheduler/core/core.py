@@ -75,13 +75,13 @@ suspends them: its cost to other groups is bounded, and memory is still evicted 
 
 Clients that do not answer
 --------------------------
-The bounds above hold for holders that yield. A client may not do
-so: its process was stopped, its CUDA kernel does not end, or it is faulty. It is late after ``revoke_deadline`` plus
-ten times the time that its moves should take (``Leases.on_answer_timeout``). From then on its memory counts as
-unavailable: a wait that needs it is not a head, so it holds up only waits that could not be served without it. The
-status names the client. Its group is charged for the GPU's time, and is granted nothing, since it could not release it.
-An answer ends all of this (``Leases.receive_answer``). A client that answers but frees nothing for as long is asked
-again at growing intervals, and in between its memory counts as unavailable, too.
+The bounds above hold for holders that yield. A client may fail to yield: its process was stopped, its CUDA kernel does
+not end, or it is faulty. It is late after ``revoke_deadline`` plus ten times the time that its moves should take
+(``Leases.on_answer_timeout``). From then on its memory counts as unavailable: a wait that needs it is not a head, so it
+holds up only waits that could not be served without it. The status names the client. Its group is charged for the GPU's
+time, and is granted nothing, since it could not release it. An answer ends all of this (``Leases.receive_answer``). A
+client that answers but frees nothing for as long is asked again at growing intervals, and in between its memory counts
+as unavailable, too.
 
 Bounds
 ------

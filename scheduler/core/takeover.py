@@ -108,7 +108,7 @@ class Takeover:
         broken = self._broken.get((group.id, lease))
         return broken is not None and self.turn.now < broken[0] + patience
 
-    def keep_lease(self, client: Client, lease: int) -> None:
+    def remember_lease(self, client: Client, lease: int) -> None:
         """Remember a lease whose client may come back."""
         broken, key = self._broken, (client.group.id, lease)
         broken.pop(key, None)

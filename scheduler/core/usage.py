@@ -243,7 +243,7 @@ class GpuTime:
         self._update_flags()
 
     def _update_flags(self) -> None:
-        """Compute whether anything depends on the users of groups, because each event reads that."""
+        """Compute once whether anything depends on the users of groups, because each event reads that."""
         self.active = bool(self._timed or self._shared)
         self.several_users = len(self._users) > 1
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-#: ActivityClassifier of ``prometheus_client.exposition``, which is only loaded when needed.
+#: As in ``prometheus_client.exposition``, which is only loaded when needed.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -211,7 +211,7 @@ class Burst(FirstComeFirstServed):
     def _slow_background(
         self, interactive: list[GroupView], background: list[GroupView], by_time: bool
     ) -> tuple[dict[str, Speed], list[float]]:
-        """Return the paces of background groups beside interactive ones, and times at which they may change."""
+        """Return the paces of background groups next to interactive ones, and times at which they may change."""
         times = self.view.times
         paused, bounded = self._paused[by_time], self._bounded[by_time]
         # Of many groups, hardly any has an open cell.

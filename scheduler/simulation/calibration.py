@@ -38,7 +38,7 @@ class Calibration:
     #: The client's quiet gap while other groups wait, and the longest gap (csrc/interposer/client/quiet.c).
     quiet: float = 0.008
     longest_quiet: float = 0.030
-    #: The client checks after each quarter of the gap, so on average it is half of that late.
+    #: The client checks after each quarter of the gap, so on average it is late by half of that.
     quiet_lag: float = 0.125
     #: Bytes that a client requests beyond its need (server.py).
     headroom: int = 64 << 20
@@ -49,11 +49,11 @@ class Calibration:
     unbounded: float = 0.010
     #: Assumed: the length of one submission of background work, which may run after each ``stall``.
     submission: float = 0.001
-    #: The fraction of their speed that bounded groups keep. H200: gated training keeps 87 % beside bursts that take
-    #: about 10 %.
+    #: The fraction of their speed that bounded groups keep. H200: gated training keeps 87% next to bursts that
+    #: take about 10%.
     bounded: float = 0.97
-    #: The fraction of the GPU that a burst of 5 ms (inference, small batch) needs. It makes such a burst 43 % slower
-    #: beside an unbounded training loop. H200: p99 +37 to +50 %.
+    #: The fraction of the GPU that a burst of 5 ms (inference, small batch) needs. It makes such a burst 43% slower
+    #: next to an unbounded training loop. H200: p99 +37 to +50%.
     small_burst: float = 0.43
 
 

@@ -145,7 +145,7 @@ class Node(Machine):
     def _read(self, gpu: Gpu) -> None:
         self._feed(self._reading(gpu))
 
-    # --- Arrivals and exits-----------------------------------------------------------------------
+    # --- Arrivals and exits -----------------------------------------------------------------------
 
     def process(self, number: int, spec: Kernel, gpu: Gpu) -> Client:
         """Return the object for a kernel."""
