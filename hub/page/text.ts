@@ -93,7 +93,7 @@ export const TEXT = {
   times: (number: number): string => `${number}×`,
   someone: 'another user',
   you: (name: string): string => `${name} (you)`,
-  isHeld: 'on hold by an administrator',
+  onHold: 'on hold by an administrator',
   userColumns: {
     name: 'User',
     notebooks: 'Notebooks',
@@ -160,18 +160,6 @@ export const TEXT = {
   failed: (why: string): string => `Failed: ${why}`,
   noAnswer: 'the service did not respond; check your connection, and try again'
 };
-
-/**
- * How busy a GPU is; '' if that is unknown.
- *
- * The driver's figure is an average over the last second or so: it is still 0 when a notebook
- * has just started to run.
- */
-export function busyText(percent: number | null, isInUse: boolean): string {
-  return percent === null || (isInUse && Math.round(percent) === 0)
-    ? ''
-    : `${Math.round(percent)}% busy`;
-}
 
 function count(number: number, noun: string): string {
   return `${number} ${noun}${number === 1 ? '' : 's'}`;

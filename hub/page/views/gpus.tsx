@@ -4,7 +4,9 @@ import React from 'react';
 import { formatDuration } from '../../../labextension/src/core/format';
 import { isRunning } from '../../../labextension/src/core/status';
 import { isolate } from '../../../labextension/src/words/mentions';
+import { busyText } from '../../../labextension/src/words/panel';
 import type { Question } from '../dialogs';
+import { english } from '../english';
 import type {
   IGpu,
   IHead,
@@ -19,7 +21,7 @@ import type { Service } from '../service';
 import type { IState } from '../store';
 import { SAMPLES } from '../store';
 import { Noted, Table } from '../table';
-import { busyText, nameOf, size, someTime, TEXT, timeOf } from '../text';
+import { nameOf, size, someTime, TEXT, timeOf } from '../text';
 
 /** The state, and functions to open dialogs and to act. */
 export interface IContext {
@@ -211,7 +213,7 @@ function Gpu(
         <span>{TEXT.used(gpu.used, gpu.total)}</span>
         <span className="busy" title={TEXT.busyTitle}>
           <Curve values={state.samples.get(gpu.uuid) ?? []} />
-          <span>{busyText(gpu.utilization, isInUse)}</span>
+          <span>{busyText(gpu.utilization, isInUse, english)}</span>
         </span>
       </div>
       <ul className="legend">
@@ -292,8 +294,8 @@ function Notebook(
   const isNameless = user === notebook.name;
   const { resident, unevictable, swapped } = notebook.memory;
   const here = resident + unevictable;
-  // The reason of a wait is the hold itself.
-  const isHeld = notebook.on_hold && notebook.state !== 'waiting';
+  // While it waits, the reason already mentions the hold.
+  const isOnHold = notebook.on_hold && notebook.state !== 'waiting';
   const { columns } = TEXT;
   return (
     <tr
@@ -322,7 +324,7 @@ function Notebook(
       <Noted
         className="why"
         text={notebook.why}
-        remark={[isHeld ? TEXT.isHeld : '', notebook.preferences]
+        remark={[isOnHold ? TEXT.onHold : '', notebook.preferences]
           .filter(Boolean)
           .join(', ')}
       />

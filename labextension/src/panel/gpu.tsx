@@ -31,22 +31,6 @@ export interface IGpuProps {
   seconds: number;
 }
 
-/**
- * The utilisation of a GPU as text; '' if unknown.
- *
- * The driver reports an average over about the last second, which is still 0 when a notebook
- * has just started to run.
- */
-function utilisationText(
-  { utilization }: IGpu,
-  isInUse: boolean,
-  trans: ITranslation
-): string {
-  return utilization === null || (isInUse && Math.round(utilization) === 0)
-    ? ''
-    : busyText(utilization, trans);
-}
-
 /** The name of a GPU's model without the vendor, and without the memory size, which is shown next to it. */
 function shortModel(name: string): string {
   return name.replace(/^NVIDIA /, '').replace(/[ -]\d+ ?GB.*$/, '');
@@ -69,7 +53,7 @@ function GpuLine(props: IGpuProps): JSX.Element {
   const view = makeGpu(gpu, shares, host, colours, wording);
   const number = trans.__('GPU %1', gpu.index);
   const model = shortModel(gpu.name);
-  const busy = utilisationText(gpu, isInUse, trans);
+  const busy = busyText(gpu.utilization, isInUse, trans);
   const details = `jp-GpuShare-gpu-${gpu.uuid}`;
   return (
     <div

@@ -3,7 +3,7 @@ import type { Units } from '../core/format';
 import { formatPart } from '../core/format';
 import type { ITranslation } from '../core/translation';
 
-// Texts that several parts of the panel use.
+// Texts that several parts of the panel, or the panel and the Hub page, use.
 
 /** The label of a button that opens a menu with all actions. */
 export function moreText(trans: ITranslation): string {
@@ -20,9 +20,22 @@ export function runningText(trans: ITranslation): string {
   return trans.__('Running');
 }
 
-/** How busy a GPU is. */
-export function busyText(percent: number, trans: ITranslation): string {
-  return trans.__('%1% busy', Math.round(percent));
+/**
+ * How busy a GPU is; '' if that is unknown.
+ *
+ * The driver reports an average over about the last second, which is still 0 when a notebook
+ * has just started to run.
+ *
+ * @param isInUse - Whether a notebook is running on the GPU.
+ */
+export function busyText(
+  percent: number | null,
+  isInUse: boolean,
+  trans: ITranslation
+): string {
+  return percent === null || (isInUse && Math.round(percent) === 0)
+    ? ''
+    : trans.__('%1% busy', Math.round(percent));
 }
 
 /** `5.6 of 8 GiB`. */
