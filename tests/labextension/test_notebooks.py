@@ -147,7 +147,7 @@ def test_all_views_show_the_running_and_the_waiting_notebook_and_the_reason(
     strip = cell(page, 1).locator(".jp-GpuShare-strip")
     expect(strip).to_contain_text("1st")
     expect(strip).to_contain_text("train")
-    for action in ("Open", "Let others go first"):
+    for action in ("Go to train", "Let others go first"):
         expect(strip.get_by_role("button", name=action)).to_be_visible()
     text = "plots is waiting for the GPU: 1st in the queue. train is using it"
     expect(page.notification).to_contain_text(text)

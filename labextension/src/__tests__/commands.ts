@@ -3,6 +3,7 @@ import { CommandRegistry } from '@lumino/commands';
 
 import type { Args, IAbout } from '../actions/table';
 import { ACTIONS, labelOf } from '../actions/table';
+import { nameIn } from '../words/mentions';
 import type { FakeModel } from './fixtures';
 import { trans } from './fixtures';
 
@@ -11,13 +12,17 @@ export class FakeCommands extends CommandRegistry {
   constructor(model: FakeModel) {
     super();
     for (const row of ACTIONS) {
-      const about = (args: Args): IAbout => ({
-        args,
-        group: model.groupOf(args['group'] as string | undefined),
-        status: model.status,
-        hasDocument: true,
-        trans
-      });
+      const about = (args: Args): IAbout => {
+        const group = model.groupOf(args['group'] as string | undefined);
+        return {
+          args,
+          group,
+          name: group ? nameIn(new Map(), group) : '',
+          status: model.status,
+          hasDocument: true,
+          trans
+        };
+      };
       this._add(
         row.command,
         args => labelOf(row, about(args)),

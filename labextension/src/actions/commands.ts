@@ -6,6 +6,7 @@ import { DisposableDelegate, DisposableSet } from '@lumino/disposable';
 
 import type { IGroup } from '../core/status';
 import { CommandIds } from '../tokens';
+import { nameIn } from '../words/mentions';
 import type { ICommandsOptions } from './options';
 import { SHOWN } from './options';
 import type { Args, IAbout, IActionRow } from './table';
@@ -45,7 +46,19 @@ function optionsOf(
   const aboutOf = (args: Args): IAbout => {
     const group = groupOf(args);
     const hasDocument = group !== null && documents.of(group).length > 0;
-    return { args, group, status: model.status, hasDocument, trans };
+    return {
+      args,
+      group,
+      // Looked up only for the labels that contain it.
+      get name() {
+        return group && model.status
+          ? nameIn(documents.names(model.status), group)
+          : '';
+      },
+      status: model.status,
+      hasDocument,
+      trans
+    };
   };
   const may = (): boolean => {
     const { status } = model;

@@ -24,6 +24,7 @@ export function addPageCommand(options: IPageCommandOptions): IDisposable {
   const about = (args: Args): IAbout => ({
     args,
     group: null,
+    name: '',
     status: model.status,
     hasDocument: false,
     trans

@@ -9,7 +9,7 @@ import type { AntiThrash, IGroup, IStatus, Priority } from '../core/status';
 import { isRunning, isWaiting } from '../core/status';
 import { CommandIds } from '../tokens';
 import { cannotText, isFinal, refusalText } from '../words/refusals';
-import { gpuText } from '../words/short';
+import { goToLabel, gpuText } from '../words/short';
 
 export type Args = ReadonlyPartialJSONObject;
 
@@ -24,6 +24,8 @@ export interface IAbout {
   args: Args;
   /** The group that the action affects; null if there is none, or if it affects all. */
   group: IGroup | null;
+  /** The name of that group for sentences; '' without a group. */
+  readonly name: string;
   status: IStatus | null;
   /** Whether a document of the group can be opened on this page. */
   hasDocument: boolean;
@@ -97,7 +99,7 @@ export const ACTIONS: readonly IActionRow[] = [
     scope: 'notebook',
     isFree: true,
     label: ({ trans }) => trans.__('Go to the Notebook'),
-    short: ({ trans }) => trans.__('Open'),
+    short: ({ name, trans }) => goToLabel(name, trans),
     caption: ({ trans }) =>
       trans.__('Show the notebook or console that uses the GPU'),
     isEnabled: ({ hasDocument }) => hasDocument,

@@ -11,14 +11,10 @@ import { CommandIds } from '../tokens';
 import { nameIn, shorten } from '../words/mentions';
 import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
-import { placeText } from '../words/short';
-import { goToText } from '../words/states';
+import { goToLabel, goToText, placeText } from '../words/short';
 
 /** The longest name. JupyterLab cuts off long messages, and names matter less than the rest. */
 const LONGEST_NAME = 36;
-
-/** The longest name on a button. */
-const LONGEST_LABEL = 20;
 
 /**
  * Notifies the user about long waits of one notebook, once for each, and only while it lasts.
@@ -109,7 +105,7 @@ export class WaitNotification implements IDisposable {
       );
       if (holder.sessions.length > 0) {
         actions.push({
-          label: goToText(shorten(other, LONGEST_LABEL), trans),
+          label: goToLabel(other, trans),
           caption: goToText(other, trans),
           callback: () =>
             run(this._commands, {

@@ -16,14 +16,8 @@ import { CommandIds } from '../tokens';
 import { nameIn } from '../words/mentions';
 import { reasonText } from '../words/reasons';
 import type { IWording } from '../words/short';
-import { waitText } from '../words/short';
-import {
-  boundText,
-  cellText,
-  goToText,
-  stateText,
-  waitedFor
-} from '../words/states';
+import { goToText, waitText } from '../words/short';
+import { boundText, cellText, stateText, waitedFor } from '../words/states';
 import type { IPartOptions } from './chip';
 
 /** The content of a strip. */

@@ -2,28 +2,21 @@
 import React from 'react';
 
 import { isPossible, run } from '../actions/run';
-import type { IEntry } from '../actions/table';
 import { Name } from '../components/name';
 import { markOf, Shape } from '../components/shape';
 import { holderOf } from '../core/queue';
 import type { IGroup, IStatus, IUnshared } from '../core/status';
 import { showsBackground } from '../core/status';
 import type { ITranslation } from '../core/translation';
-import { CommandIds } from '../tokens';
 import { thisNotebook, unsharedText } from '../words/availability';
 import { cardMemory, cardReason, cardState } from '../words/card';
-import { nameIn, shorten } from '../words/mentions';
 import { printable } from '../words/names';
 import { actionsText } from '../words/panel';
-import { goToText } from '../words/states';
 import { MoreButton } from './actions';
 import { Badges } from './badges';
 import { choicesOf, RESTART } from './choices';
 import type { IRowContext } from './row';
 import { Counting, Reason, Turn } from './row';
-
-/** The longest name on a button. */
-const LONGEST_LABEL = 20;
 
 interface ICardProps {
   group: IGroup;
@@ -40,10 +33,6 @@ export function Card(props: ICardProps): JSX.Element {
   const { trans } = wording;
   const reason = cardReason(group, wording, clock.now);
   const holder = holderOf(group, status);
-  const label = ({ command, args }: IEntry): string =>
-    command === CommandIds.goTo && holder
-      ? goToText(shorten(nameIn(wording.names, holder), LONGEST_LABEL), trans)
-      : commands.label(command, { ...args, isShort: true });
   return (
     <section
       className="jp-GpuShare-card"
@@ -106,7 +95,7 @@ export function Card(props: ICardProps): JSX.Element {
             title={commands.caption(entry.command, entry.args)}
             onClick={() => run(commands, entry)}
           >
-            {label(entry)}
+            {commands.label(entry.command, { ...entry.args, isShort: true })}
           </button>
         ))}
       </div>

@@ -3,6 +3,7 @@ import type { Units } from '../core/format';
 import { formatEstimate } from '../core/format';
 import type { ICode, IEstimate, IGroup } from '../core/status';
 import type { ITranslation } from '../core/translation';
+import { shorten } from './mentions';
 import type { Names } from './names';
 
 /** The options for texts. */
@@ -48,6 +49,19 @@ export function estimateText(
   return elapsed > estimate.high + 1
     ? trans.__('longer than expected')
     : trans.__('any moment');
+}
+
+/** What a button does that shows a notebook. */
+export function goToText(name: string, trans: ITranslation): string {
+  return trans.__('Go to %1', name);
+}
+
+/** The longest name on a button. */
+const LONGEST_LABEL = 20;
+
+/** The label of such a button, with a short form of the name. */
+export function goToLabel(name: string, trans: ITranslation): string {
+  return goToText(shorten(name, LONGEST_LABEL), trans);
 }
 
 /** The title of the panel. */

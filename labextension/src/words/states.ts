@@ -59,11 +59,6 @@ export function soFarText(seconds: number, trans: ITranslation): string {
   return trans.__('%1 so far', formatExactly(seconds));
 }
 
-/** The label of a button that shows a notebook. */
-export function goToText(name: string, trans: ITranslation): string {
-  return trans.__('Go to %1', name);
-}
-
 /** How long a group has been waiting, and how long such waits take. */
 export function waitTitle(
   group: IGroup,

@@ -139,6 +139,14 @@ describe('commands', () => {
     }
   });
 
+  it('name the notebook that a button shows, in few letters', () => {
+    const label = (group: string): string =>
+      commands.label(CommandIds.goTo, { group, isShort: true });
+    expect(label('b')).toBe('Go to x/b');
+    change('a', { name: 'a-notebook-with-a-long-name.ipynb' });
+    expect(label('a')).toBe('Go to a-notebook-wi…g-name');
+  });
+
   it('explain the effect of a release on other notebooks', () => {
     const caption = (): string => commands.caption(CommandIds.release);
     expect(caption()).toContain('No other notebook is waiting now.');

@@ -38,7 +38,7 @@ describe('The strip', () => {
     expect(announced()).toBe(
       'This cell is waiting for the GPU. train is using it.'
     );
-    for (const name of ['Open', 'Let others go first']) {
+    for (const name of ['Go to train', 'Let others go first']) {
       fireEvent.click(
         within(strip() as HTMLElement).getByRole('button', { name })
       );
@@ -72,8 +72,9 @@ describe('The strip', () => {
     );
     expect(text(strip())).toBe('2nd: train');
     // Nothing of ours to open, and it is in the background already.
-    expect(screen.queryByRole('button', { name: 'Open' })).toBeNull();
-    expect(screen.queryByRole('button', { name: /background/ })).toBeNull();
+    expect(screen.queryByRole('button', { name: /Go to/ })).toBeNull();
+    const others = { name: 'Let others go first' };
+    expect(screen.queryByRole('button', others)).toBeNull();
   });
 
   it('explains a wait that no notebook causes', async () => {
@@ -96,7 +97,7 @@ describe('The strip', () => {
   it('leaves the focus in its cell when it is removed', async () => {
     const panel = await open('plots');
     await report(makeWaiting('plots', 1), holder());
-    screen.getByRole('button', { name: 'Open' }).focus();
+    screen.getByRole('button', { name: 'Go to train' }).focus();
     await report(holder());
     expect(strip()).toBeNull();
     expect(document.activeElement).toBe(panel.cell(0).node);

@@ -25,7 +25,7 @@ beforeAll(() => {
 
 describe('actions', () => {
   it.each([
-    ['Open', CommandIds.goTo, { group: 'train' }],
+    ['Go to train', CommandIds.goTo, { group: 'train' }],
     ['Release', CommandIds.release, { group: 'train' }],
     [
       'Let others go first',
