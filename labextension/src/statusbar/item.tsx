@@ -26,19 +26,16 @@ const DAY = 86_400_000;
 
 /** Whether users have known for a day that the server has no GPU. */
 function isOldNews({ availability, gpus }: IStatus): boolean {
-  const known = localStorage.getItem(SINCE);
-  // A lost connection or a server that is starting does not mean that there is a GPU.
-  if (gpus.length > 0 && known !== null) {
-    localStorage.removeItem(SINCE);
-  }
   if (availability.code !== 'no_driver') {
+    // A lost connection or a server that is starting does not mean that there is a GPU.
+    if (gpus.length > 0) {
+      localStorage.removeItem(SINCE);
+    }
     return false;
   }
   const now = Date.now();
-  const since = Number(known) || now;
-  if (known === null) {
-    localStorage.setItem(SINCE, `${since}`);
-  }
+  const since = Number(localStorage.getItem(SINCE)) || now;
+  localStorage.setItem(SINCE, `${since}`);
   return now - since > DAY;
 }
 
