@@ -376,7 +376,7 @@ def test_an_empty_panel_explains_the_reason(
 def test_the_page_reports_the_active_notebook(page: LabPage) -> None:
     plots = page.kernel_of("plots.ipynb")
 
-    def tells(*, plots_in_front: bool) -> Callable[[Request], bool]:
+    def reports(*, plots_in_front: bool) -> Callable[[Request], bool]:
         def matches(request: Request) -> bool:
             if "gpushare/api/focus" not in request.url:
                 return False
@@ -385,13 +385,13 @@ def test_the_page_reports_the_active_notebook(page: LabPage) -> None:
 
         return matches
 
-    with page.page.expect_request(tells(plots_in_front=False)):
+    with page.page.expect_request(reports(plots_in_front=False)):
         page.execute("docmanager:open", {"path": "train.ipynb"})
     # The first report may be about another notebook, so wait until this one is in front.
     page.page.wait_for_function(
         "window.jupyterapp.shell.currentWidget?.title.label === 'train.ipynb'"
     )
-    with page.page.expect_request(tells(plots_in_front=True)):
+    with page.page.expect_request(reports(plots_in_front=True)):
         page.execute("docmanager:open", {"path": "plots.ipynb"})
 
 

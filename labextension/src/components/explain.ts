@@ -12,7 +12,7 @@ type Pointing = Pick<
   'onMouseEnter' | 'onMouseLeave' | 'onFocus' | 'onBlur'
 >;
 
-/** Whether the scheduler can explain the state: why a group waits, or why a running group is preempted. */
+/** Whether the scheduler can explain the state: why a group waits, or what limits a running group. */
 export function canExplain(group: IGroup): boolean {
   return (
     group.state === 'waiting' ||

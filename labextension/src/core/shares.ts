@@ -5,7 +5,7 @@ import { isRunning, isWaiting } from './status';
 /** Seconds of rest after which a GPU is counted among the idle ones. */
 export const REST = 60;
 
-/** The time since which a GPU has been at rest; Infinity while a notebook or another program is using it. */
+/** The time since which a GPU has been at rest; Infinity while it is busy or draining, or a notebook is waiting for it. */
 export function restsSince(
   { uuid, utilization, draining }: IGpu,
   groups: readonly IGroup[]

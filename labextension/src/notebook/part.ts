@@ -22,10 +22,10 @@ import { resultStrip, runningStrip, StripWidget, waitingStrip } from './strip';
 const SHOWN_AFTER = 0.3;
 
 /** The shortest wait that is reported after the cell has finished, in seconds. */
-const TOLD_AFTER = 0.2;
+const REPORTED_AFTER = 0.2;
 
 /** Milliseconds for which a strip stays after the cell has finished. */
-const TOLD_FOR = 5 * 60_000;
+const REPORTED_FOR = 5 * 60_000;
 
 /** Seconds between two updates of the shown times. */
 const SECOND = 1;
@@ -148,8 +148,8 @@ export class NotebookPart implements IDisposable {
         }
       }
     }
-    if (last && last.msg_id !== this._told) {
-      this._told = last.msg_id;
+    if (last && last.msg_id !== this._reported) {
+      this._reported = last.msg_id;
       if (!this._strips.has(last.msg_id)) {
         this._showResult(last.msg_id, last, wording);
       }
@@ -179,13 +179,13 @@ export class NotebookPart implements IDisposable {
     wording: IWording
   ): void {
     this._open.delete(id);
-    if (result.waited <= TOLD_AFTER) {
+    if (result.waited <= REPORTED_AFTER) {
       this._remove(id);
     } else if (
       this._show(id, resultStrip(result, wording), this._runs.cellOf(id))
     ) {
       const end = new Timer(() => this._remove(id));
-      end.set(TOLD_FOR);
+      end.set(REPORTED_FOR);
       this._ends.set(id, end);
     }
   }
@@ -246,7 +246,7 @@ export class NotebookPart implements IDisposable {
   /** The strips, by the id of the message that runs the cell. */
   private _strips = new Map<string, { cell: CodeCell; widget: StripWidget }>();
   /** The last cell whose result was shown. */
-  private _told = '';
+  private _reported = '';
 }
 
 export namespace NotebookPart {
@@ -257,7 +257,7 @@ export namespace NotebookPart {
   }
 }
 
-/** Whether kernels can share the GPU here, so that a kernel that does not share is worth mentioning. */
+/** Codes of servers whose kernels can share the GPU, so that a kernel that does not share is worth mentioning. */
 const SHARING = ['ok', 'provisioner_not_default'];
 
 /** Seconds for which a cell has waited until now. */

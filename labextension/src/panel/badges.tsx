@@ -3,7 +3,7 @@ import React from 'react';
 
 import type { IGroup, IGroupPreferences } from '../core/status';
 import type { IWording } from '../words/short';
-import { classText, sleepTitle, preferencesText } from '../words/states';
+import { classText, preferencesText, sleepTitle } from '../words/states';
 
 interface IBadgesProps {
   group: IGroup;

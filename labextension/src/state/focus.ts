@@ -57,7 +57,7 @@ export class FocusReporter implements IDisposable {
     const [stream, kernel] = this._wanted;
     const [before, known] = this._reported;
     this._reported = [stream, kernel];
-    // A new server process has no report yet.
+    // The server has no report if its process is new, or if it was unreachable for a while.
     if (stream && kernel !== (stream === before ? known : '')) {
       this._model.focus(kernel || null);
     }
@@ -77,6 +77,6 @@ export class FocusReporter implements IDisposable {
   private _isDisposed = false;
   private _model: IGpuShareModel;
   private _next = '';
-  private _settled = new Debouncer(() => this._report(), SETTLED);
   private _reported: [stream: string, kernel: string] = ['', ''];
+  private _settled = new Debouncer(() => this._report(), SETTLED);
 }

@@ -436,7 +436,6 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _calm = new Timer(() => this._onCalm());
   private _calmed = -Infinity;
   private _changed = new Signal<this, void>(this);
-  private _isSilent = false;
   private _failed = 0;
   private _failures = 0;
   private _fetching = false;
@@ -447,6 +446,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
   private _isDisposed = false;
+  private _isSilent = false;
   private _looks = new Set<ILookOptions>();
   /** Timer for the next regular request for the whole state. */
   private _next = new Timer(() => this._onNext());
