@@ -436,7 +436,7 @@ class HealthHandler(web.RequestHandler):
     """Health check for probes. It needs no token, because it contains nothing but the version."""
 
     async def get(self) -> None:
-        """Send the health."""
+        """Send the status and the version."""
         self.finish({"status": "ok", "version": __version__})
 
 

@@ -407,7 +407,7 @@ class Nodes:
         nodes: dict[str, Node] = {}
         for node in [*([self.local] if self.local is not None else []), *self._configured]:
             nodes.setdefault(node.name, node)
-        # If two nodes report one name, the one that responds wins: the other is an old address of the node.
+        # If two nodes report the same name, the one that responds wins: the other is an old address of the node.
         found = sorted(
             self._discovered.values(), key=lambda node: (bool(node.error), node.its_name)
         )
@@ -418,7 +418,7 @@ class Nodes:
             if name in nodes:
                 if node.error:
                     continue
-                # If two nodes that respond report one name, the second is shown by its address.
+                # If two nodes that respond report the same name, the second is named after its address.
                 name = urlsplit(node.url).hostname or name
             node.name = name
             nodes.setdefault(name, node)

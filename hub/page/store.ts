@@ -78,8 +78,8 @@ export class Store {
     };
   };
 
-  private _listeners = new Set<() => void>();
   private _expiry = new Timer(() => this.change({ outcome: NO_OUTCOME }));
+  private _listeners = new Set<() => void>();
   private _state: IState = {
     viewer: { may_act: false, sees_all: false },
     nodes: new Map(),
