@@ -7,22 +7,30 @@ from .declarations import Function
 from .files import GENERATED
 
 
+def exported(name: str, instructions: list[str], kind: str) -> list[str]:
+    """Return an exported function that consists of these instructions."""
+    return [
+        f"    .globl {name}",
+        f"    .type {name}, {kind}",
+        "    .p2align 4",
+        f"{name}:",
+        "    .cfi_startproc",
+        *instructions,
+        "    .cfi_endproc",
+        f"    .size {name}, . - {name}",
+    ]
+
+
 def x86_64_stubs(functions: list[Function], p: str) -> list[str]:
     """Return jumps through the table, and the entry that fills it on the first call."""
     lines = []
     for index, function in enumerate(functions):
         if function.jumps:
-            lines += [
-                f"    .globl {function.name}",
-                f"    .type {function.name}, @function",
-                "    .p2align 4",
-                f"{function.name}:",
-                "    .cfi_startproc",
+            jump = [
                 "    endbr64",
                 f"    jmp *{p}table+{8 * index}(%rip)",
-                "    .cfi_endproc",
-                f"    .size {function.name}, . - {function.name}",
             ]
+            lines += exported(function.name, jump, "@function")
     lines += ["", "    .p2align 4", f"{p}unresolved_entries:"]
     for index in range(len(functions)):
         lines += [
@@ -49,11 +57,7 @@ def x86_64_stubs(functions: list[Function], p: str) -> list[str]:
         lines += [f"    popq %{register}", "    .cfi_adjust_cfa_offset -8"]
     lines += [f"    leaq {p}table(%rip), %r10", "    jmp *(%r10,%r11,8)", "    .cfi_endproc"]
     lines += [f"    .size {p}resolve_and_jump, . - {p}resolve_and_jump"]
-    lines += ["", "    .data", "    .p2align 6", f"    .globl {p}table", f"    .hidden {p}table"]
-    lines += [f"    .type {p}table, @object", f"{p}table:"]
-    lines += [f"    .quad {p}unresolved_entries + {16 * index}" for index in range(len(functions))]
-    lines += [f"    .size {p}table, . - {p}table"]
-    return lines + entries(functions, p, ".quad", "@object")
+    return lines + tables(functions, p, ".quad", "@object")
 
 
 def aarch64_stubs(functions: list[Function], p: str) -> list[str]:
@@ -61,19 +65,13 @@ def aarch64_stubs(functions: list[Function], p: str) -> list[str]:
     lines = []
     for index, function in enumerate(functions):
         if function.jumps:
-            lines += [
-                f"    .globl {function.name}",
-                f"    .type {function.name}, %function",
-                "    .p2align 4",
-                f"{function.name}:",
-                "    .cfi_startproc",
+            jump = [
                 "    hint #34",
                 f"    adrp x16, {p}table+{8 * index}",
                 f"    ldr x16, [x16, :lo12:{p}table+{8 * index}]",
                 "    br x16",
-                "    .cfi_endproc",
-                f"    .size {function.name}, . - {function.name}",
             ]
+            lines += exported(function.name, jump, "%function")
     lines += ["", "    .p2align 4", f"{p}unresolved_entries:"]
     for index in range(len(functions)):
         lines += [
@@ -102,16 +100,20 @@ def aarch64_stubs(functions: list[Function], p: str) -> list[str]:
     lines += [f"    adrp x16, {p}table", f"    add x16, x16, :lo12:{p}table"]
     lines += ["    ldr x16, [x16, x17, lsl #3]", "    br x16", "    .cfi_endproc"]
     lines += [f"    .size {p}resolve_and_jump, . - {p}resolve_and_jump"]
-    lines += ["", "    .data", "    .p2align 6", f"    .globl {p}table", f"    .hidden {p}table"]
-    lines += [f"    .type {p}table, %object", f"{p}table:"]
-    lines += [f"    .xword {p}unresolved_entries + {16 * index}" for index in range(len(functions))]
+    return lines + tables(functions, p, ".xword", "%object")
+
+
+def tables(functions: list[Function], p: str, word: str, kind: str) -> list[str]:
+    """
+    Return the table that the stubs jump through, and the table of the exported functions.
+
+    If a custom function is not defined, linking fails.
+    """
+    lines = ["", "    .data", "    .p2align 6", f"    .globl {p}table", f"    .hidden {p}table"]
+    lines += [f"    .type {p}table, {kind}", f"{p}table:"]
+    lines += [f"    {word} {p}unresolved_entries + {16 * index}" for index in range(len(functions))]
     lines += [f"    .size {p}table, . - {p}table"]
-    return lines + entries(functions, p, ".xword", "%object")
-
-
-def entries(functions: list[Function], p: str, word: str, kind: str) -> list[str]:
-    """Return the table of the exported functions. If a custom function is not defined, linking fails."""
-    lines = ["", '    .section .data.rel.ro, "aw"', "    .p2align 3", f"    .globl {p}entries"]
+    lines += ["", '    .section .data.rel.ro, "aw"', "    .p2align 3", f"    .globl {p}entries"]
     lines += [f"    .hidden {p}entries", f"    .type {p}entries, {kind}", f"{p}entries:"]
     lines += [f"    {word} {function.name}" for function in functions]
     return [*lines, f"    .size {p}entries, . - {p}entries"]
