@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "operations.h"
 
+#include "../protocol.h"
 #include "driver.h"
 #include "injection.h"
 #include "model.h"
@@ -245,8 +246,8 @@ static void op_ask(struct thread *thread, const struct operation *operation)
     (void)thread;
     if (control == NULL)
         return;
-    snprintf(request, sizeof(request), "{\"op\":\"%s\",\"protocol\":1,\"group\":\"%s\"}", names[operation->n[0] % 3],
-             group());
+    snprintf(request, sizeof(request), "{\"op\":\"%s\",\"protocol\":%d,\"group\":\"%s\"}", names[operation->n[0] % 3],
+             GPUSHARE_CONTROL_VERSION, group());
     control(request, reply, sizeof(reply));
 }
 
