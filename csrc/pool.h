@@ -10,9 +10,9 @@
  *
  * - Only its owner may access a chunk or discard its pages. To page-lock or unlock a free chunk in advance, a client
  *   claims it meanwhile.
- * - `page_locked_by` has a bit for each slot that has the chunk page-locked (registered with its driver) or is about
- * to. Pages of a chunk with a bit must not be freed, because the page-lock would still refer to the old pages. So a
- *   client that has set its bit, and then finds that another client owns the chunk, may also page-lock it.
+ * - `page_locked_by` has a bit for each slot that has the chunk page-locked (registered with its driver), or is about
+ *   to lock it. Pages of a chunk with a bit must not be freed, because the page-lock would still refer to the old
+ *   pages. So a client that has set its bit, and then finds that another client owns the chunk, may also page-lock it.
  * - `limit`: chunks from this index on must not be claimed any more (the budget has shrunk). Chunks in use stay in use.
  * - `prepared`: the chunk's pages exist, so that page-locking does not have to create them.
  * - `prepared_only`: clients must not claim other chunks. Pages count towards the control group that created them. If
