@@ -44,7 +44,7 @@ bool gs_backend_choose(uint32_t *backend, const char **why)
     } else if (strcmp(wanted, "plain") != 0) {
         gs_print("GPUSHARE_BACKEND=%s is not a backend; running without sharing. Use auto, swap, managed or plain",
                  wanted);
-        *why = "GPUSHARE_BACKEND is not a backend";
+        *why = "GPUSHARE_BACKEND does not name a backend";
         return false;
     }
     if (*why != NULL) {

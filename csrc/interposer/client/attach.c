@@ -274,8 +274,7 @@ void gs_attach_print_refusal(void)
         return;
     attach.refusal_printed = true;
     gs_print("the scheduler refused this process: %s. The process keeps its data, continues without the scheduler, and "
-             "keeps "
-             "trying to connect",
+             "keeps trying to connect",
              attach.refusal);
 }
 

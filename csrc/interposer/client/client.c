@@ -287,8 +287,7 @@ CUresult gs_client_await_scheduler(void)
         }
         if (waited >= client.patience) {
             gs_print("no scheduler answered on %s for %u s (%s). This process continues without a scheduler, and "
-                     "connects as "
-                     "soon as one answers. Run `gpushare doctor` to find the cause",
+                     "connects as soon as one answers. Run `gpushare doctor` to find the cause",
                      gs_attach_path(), (unsigned)(waited / GS_SECOND), strerror(problem));
             continue_alone();
             break;

@@ -102,8 +102,8 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
 
 /* --- Stream-ordered allocation. The interposer's allocations can be used at once, which is more than required. --- */
 
-/* In a capture, the allocation becomes a node of the graph, whose memory the driver owns. */
-static bool is_managed(CUstream stream, enum gs_stream_kind kind)
+/* False in a capture, where an allocation becomes a node of the graph, whose memory the driver owns. */
+static bool is_intercepted(CUstream stream, enum gs_stream_kind kind)
 {
     return is_attached() && !gs_capture_holds(stream, kind);
 }
@@ -140,7 +140,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, C
                          enum gs_stream_kind kind, bool *settle)
 {
     *settle = false;
-    if (!is_managed(stream, kind)) {
+    if (!is_intercepted(stream, kind)) {
         gs_graph_memory_used();
         return CUDA_ERROR_NOT_FOUND;
     }
@@ -200,7 +200,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size,
 /* CUDA_ERROR_NOT_FOUND: the driver must free it. */
 static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, enum gs_stream_kind kind)
 {
-    if (!is_managed(stream, kind))
+    if (!is_intercepted(stream, kind))
         return CUDA_ERROR_NOT_FOUND;
     bool entered;
     CUresult result = enter_context_of(stream, &entered);

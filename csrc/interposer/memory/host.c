@@ -78,7 +78,7 @@ static struct {
     unsigned taking;
     uint64_t last_move_ns;
     uint64_t bytes, page_locked_late; /* atomic */
-    bool printed_not_page_locked;
+    bool printed_page_lock_refused;
 } host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 /* --- Pools --- */
@@ -124,21 +124,21 @@ static struct gs_host_pool *present_pool_locked(void)
 
 /* --- Chunks --- */
 
-static void record_page_locked_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context)
+static void record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context)
 {
     gpushare_pool_set_page_locked(&pool->shared->chunks[i], pool->slot, context != NULL);
     pool->page_locked += (context != NULL) - (pool->chunks[i].page_locked_in != NULL);
     pool->chunks[i].page_locked_in = context;
 }
 
-static void print_not_page_locked_locked(CUresult result)
+static void print_page_lock_refused_locked(CUresult result)
 {
     /* In a process that is exiting, the driver refuses every call. */
     if (result == CUDA_ERROR_DEINITIALIZED)
         return;
-    if (!host.printed_not_page_locked)
+    if (!host.printed_page_lock_refused)
         gs_print("the driver does not page-lock host memory, so evicting and restoring data is slower");
-    host.printed_not_page_locked = true;
+    host.printed_page_lock_refused = true;
 }
 
 /* --- Pieces --- */
@@ -245,10 +245,10 @@ static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext contex
     CUresult result = context != NULL ? gs_host_pool_page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
     gs_mutex_lock(&host.lock);
     if (result == CUDA_SUCCESS) {
-        record_page_locked_locked(pool, i, context);
+        record_page_lock_locked(pool, i, context);
         __atomic_add_fetch(&host.page_locked_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
     } else if (context != NULL) {
-        print_not_page_locked_locked(result);
+        print_page_lock_refused_locked(result);
     }
     unset_fresh_locked(pool, i);
     gs_mutex_unlock(&host.lock);
@@ -512,7 +512,7 @@ static void join(const struct job *job, CUcontext context)
         gs_mutex_lock(&host.lock);
         /* If this is false, a move has claimed and page-locked the chunk. */
         if (locked || pool->chunks[i].page_locked_in == NULL)
-            record_page_locked_locked(pool, i, locked ? context : NULL);
+            record_page_lock_locked(pool, i, locked ? context : NULL);
         host.refused = host.refused || (continues && !locked);
         continues = locked && host.taking == 0 && host.context == context;
         gs_mutex_unlock(&host.lock);
@@ -543,9 +543,9 @@ static void do_job(const struct job *job, CUcontext context)
     if (result != CUDA_SUCCESS) {
         host.refused = true;
         if (!no_pages)
-            print_not_page_locked_locked(result);
+            print_page_lock_refused_locked(result);
     } else {
-        record_page_locked_locked(pool, job->chunk, job->kind == LOCK ? context : NULL);
+        record_page_lock_locked(pool, job->chunk, job->kind == LOCK ? context : NULL);
     }
     if (job->claimed)
         gpushare_pool_return(&pool->shared->chunks[job->chunk]);
@@ -662,7 +662,7 @@ void gs_host_context_ends(CUcontext context)
                 continue;
             /* Fails if the lock is gone already. */
             GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, i));
-            record_page_locked_locked(pool, i, NULL);
+            record_page_lock_locked(pool, i, NULL);
         }
     }
     gs_mutex_unlock(&host.lock);
@@ -676,7 +676,7 @@ static bool stays_page_locked(struct gs_host_pool *pool, uint32_t i)
         result = GS_REAL(cuMemHostRegister_v2)(gs_host_pool_address(pool, i), GPUSHARE_POOL_CHUNK,
                                                CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
-        record_page_locked_locked(pool, i, NULL);
+        record_page_lock_locked(pool, i, NULL);
     return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 

@@ -32,8 +32,7 @@ bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
         GS_REAL(cuMemAddressFree)(address, size);
     if (*lost && !known)
         gs_print("cannot restore %zu bytes of this process's data, because the driver does not reserve their addresses "
-                 "again "
-                 "(CUDA error %d). No data is lost, and the process keeps trying",
+                 "again (CUDA error %d). No data is lost, and the process keeps trying",
                  size, (int)result);
     return !*lost;
 }
