@@ -11,7 +11,7 @@
 #define SECONDS 60
 #define POLL_MS 50
 #define LOCK_MS 5000
-/* Another process's memory may be about to be evicted: the pauses before a restore is tried again. */
+/* The pauses before a restore is tried again, because another process's memory may be leaving the GPU. */
 static const unsigned pauses_ms[] = {500, 1000, 2000};
 #define PAUSES (sizeof(pauses_ms) / sizeof(pauses_ms[0]))
 

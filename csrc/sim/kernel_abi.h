@@ -9,7 +9,7 @@
 #define GPUSHARE_SIM_KERNEL_ABI 1
 
 struct gpushare_sim_kernel {
-    /* The kernel itself. The symbol at this address is the kernel's name. */
+    /* The kernel itself. The name of the symbol at this address is the kernel's name. */
     const void *function;
     /* Runs the whole grid; `grid` and `block` have three numbers each. */
     void (*launch)(void *const *arguments, const unsigned *grid, const unsigned *block, unsigned long dynamic_shared);

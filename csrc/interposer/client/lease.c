@@ -46,7 +46,7 @@ static struct {
     /* the waiting threads have been told that there is no room, and no scheduler to make room */
     bool notified;
     unsigned drainers; /* threads that wait until the lease is released */
-    unsigned paced;    /* threads that hold a lease but have to wait before they may submit */
+    unsigned paced;    /* threads that have to wait before they may submit, although there is a lease */
     uint64_t returned; /* submissions at the helper's last check */
     uint64_t failures; /* how many times waits failed because the memory could not be restored */
     CUresult failure;  /* the result of these failed waits */

@@ -99,7 +99,7 @@ void gs_lease_step_release(void);
 
 unsigned gs_lease_waiters_locked(void);
 
-/* The number of threads that hold a lease but have to wait before they may submit. */
+/* The number of threads that have to wait before they may submit, although there is a lease. */
 unsigned gs_lease_paced_locked(void);
 
 /* Whether such threads are waiting for work that is in flight or that has changed; and the check for its end. */

@@ -2,7 +2,7 @@
 /*
  * Which GPUs this process sees, and in which order. The scheduler decides before the driver is initialised, and
  * CUDA_VISIBLE_DEVICES passes the order to the driver. The variable has its old value again when cuInit returns. The
- * rules are in design.md, "Many GPUs".
+ * rules are in docs/contributing/design.md, "Many GPUs".
  */
 #ifndef GPUSHARE_CLIENT_PLACEMENT_H
 #define GPUSHARE_CLIENT_PLACEMENT_H

@@ -18,7 +18,7 @@ enum gs_gate_state { GS_GATE_PLAIN = 0, GS_GATE_OPEN = 1, GS_GATE_PACED = 2, GS_
 
 /*
  * One slot for each thread that has ever passed the gate. Only its thread writes it, except that other threads may
- * clear `work`.
+ * replace a function in `work` by GS_WORK_KERNEL.
  */
 struct gs_slot {
     uint64_t passes; /* odd while the thread is inside */
@@ -40,7 +40,10 @@ static inline bool gs_gate_is_shut(void)
     return __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT;
 }
 
-/* Enters if the gate is open: stores `passes` and then loads the state. Not for a thread that is inside. */
+/*
+ * Enters if the gate's state is at most `highest`: stores `passes` and then loads the state. Not for a thread that is
+ * inside.
+ */
 bool gs_gate_try_enter(struct gs_slot *slot, uint32_t highest);
 
 /*

@@ -64,9 +64,9 @@ void gs_blocks_lose_context(struct gs_device *device, CUcontext context);
 bool gs_block_settle_locked(struct gs_block *block);
 
 /*
- * Waits until no thread moves the block, and holds it in that state until it is released. Hold it only briefly, and not
- * with a lock of memory's files. Something else must keep the block from being destroyed. The mover starts no further
- * piece of a block that a thread waits for.
+ * Waits until no thread moves the block, and holds it in that state until it is released. Hold it only briefly, and
+ * call this without any lock of memory/. Something else must keep the block from being destroyed. The mover starts no
+ * further piece of a block that a thread waits for.
  */
 void gs_block_hold(struct gs_block *block);
 void gs_block_release(struct gs_block *block);

@@ -171,7 +171,7 @@ static CUresult allocate_block(struct gs_device *device, struct gs_allocation *a
     return CUDA_SUCCESS;
 }
 
-/* Destroys slabs that have been empty for a while. gs_memory_lock is released while one is destroyed. */
+/* Destroys the empty slabs that need not be kept. gs_memory_lock is released while one is destroyed. */
 static void retire_surplus_locked(struct gs_device *device, const void *home)
 {
     struct gs_block *block;
@@ -236,7 +236,7 @@ static CUresult free_now(CUdeviceptr pointer, uint64_t id)
 static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context);
 static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context);
 
-/* Frees what is due; with `wait`, also allocations that the GPU may still use. */
+/* Frees what is due. With `wait`, first waits for the GPU to finish with the other freed allocations. */
 static void reap(bool wait)
 {
     if (!gs_free_queue_any())
