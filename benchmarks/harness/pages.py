@@ -10,7 +10,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from tornado.websocket import websocket_connect
 
 from ...server_extension.feed import SCHEMA_ID
 
-#: The token of the servers that are measured, which is the one of the tests' servers.
-TOKEN = "a-token"
-HEADERS = {"Authorization": f"token {TOKEN}"}
+#: Plays a page of the server at a URL, with these headers, until it is cancelled.
+Play = Callable[[str, dict[str, str]], Coroutine[Any, Any, None]]
+
 #: Seconds until a server must have responded.
 TIMEOUT = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def _busy(pid: int) -> float:
-    """Seconds that a process has spent on processors."""
+    """Return the processor time of a process in seconds."""
     fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -38,16 +38,17 @@ class Pages:
 
     Parameters
     ----------
-    url
+    url, token
         Of the server.
     play
-        Plays one page until it is cancelled.
+        Plays one page.
     count
-        How many there are.
+        The number of pages.
     """
 
-    def __init__(self, url: str, play: Callable[[str], Any], count: int) -> None:
+    def __init__(self, url: str, token: str, play: Play, count: int) -> None:
         self._url, self._play, self._count = url, play, count
+        self._headers = {"Authorization": f"token {token}"}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self._failed: list[BaseException] = []
@@ -67,7 +68,9 @@ class Pages:
         asyncio.set_event_loop(self._loop)
 
         async def play_all() -> None:
-            await asyncio.gather(*(self._play(self._url) for _ in range(self._count)))
+            await asyncio.gather(
+                *(self._play(self._url, self._headers) for _ in range(self._count))
+            )
 
         self._all = self._loop.create_task(play_all())
         try:
@@ -82,21 +85,23 @@ class Pages:
 _PACE = 0.25
 
 
-async def _get(url: str) -> bytes:
-    request = HTTPRequest(url, headers=HEADERS, request_timeout=TIMEOUT)
+async def _get(url: str, headers: dict[str, str]) -> bytes:
+    request = HTTPRequest(url, headers=headers, request_timeout=TIMEOUT)
     return (await AsyncHTTPClient().fetch(request)).body
 
 
-async def our_page(url: str) -> None:
+async def our_page(url: str, headers: dict[str, str]) -> None:
     """Ask for the whole state, then fetch announced deltas; report now and then that the page is open."""
     mine, again, followed = uuid.uuid4().hex, 0.0, 0.0
     subscribe = url.replace("http", "ws", 1) + "api/events/subscribe"
-    events = await websocket_connect(HTTPRequest(subscribe, headers=HEADERS))
+    events = await websocket_connect(HTTPRequest(subscribe, headers=headers))
     try:
         stream, sequence = "", -1
         while True:
             if time.monotonic() > again:
-                state = json.loads(await _get(f"{url}gpushare/api/status?watch={mine}&timeline=1"))
+                state = json.loads(
+                    await _get(f"{url}gpushare/api/status?watch={mine}&timeline=1", headers)
+                )
                 stream, sequence = state["stream"], state["sequence"]
                 again = time.monotonic() + 30
             message = await events.read_message()
@@ -107,7 +112,7 @@ async def our_page(url: str) -> None:
                 continue
             await asyncio.sleep(followed + _PACE - time.monotonic())
             followed = time.monotonic()
-            news = json.loads(await _get(f"{url}gpushare/api/changes?since={sequence}"))
+            news = json.loads(await _get(f"{url}gpushare/api/changes?since={sequence}", headers))
             if news["stream"] != stream or len(news["deltas"]) < news["sequence"] - sequence:
                 again = 0.0
             sequence = news["sequence"]
@@ -115,11 +120,11 @@ async def our_page(url: str) -> None:
         events.close()
 
 
-def charts(*names: str) -> Callable[[str], Any]:
-    """Return what plays a page of jupyterlab-nvdashboard with these charts."""
+def charts(*names: str) -> Play:
+    """Return a function that plays a page of jupyterlab-nvdashboard with these charts."""
 
-    async def chart(url: str) -> None:
-        connection = await websocket_connect(HTTPRequest(url, headers=HEADERS))
+    async def chart(url: str, headers: dict[str, str]) -> None:
+        connection = await websocket_connect(HTTPRequest(url, headers=headers))
         try:
             await connection.write_message(json.dumps({"updateFrequency": 100, "isPaused": False}))
             while await connection.read_message() is not None:
@@ -128,18 +133,18 @@ def charts(*names: str) -> Callable[[str], Any]:
         finally:
             connection.close()
 
-    async def play(url: str) -> None:
+    async def play(url: str, headers: dict[str, str]) -> None:
         base = url.replace("http", "ws", 1) + "nvdashboard/"
-        await asyncio.gather(*(chart(base + name) for name in names))
+        await asyncio.gather(*(chart(base + name, headers) for name in names))
 
     return play
 
 
-async def usage_page(url: str) -> None:
+async def usage_page(url: str, headers: dict[str, str]) -> None:
     """Play a page of jupyter-resource-usage."""
     await asyncio.sleep(random.uniform(0, 5))
     while True:
-        await _get(f"{url}api/metrics/v1")
+        await _get(f"{url}api/metrics/v1", headers)
         await asyncio.sleep(5)
 
 

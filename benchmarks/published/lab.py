@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,13 @@ from ..._version import LIBRARIES
 from ...scheduler.node.arguments import Parser
 from ...scheduler.protocol.client import ControlClient
 from ..harness.figures import Figure, percentile, quartile_distance
-from ..harness.pages import TIMEOUT, TOKEN, Pages, charts, our_page, processor_use, usage_page
+from ..harness.pages import TIMEOUT, Pages, Play, charts, our_page, processor_use, usage_page
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.client import FakeClient  # noqa: E402
-from tests.support.lab import Lab, environment  # noqa: E402
+from tests.support.lab import TOKEN, Lab, environment  # noqa: E402
 from tests.support.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings  # noqa: E402
 
 BENCH = "lab"
@@ -385,7 +385,7 @@ def _cost(lab: Lab, path: Path) -> Iterator[Figure]:
         began = time.monotonic()
         quiet = processor_use(pids, WINDOW / 2)
         rate = (control.request("history")["sequence"] - first) / (time.monotonic() - began)
-    with Pages(lab.url, our_page, PAGES):
+    with Pages(lab.url, TOKEN, our_page, PAGES):
         looked = processor_use(pids, WINDOW)
     yield Figure(BENCH, "events a second", rate, "", None, 1, 0.0)
     for name, target in (("server", 5.0), ("scheduler", None)):
@@ -424,12 +424,12 @@ def run() -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server extension beside which we measure, and what its pages do."""
+    """A server extension that we compare with, and what its pages do."""
 
     name: str
     module: str
     does: str
-    play: Callable[[str], Any]
+    play: Play
 
 
 PEERS = (
@@ -458,7 +458,7 @@ def peers(python: str) -> Iterator[Figure]:
             ),
         ):
             quiet = processor_use({"server": pid}, WINDOW / 2)["server"]
-            with Pages(url, peer.play, PAGES):
+            with Pages(url, TOKEN, peer.play, PAGES):
                 looked = processor_use({"server": pid}, WINDOW)["server"]
         metric = f"{peer.name}, {PAGES} pages, {peer.does}"
         yield Figure(BENCH, metric, looked, "%", quiet, 1, 0.0)
