@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Programs whose memory can be checked word by word: a notebook with pauses, and a rank of a job.
 
-They are the programs of ``two_gpus``. Each reports as lines of JSON that it is ready, how long each cell took, and
-whether all words were right at the end.
+The benchmark ``two_gpus`` starts them::
+
+    python -m jupyter_gpushare.benchmarks.programs.known_words notebook KIND BYTES SEED SECONDS
+    python -m jupyter_gpushare.benchmarks.programs.known_words rank NUMBER RANKS PORT BYTES SECONDS
+
+KIND is ``torch`` or ``small``. Each program prints lines of JSON: when it is ready, after each cell with the seconds
+that it took, and at the end, whether all words are right. It waits for a line of input before the first cell.
 """
 
 from __future__ import annotations
@@ -15,13 +20,13 @@ import time
 import uuid
 from typing import Any
 
-#: The most words of one tensor, so that each word can be its own number.
+#: Maximum number of words in a tensor. The first value of a word is its index plus the seed, in 32 bits.
 PART = 1 << 30
 WORD = 0xFFFFFFFF
 
 
-def say(**what: Any) -> None:
-    """Say something to the benchmark."""
+def report(**what: Any) -> None:
+    """Report to the benchmark, as a line of JSON."""
     print(json.dumps(what), flush=True)
 
 
@@ -34,7 +39,10 @@ def device_uuid() -> str:
 
 
 def after(passes: int, seed: int) -> tuple[int, int]:
-    """Return what has become of a word ``x`` after so many passes: ``factor * x + term``, of 32 bits."""
+    """Return ``factor`` and ``term``: after these passes, a word ``x`` is ``factor * x + term``, in 32 bits.
+
+    ``seed`` is the value of ``term`` before the first pass.
+    """
     factor, term = 1, seed
     for _ in range(passes):
         factor, term = factor * 3 & WORD, (term * 3 + 1) & WORD
@@ -42,12 +50,12 @@ def after(passes: int, seed: int) -> tuple[int, int]:
 
 
 def signed(word: int) -> int:
-    """Return the number that 32 bits are."""
+    """Return the signed number that a 32-bit word represents."""
     return word - (1 << 32) if word >> 31 else word
 
 
 class TorchData:
-    """Integers on the GPU that one pass multiplies and counts up; every word of them is known."""
+    """Integers on the GPU. A pass triples each of them and adds one, so that the value of every word is known."""
 
     def __init__(self, size: int, seed: int) -> None:
         import torch
@@ -60,14 +68,14 @@ class TorchData:
             self.parts.append(part.add_(seed))
 
     def compute(self, passes: int) -> None:
-        """Go over all of it so many times."""
+        """Make this number of passes over all words."""
         for _ in range(passes):
             for part in self.parts:
                 part.mul_(3).add_(1)
         self.torch.cuda.synchronize()
 
     def is_right(self, passes: int) -> bool:
-        """Compare each word with what it must be."""
+        """Return whether each word has the expected value."""
         factor, term = map(signed, after(passes, self.seed))
         torch, block = self.torch, 1 << 26
         for part in self.parts:
@@ -82,7 +90,7 @@ class TorchData:
 
 
 class SmallData:
-    """The same with the driver's own calls: a pass fills what the one before has filled."""
+    """The same without PyTorch: a pass fills all words with their next value."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -100,10 +108,10 @@ class SmallData:
     @staticmethod
     def _ok(result: int) -> None:
         if result:
-            raise SystemExit(f"the driver answered {result}")
+            raise SystemExit(f"the driver returned {result}")
 
     def compute(self, passes: int) -> None:
-        """Go over all of it so many times."""
+        """Make this number of passes over all words."""
         for _ in range(max(1, passes)):
             self.passes += passes > 0
             word = after(self.passes, self.seed)[1]
@@ -111,7 +119,7 @@ class SmallData:
         self._ok(self.cuda.cuCtxSynchronize())
 
     def is_right(self, passes: int) -> bool:
-        """Compare each word with what it must be."""
+        """Return whether each word has the expected value."""
         host = (ctypes.c_uint32 * (self.size // 4))()
         self._ok(self.cuda.cuMemcpyDtoH_v2(host, self.at, self.size))
         expected = after(passes, self.seed)[1].to_bytes(4, sys.byteorder) * (self.size // 4)
@@ -120,11 +128,11 @@ class SmallData:
 
 def notebook(kind: str, size: int, seed: int, seconds: float) -> None:
     """Compute in bursts, with pauses to think, as a person with a notebook does."""
-    # In a kernel, the hooks of its cells say when they begin and end.
+    # In a Jupyter kernel, hooks report when cells begin and end.
     ours = ctypes.CDLL("libcuda.so.1")
     where = device_uuid()
     data: TorchData | SmallData = (TorchData if kind == "torch" else SmallData)(size, seed)
-    say(event="ready", device=where)
+    report(event="ready", device=where)
     sys.stdin.readline()
     rng, done, cell = random.Random(seed), 0, 0
     end = time.monotonic() + seconds
@@ -135,13 +143,13 @@ def notebook(kind: str, size: int, seed: int, seconds: float) -> None:
         data.compute(passes)
         done += passes
         ours.gpushare_cell_end(f"cell-{cell}".encode())
-        say(event="cell", seconds=time.monotonic() - began, passes=passes)
+        report(event="cell", seconds=time.monotonic() - began, passes=passes)
         time.sleep(rng.uniform(0.5, 3.0) if kind == "torch" else rng.uniform(0.0, 0.1))
-    say(event="end", right=data.is_right(done), passes=done)
+    report(event="end", right=data.is_right(done), passes=done)
 
 
 def rank(number: int, ranks: int, port: int, size: int, seconds: float) -> None:
-    """Train as one of several, in miniature: at each step, all add up what each has, and go on with that."""
+    """Train as one of several ranks, in miniature: at each step, they add up their words and continue with the sum."""
     import torch
     from torch import distributed
 
@@ -154,7 +162,7 @@ def rank(number: int, ranks: int, port: int, size: int, seconds: float) -> None:
     over = torch.zeros(1, dtype=torch.int32, device="cuda")
     distributed.all_reduce(over)
     torch.cuda.synchronize()
-    say(event="ready", device=str(torch.cuda.get_device_properties(number).uuid))
+    report(event="ready", device=str(torch.cuda.get_device_properties(number).uuid))
     sys.stdin.readline()
     step, end = 0, time.monotonic() + seconds
     while not int(over.item()):
@@ -167,20 +175,34 @@ def rank(number: int, ranks: int, port: int, size: int, seconds: float) -> None:
         over.fill_(int(number == 0 and time.monotonic() >= end))
         distributed.broadcast(over, 0)
         torch.cuda.synchronize()
-        say(event="cell", seconds=time.monotonic() - began, passes=50)
+        report(event="cell", seconds=time.monotonic() - began, passes=50)
     expected = expected_words(ranks, step)[number]
     right = bool((words == signed(expected)).all()) and bool(
         (ballast == signed((0xA0 + number + step) & WORD)).all()
     )
-    say(event="end", right=right, passes=step)
+    report(event="end", right=right, passes=step)
     distributed.barrier()
     distributed.destroy_process_group()
 
 
 def expected_words(ranks: int, steps: int) -> list[int]:
-    """Return the word that each rank has after so many steps."""
+    """Return the word that each rank has after these steps."""
     words = [number + 1 for number in range(ranks)]
     for step in range(1, steps + 1):
         total = sum(words)
         words = [(total + step + number) & WORD for number in range(ranks)]
     return words
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the programs."""
+    program, *given = arguments
+    if program == "notebook":
+        notebook(given[0], int(given[1]), int(given[2]), float(given[3]))
+    else:
+        number, ranks, port, size = map(int, given[:4])
+        rank(number, ranks, port, size, float(given[4]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -38,7 +38,7 @@ from ...scheduler.gpu.drivers import Driver, find_driver
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ..harness.figures import Figure, percentile
 from ..programs.holder import end
-from ..programs.known_words import expected_words, notebook, rank
+from ..programs.known_words import expected_words
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -50,7 +50,9 @@ SMALL_GPU, SMALL_NOTEBOOK, SMALL_RANK = 256 * MIB, 160 * MIB, 24 * MIB
 STARTING, ENDING = 200.0, 100.0
 #: So many steps of the job on the simulated driver, where the ranks do not agree on when to end.
 SMALL_STEPS = 96
-#: Numbers of two users who need not be in the system's list.
+#: The module of the programs.
+KNOWN_WORDS = "jupyter_gpushare.benchmarks.programs.known_words"
+#: IDs of two users. They need not exist on the system.
 UIDS = (61001, 61002)
 
 
@@ -169,7 +171,7 @@ class Place:
         for uid in UIDS:
             (self.folder / str(uid)).mkdir(mode=0o700, exist_ok=True)
             os.chown(self.folder / str(uid), uid, uid)
-        probe = [sys.executable, "-c", "import jupyter_gpushare.benchmarks.published.two_gpus"]
+        probe = [sys.executable, "-c", f"import {KNOWN_WORDS}"]
         try:
             done = subprocess.run(
                 probe,
@@ -340,7 +342,7 @@ def _measure(
     small = place.driver.simulated
     if seconds is None:
         seconds = 6.0 if small else 150.0
-    kind, me = "small" if small else "torch", "jupyter_gpushare.benchmarks.published.two_gpus"
+    kind = "small" if small else "torch"
     size = SMALL_NOTEBOOK if small else int(gib * GIB)
     found = place.control("status")["status"]["gpus"]
     if len(found) < 2:
@@ -348,7 +350,7 @@ def _measure(
     began = time.monotonic()
     notebooks, latest = [], began + STARTING
     for number, (user, name) in enumerate(((0, "a1"), (1, "b1"), (0, "a2"), (1, "b2"))):
-        arguments = [me, "notebook", kind, str(size), str(number + 1), str(seconds)]
+        arguments = [KNOWN_WORDS, "notebook", kind, str(size), str(number + 1), str(seconds)]
         part = place.start(name, user, f"notebook-{name}", arguments)
         part.listen()
         notebooks.append(part)
@@ -394,9 +396,13 @@ def _await_ready(part: Part, latest: float) -> None:
 def _start_job(place: Place, small: bool, rank_gib: float, seconds: float) -> list[Part]:
     parts = []
     if not small:
-        me, port = "jupyter_gpushare.benchmarks.published.two_gpus", free_port()
+        port = free_port()
         for number in range(2):
-            arguments = [me, "rank", *map(str, (number, 2, port, int(rank_gib * GIB), seconds))]
+            arguments = [
+                KNOWN_WORDS,
+                "rank",
+                *map(str, (number, 2, port, int(rank_gib * GIB), seconds)),
+            ]
             part = place.start(f"rank {number}", 0, "job", arguments)
             part.listen()
             parts.append(part)
@@ -483,14 +489,7 @@ def run(seconds: float | None = None, gib: float = NOTEBOOK_GIB) -> Iterator[Fig
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it, or one of its programs."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["notebook"]:
-        notebook(given[1], int(given[2]), int(given[3]), float(given[4]))
-        return 0
-    if given[:1] == ["rank"]:
-        rank(int(given[1]), int(given[2]), int(given[3]), int(given[4]), float(given[5]))
-        return 0
+    """Run it."""
     parser = argparse.ArgumentParser(
         prog="python -m jupyter_gpushare.benchmarks.published.two_gpus",
         description=__doc__.partition("\n")[0],
@@ -510,7 +509,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--without-job", action="store_true", help="only the notebooks")
     parser.add_argument("--one-user", action="store_true", help="all are the same user's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
-    args = parser.parse_args(given)
+    args = parser.parse_args(arguments)
     report = measure(
         gib=args.gib,
         rank_gib=args.rank_gib,
