@@ -61,7 +61,8 @@ $(LABEXTENSION) $(HUB_PAGE) &: $(LABEXTENSION_SOURCES) $(STAMPS)/node
 	@tools/step "Building the JupyterLab extension" env -C labextension jlpm build:prod
 	@touch $(LABEXTENSION) $(HUB_PAGE)
 
-$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv | compiled
+# The libraries come first, because the installation compiles them, too.
+$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv | libraries
 	@SKIP_JUPYTER_BUILDER=1 tools/step "Installing jupyter-gpushare into .venv" \
 	    python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -81,13 +82,12 @@ $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: build/%/venv $(STAMPS)
 	$(@D)/bin/python -m pip install --quiet --no-deps --force-reinstall $(@D)/*.whl
 	@touch $@
 
-.PHONY: compiled libraries labextension setup
-# No recursion for make, which would mix the output with that of other targets.
-compiled: $(STAMPS)/venv
+.PHONY: libraries labextension setup
+# Not $(MAKE): --output-sync does not hold back the lines of a recursive make, which would mix with those of other targets.
+libraries: $(STAMPS)/venv
 	@tools/step "Compiling the C libraries" env -u MAKEFLAGS make --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
-libraries: $(STAMPS)/installed
 labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub page
-setup: libraries ## install everything into .venv
+setup: $(STAMPS)/installed ## install everything into .venv
 
 ## Use
 
@@ -109,11 +109,11 @@ WORKERS := 4
 PYTEST_PARALLEL = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test test-labextension test-python test-lower-bounds acceptance test-slow screenshots lint lint-labextension format
-# The set-up is part of the parallel run: one core installs and builds what pytest needs, and the other one does meanwhile
-# what needs less of it. Each step prints its line when it has ended.
+# The set-up is part of the parallel run: while one core installs and builds what pytest needs, the other runs the targets
+# that need less. The lines of a step appear when it has ended.
 test: ## run all checks, and all tests except the slow ones
 	@$(MAKE) --jobs=2 --output-sync=target PACKAGES=packages-test test-python test-lower-bounds lint test-labextension
-# Debian packages that the tests use, but can do without.
+# Only `make test` installs the Debian packages without which some tests are skipped.
 PACKAGES :=
 
 test-labextension: $(STAMPS)/node ## run the tests of the JupyterLab extension
