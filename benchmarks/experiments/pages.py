@@ -2,7 +2,8 @@
 """What page-locked host memory costs a checkpoint, in small pages and in large ones: the driver alone, without us.
 
 A process makes a file in memory as the pool's owner does, has its pages small or large (``MADV_COLLAPSE``, Linux 6.1),
-and page-locks it. Another process has the driver checkpoint and restore it, beside one that has locked nothing::
+and page-locks it. Another process has the driver checkpoint and restore it. A process that has locked nothing is
+measured for comparison::
 
     gpushare bench hibernate --part pages --gib 24
 """
@@ -56,7 +57,7 @@ class Locking:
                 raise RuntimeError(f"{call}: CUDA error {result}")
 
     def lock(self, size: int, large: bool) -> tuple[float, int]:
-        """Page-lock so many bytes; the seconds that took, and how many of them have no large page though asked for."""
+        """Page-lock ``size`` bytes; return the seconds, and the bytes that lack a requested large page."""
         file = os.memfd_create("pages")
         os.ftruncate(file, size)
         at = self._map(file, size)
@@ -100,7 +101,7 @@ class LockingHolder(Holder):
 
 
 def pages(gib: float, started: Callable[[Popen[str]], None] = lambda _: None) -> Iterator[Figure]:
-    """Time page-locking and checkpoints with so many GiB locked; ``started`` is told of each process.
+    """Time page-locking and checkpoints with ``gib`` GiB locked; ``started`` is called with each process.
 
     Raises
     ------

@@ -4,7 +4,7 @@
 A process reserves ranges of addresses and brings them into all states that memory of ours can be in while it is
 evicted, and some more. Another process has the driver checkpoint and restore it. Then each range is mapped, written,
 read and unmapped, its addresses are freed and reserved again at the same place, and it is mapped once more. What fails
-is told by call and error, beside a process that was not checkpointed::
+is listed by call and error, compared with a process that was not checkpointed::
 
     gpushare bench hibernate --part mapping
 """

@@ -7,7 +7,8 @@ evicted as often as one likes, on a real GPU too::
     python -m jupyter_gpushare.benchmarks.harness.antagonist --pause 0.05 \\
         --socket /run/user/1000/gpushare/scheduler.sock
 
-The scheduler should have a small quantum (``gpushare scheduler --quantum 0.01``): so long the others run in between.
+The scheduler should have a small quantum (``gpushare scheduler --quantum 0.01``). The other programs run for that long
+in between.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from ...scheduler.protocol.address import socket_path
 from ...scheduler.protocol.client import ControlClient, ControlError
 
 MIB = 1 << 20
-#: What it leaves of the GPU, at most this share of it: readings of the GPU's memory differ by so much.
+#: Bytes of the GPU that it leaves free, at most one part in 128, because readings of the GPU's memory differ by about
+#: this amount.
 MARGIN, MARGIN_SHARE = 32 * MIB, 128
 #: Seconds after which a waiting process checks whether the requested room can still exist.
 LOOK_AGAIN = 0.2
@@ -49,7 +51,7 @@ class Antagonist:
     gpu
         UUID of the GPU as NVML prints it; by default the first.
     size
-        Bytes to take; by default all that can be had beside what cannot move.
+        Bytes to take; by default all memory that is free or can be evicted.
     hold, pause
         Seconds for which the GPU is held, and seconds until it is asked for again.
     """

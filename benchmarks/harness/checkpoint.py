@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The driver's own checkpoint of a process, beside which our moves are shown, and the process that asks for it."""
+"""The driver's own checkpoint of a process, with which evictions are compared, and the process that requests it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ...scheduler.gpu.drivers import Driver, find_driver
 from ...scheduler.protocol.client import ControlClient
 
 MIB = 1 << 20
-#: On a real GPU: what each of two programs takes that do not fit together, and the room beside their contexts.
+#: On a real GPU: bytes of each of two programs that do not fit together, and the room for them, without their contexts.
 REAL_SHARE, REAL_ROOM = 2048 * MIB, 3072 * MIB
 REAL_CONTEXTS = 2 * 600 * MIB
 PROBE = LIBRARIES / "bench" / "probe.so"

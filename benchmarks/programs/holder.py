@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Bytes that are compared at once: they are made a second time beside what is held.
+#: Bytes that are compared at once. The expected values take as much memory, in addition to the data.
 PART = 256 << 20
 #: Bytes of one page-locked copy, and of the host buffer that it uses.
 COPY, BUFFER = 128 << 20, 1 << 30
@@ -169,7 +169,7 @@ class Commands:
         self._worker: threading.Thread | None = None
 
     def hold(self, size: int, block: int, seed: int) -> None:
-        """Hold so many bytes in blocks of this size."""
+        """Hold ``size`` bytes in blocks of ``block`` bytes."""
         while size > 0:
             self.memory.hold(min(size, block), seed)
             size -= block
@@ -217,7 +217,7 @@ class Commands:
         return self.memory.added
 
     def page_locked(self, size: int) -> dict[str, float]:
-        """Bytes per second of copies of so many bytes between page-locked host memory and the device."""
+        """Return the bytes per second of copies between page-locked host memory and the device: each way, and both."""
         cuda = _cuda()
         host, device = ctypes.c_void_p(), ctypes.c_uint64()
         streams = [ctypes.c_void_p(), ctypes.c_void_p()]

@@ -31,7 +31,8 @@ STEPS_AHEAD = 5
 WIDTH = 4096
 #: Seconds after which the GPU's clock has come down to what its power allows for long.
 WARM = 3.0
-#: Widths of a product that is to take a given time are multiples of this; it is found in so many rounds, of so many.
+#: Widths of a product that is to take a given time are multiples of this; the search takes this number of rounds, of
+#: this number of products.
 GRAIN, ROUNDS, PRODUCTS = 128, 3, 10
 #: The simulated GPU's kernels take as long as a portion.
 KERNEL_NS = str(round(PORTION * 1e9))
@@ -51,7 +52,7 @@ class SimulatedWork:
         return 1
 
     def submit(self, count: int) -> None:
-        """Launch so many kernels."""
+        """Launch this number of kernels."""
         for _ in range(count):
             self._call("cuLaunchKernel", self._kernel, *[1] * 6, 0, None, None, None)
 
@@ -64,7 +65,7 @@ class SimulatedWork:
         return lambda: self.submit(STEP)
 
     def fit(self, seconds: float) -> int:
-        """Return the size of a kernel that takes so long: its nanoseconds."""
+        """Return the size of a kernel that takes this time: its nanoseconds."""
         return round(seconds * 1e9)
 
     def resize(self, size: int) -> None:
@@ -113,7 +114,7 @@ class TorchWork:
         return max(1, round(PORTION * count / taken))
 
     def submit(self, count: int) -> None:
-        """Submit so many products."""
+        """Submit this number of products."""
         for _ in range(count):
             self._torch.matmul(self._matrix, self._matrix, out=self._product)
 
@@ -126,7 +127,7 @@ class TorchWork:
         return training._transformer(self._torch, self._torch.device("cuda"), batch)
 
     def fit(self, seconds: float) -> int:
-        """Return the size of a kernel that takes about so long: the width of its matrices."""
+        """Return the size of a kernel that takes about this time: the width of its matrices."""
         width = WIDTH
         for _ in range(ROUNDS):
             self.resize(width)
@@ -216,7 +217,7 @@ class Jobs(Commands):
         return time.monotonic() - start
 
     def train(self, batch: int) -> None:
-        """Begin to train with batches of so many; returns after the first steps."""
+        """Begin to train with batches of this size; return after the first steps."""
         if self._step is None:
             self._step = self._work.step(batch)
         step = self._step
@@ -249,7 +250,7 @@ class Jobs(Commands):
         return count / seconds
 
     def turns(self, count: int, portions: int, pause: float) -> tuple[float, float]:
-        """Compute with all memory, then leave the GPU alone for so many seconds, in turn; when it began and ended."""
+        """Alternately compute with all memory and pause; return when this began and ended."""
         start = time.monotonic()
         for _ in range(count):
             self.memory.add()
@@ -258,7 +259,7 @@ class Jobs(Commands):
         return start, time.monotonic()
 
     def fit(self, seconds: float) -> int:
-        """Return the size of a CUDA kernel that takes about so long while no other program uses the GPU."""
+        """Return the size of a CUDA kernel that takes about this time while no other program uses the GPU."""
         return self._work.fit(seconds)
 
     def resize(self, size: int) -> None:
@@ -268,7 +269,7 @@ class Jobs(Commands):
         self._work.wait()
 
     def kernels(self, seconds: float, ahead: int) -> tuple[float, float, list[float]]:
-        """Run kernels for so long, so many submitted ahead; from when until when, and when each ended on the GPU."""
+        """Run kernels, submitting ``ahead`` of them in advance; return the begin, the end, and each kernel's end."""
         first = self._work.mark()
         self._work.reached(first)
         begun = time.monotonic()
@@ -283,7 +284,7 @@ class Jobs(Commands):
         return begun, begun + seconds, ends
 
     def cells(self, count: int, portions: int) -> list[tuple[float, float]]:
-        """Run all of so many cells; when each began and ended."""
+        """Run cells one after the other; return when each began and ended."""
         ran = []
         for _ in range(count):
             start = time.monotonic()

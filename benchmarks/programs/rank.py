@@ -6,8 +6,8 @@ far. As with the real one, steps are submitted ahead of what is done.
 
 Run as ``rank DEVICE RANK RANKS STEPS FILE BYTES``, on the simulated driver: FILE is what the processes share (512 bytes
 for how far each has come, then 4 times ``WORDS`` words for each: what it has said, and heard, in this step and the
-next), BYTES is what each holds beside. It waits for a line before the steps, and prints one when it is ready and one
-with its result.
+next), BYTES is what each holds in addition. It waits for a line before the steps, and prints one when it is ready and
+one with its result.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from .holder import Commands, DriverMemory, Holder, TorchMemory, main
 
-#: Bytes of what is kept beside the blocks.
+#: Bytes of what is kept in addition to the blocks.
 SMALL = 1 << 20
 #: What the driver answers where a wait was ended by an interrupt, and how PyTorch words it.
 CANCELLED = ("CUDA error 304", "OS call failed")
@@ -223,7 +223,7 @@ class Sleeper(Commands):
 
     @property
     def beside(self) -> Beside:
-        """What is kept beside the blocks; made at its first use."""
+        """What is kept in addition to the blocks; created at its first use."""
         if self._beside is None:
             memory: Any = self.memory
             kind: Any = TorchBeside if isinstance(memory, TorchMemory) else DriverBeside
@@ -232,13 +232,13 @@ class Sleeper(Commands):
         return self._beside
 
     def start(self, size: int, block: int, seed: int) -> None:
-        """Hold so many bytes in blocks, in a cell."""
+        """Hold ``size`` bytes in blocks of ``block`` bytes, in a cell."""
         with self._cell():
             self.hold(size, block, seed)
         self._seed = seed + 1000
 
     def cell(self, passes: int) -> tuple[float, float, float]:
-        """Add one to every byte so many times; when it began, when its first kernel was done, and when all were."""
+        """Add one to every byte in each pass; return when this began, and when the first and the last kernel ended."""
         with self._cell():
             began = time.monotonic()
             self.memory.touch()

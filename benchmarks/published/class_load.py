@@ -4,7 +4,7 @@
 The notebooks are clients of the protocol without CUDA, all in this process; the scheduler is a real one in a process
 of its own, on the simulated driver. Users log in by the token of a Hub, as their Jupyter servers do, and their kernels
 show tickets. All their memory is three times what the GPU has, and a tenth of them is at work at once, so nearly each
-cell needs that somebody idle gives up memory, which costs no time here: what is measured is the scheduler. ::
+cell needs memory of an idle notebook. Evictions cost no time here, because this measures the scheduler. ::
 
     gpushare bench class --json
 """
@@ -36,8 +36,8 @@ USERS, EACH = 50, 2
 GPU, FOOTPRINT = 1024 * MIB, 30 * MIB
 #: Seconds of thought before a cell and of its burst, on average; of the measurement.
 THOUGHT, BURST, SECONDS = 4.0, 0.25, 60.0
-#: Connections that come and go; and so many before them, by which the scheduler remembers as much as it ever does of
-#: what happened last (``recording.LATE`` events).
+#: Connections that come and go; and the number before them, which fills the scheduler's memory of the last events
+#: (``recording.LATE``).
 CONNECTIONS, BEFORE = 10_000, 40_000
 #: Seconds after which the scheduler has forgotten clients that connected and sent nothing.
 SETTLE = 12.0
@@ -122,7 +122,7 @@ class Notebook(asyncio.Protocol):
     # --- What it does -----------------------------------------------------------------------------
 
     async def hold(self, size: int) -> None:
-        """Allocate so much."""
+        """Allocate this number of bytes."""
         self._grown = asyncio.get_running_loop().create_future()
         least = replace(self.usage, promised=size)
         self._send(ev.Grow(0, next(self._serials), least, size))
@@ -133,7 +133,7 @@ class Notebook(asyncio.Protocol):
         self._send(ev.UsageChanged(0, self.usage))
 
     async def cell(self, burst: float) -> None:
-        """Run a cell that uses the GPU for so many seconds."""
+        """Run a cell that uses the GPU for this number of seconds."""
         name = str(next(self._serials))
         self._send(ev.Cell(self.group, "begin", name, time.monotonic(), from_kernel=True))
         if self.lease:
@@ -342,7 +342,7 @@ async def _play(notebook: Notebook, chance: random.Random) -> None:
 
 
 async def _come_and_go(here: Machine, known: Notebook, process: _Process) -> list[Figure]:
-    """Connect and disconnect beside the others; half of them say HELLO."""
+    """Connect and disconnect while the others work; half of the connections send HELLO."""
 
     async def visit(count: int) -> None:
         for number in range(count):

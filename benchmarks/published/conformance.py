@@ -9,8 +9,8 @@ Each program (``tests/gpu/programs``) runs five times and prints a digest of its
   cannot checkpoint is left alone, and has to say so;
 - ``elsewhere``: the same, and the next step wakes it on another GPU; left out where there is none
   of the same name;
-- ``antagonist``: beside a client that wants the whole GPU all the time, and with a quantum of milliseconds: every few
-  kernels all its memory is moved out, wherever the program is.
+- ``antagonist``: with a client that always wants the whole GPU, and with a quantum of milliseconds: every few kernels,
+  all of its memory is evicted, wherever the program is.
 
 All digests must be equal, and there must have been as many evictions as is claimed.
 """
@@ -45,10 +45,10 @@ from ..harness.machine import Machine
 
 Mode = Literal["plain", "evict", "hibernate", "elsewhere", "antagonist"]
 MODES: tuple[Mode, ...] = ("plain", "evict", "hibernate", "elsewhere", "antagonist")
-#: The least number of evictions beside the antagonist.
+#: Minimum number of evictions with the antagonist.
 EVICTIONS = 10
-#: Seconds that a program has at least between two of them, and seconds until the antagonist comes again: before and
-#: after all that run have had so many.
+#: Minimum time between two evictions of a program; the antagonist's pause until every running program has been evicted
+#: often enough, and after that, all in seconds; and how often is enough.
 QUANTUM, PAUSE, LEISURE, ENOUGH = 0.01, 0.01, 0.3, 40
 STEPS = 12
 #: Why a program may be left alone where it was to hibernate: what the driver cannot do, or must not.

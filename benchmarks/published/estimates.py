@@ -30,7 +30,7 @@ GPU = "GPU-0"
 TOTAL = 80 * GIB
 #: Bytes per second of moves, each way, and how much moves at a time.
 SPEED, PIECE = 25e9, 4 * GIB
-#: While others wait, a burst is over after so many seconds without work.
+#: While others wait, a burst is over after this time without work, in seconds.
 QUIET = 0.008
 #: Seconds of each mix.
 LONG = 2 * 3600.0

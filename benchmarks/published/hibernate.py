@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What hibernation gives and costs, beside the driver's checkpoint alone and beside what is possible, from one run.
+"""What hibernation gives and costs, compared with the driver's checkpoint alone and with what is possible, in one run.
 
-- ``memory``: bytes of the GPU that a hibernated kernel uses, beside one that is idle and has been evicted.
-- ``out``: from the order to hibernate a kernel that holds 24 GiB until that is done. Beside it the driver's checkpoint
-  of a process that holds as much, and what is possible: a page-locked copy, and a checkpoint of one that holds nothing.
+- ``memory``: bytes of the GPU that a hibernated kernel uses, compared with one that is idle and has been evicted.
+- ``out``: from the request to hibernate a kernel that holds 24 GiB until that is done; compared with the driver's
+  checkpoint of a process that holds as much, and with what is possible: a page-locked copy, and a checkpoint of a
+  process that holds nothing.
 - ``wake``: from the beginning of that kernel's next cell to the end of its first GPU kernel, on a GPU that is free.
-- ``crowd``: as many kernels as there are asked for, with 0.5 GiB each, under 6 GiB of the GPU (the scheduler keeps the
-  rest), of which a tenth run cells at any time; beside it, how many fit without hibernation.
+- ``crowd``: the requested number of kernels, with 0.5 GiB each, under 6 GiB of the GPU (the scheduler keeps the rest).
+  A tenth of them run cells at any time. Compared with how many fit without hibernation.
 - ``cycles``: a kernel is hibernated and woken again and again under random cells, some of them interrupted while it
   wakes; every byte is compared after each.
 - ``elsewhere``, where it is named: a kernel is woken on another GPU of the same name again and again, since its own is
-  drained; every byte is compared. Beside it, the same where it was.
+  drained; every byte is compared. Compared with the same where it was.
 - ``pages``, where it is named: what page-locked host memory costs a checkpoint (``pages.py``).
 - ``mapping``, where it is named: which ranges of addresses can be mapped after a checkpoint (``ranges.py``).
 
@@ -50,7 +51,7 @@ GIB = 1 << 30
 PARTS = ("memory", "out", "wake", "crowd", "cycles", "elsewhere", "pages", "mapping")
 #: Those that are run only where they are named.
 NAMED = ("elsewhere", "pages", "mapping")
-#: GiB that are held in ``out`` and ``wake``; bytes of one tensor; how often, beside the first time.
+#: GiB that are held in ``out`` and ``wake``; bytes of one tensor; how often, in addition to the first time.
 HELD, TENSOR, ROUNDS = 24.0, 512 * MIB, 3
 #: Bytes that a kernel holds whose use of the GPU is read.
 LITTLE = 512 * MIB
@@ -60,7 +61,7 @@ SIMULATED_KERNELS, SIMULATED_CAP = 100, 24 * GIB
 DATA, BLOCK = 512 * MIB, 64 * MIB
 #: Part of the kernels that are active; seconds for which they are; most passes over the data in a cell.
 ACTIVE, SECONDS, SIMULATED_SECONDS, PASSES = 0.1, 60.0, 15.0, 40
-#: Seconds of idleness after which a kernel of the crowd is hibernated although no other lacks room.
+#: Seconds of idleness after which a kernel of the crowd is hibernated although no other kernel lacks room.
 AFTER = 600.0
 #: Seconds that a newcomer waits until it is said not to fit; and that a process may take to start.
 PATIENCE, STARTING = 4.0, 90.0
@@ -273,7 +274,7 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
                     clock.check()
                 scene.evict("one")
             elif not kernel.call("first", call):
-                faults.append(f"cycle {done}: a call was interrupted by nobody")
+                faults.append(f"cycle {done}: a call was interrupted although none was cancelled")
             varied = kernel.call("varied", done)
             same = kernel.call("equal")
             right += varied and same

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Short cells of an interactive user, beside a training loop: both fit on the GPU, nothing has to move.
+"""Short cells of an interactive user while a training loop runs. Both fit on the GPU, so nothing has to move.
 
-The same bursts of about 5 ms are run alone, beside the loop without us, and beside it under each policy; one pair after
-the other goes through all of these, forth and back. The cells are sent to a Jupyter kernel; a burst's time is from its
-first submission to its end, a cell's from its request to the reply, on the host's clock::
+The same bursts of about 5 ms are run alone, with the loop but without us, and with the loop under each policy. A pair
+goes through all of these once, every second pair in reverse. The cells are sent to a Jupyter kernel; a burst's time is
+from its first submission to its end, a cell's from its request to the reply, on the host's clock::
 
     gpushare bench interference --policy burst --policy tgs --pairs 20 --json
 """
@@ -43,7 +43,7 @@ HELD, WARM_UP = 16 * MIB, 4.0
 #: Seconds within which a kernel starts, and a cell ends.
 PATIENCE = 300.0
 ALONE, FREELY = "alone", "shared freely"
-#: What is to be reached by ours, percent: p99 over alone; training lost beside what the bursts take.
+#: What is to be reached by ours, percent: p99 over alone; training lost in addition to the time of the bursts.
 LATER, LOST = 5.0, 15.0
 
 
@@ -143,7 +143,7 @@ class Person:
         return said
 
     def bursts(self, count: int, seed: int) -> tuple[list[float], list[float]]:
-        """Run so many short cells; seconds of each burst, and of its cell."""
+        """Run short cells; return the seconds of each burst, and of its cell."""
         draw = random.Random(seed)
         # Silent, and so no cell: after a cell without the GPU, the next is not expected to use it.
         self._run("taken.clear()", silent=True)
@@ -251,7 +251,7 @@ def _later(pairs: Sequence[Pair], name: str) -> float:
 
 
 def _lost(pairs: Sequence[Pair], name: str) -> float:
-    """Percent of the training alone that is lost, beside the GPU time of the bursts."""
+    """Return the percentage of the training alone that is lost in addition to the GPU time of the bursts."""
     busy = BURST * PORTION / (BURST * PORTION + PAUSE)
     return 100 * statistics.median(
         1 - pair[name].rate / (pair[ALONE].rate * (1 - busy)) for pair in pairs

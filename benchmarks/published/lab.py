@@ -6,7 +6,7 @@ Needs a checkout, the requirements of the tests, and Chromium; runs on the simul
     gpushare bench lab
     python -m jupyter_gpushare.benchmarks.published.lab --peer-python ENVIRONMENT/bin/python
 
-The second measures, beside us, the servers of jupyterlab-nvdashboard and jupyter-resource-usage, if that environment
+The second also measures the servers of jupyterlab-nvdashboard and jupyter-resource-usage, if that environment
 has them. Their pages are played by clients of their protocols: a websocket for each chart that says 100 ms, and a
 request every 5 seconds, which are what their pages do unless they are told otherwise.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How much sooner jobs are done that share the GPU than one after the other, though they do not fit together.
+"""How much sooner jobs finish if they share the GPU than one after the other, although they do not fit together.
 
 Two jobs that compute and leave the GPU alone in turn, two that fit, and three notebooks under Run All. Sizes are those
 of an NVIDIA H200, scaled to the GPU; the simulated GPU's times and bandwidth are scaled alike::
@@ -57,7 +57,7 @@ class Stage:
     def together(
         self, environs: Sequence[dict[str, str]], size: int, *command: Any
     ) -> list[list[tuple[float, float]]]:
-        """Run jobs that hold so many bytes each; when each of their parts began and ended.
+        """Run jobs that hold ``size`` bytes each; return when each of their parts began and ended.
 
         Raises
         ------

@@ -71,7 +71,7 @@ class Crowd:
             self._think(number)
 
     def run(self, events: int) -> list[tuple[ev.Event, float]]:
-        """Go on until so many events were said, and return them."""
+        """Go on until there are this number of events, and return them."""
         while len(self.said) < events:
             if self._next:
                 self._handle(self._next.popleft())

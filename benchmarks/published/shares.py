@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether entitlements hold, by the work that is done: a limit, a request beside a greedy program, and weights.
+"""Whether entitlements hold, measured by the work done: a limit, a request against a greedy program, and weights.
 
 Jobs run one kernel after the other, of about 1, 10 and 50 ms. What a job had of the GPU is the number of its kernels
 times what one takes alone and without us (before, between and after), whatever the scheduler's own meters say::
@@ -93,7 +93,7 @@ class Found:
 
 
 def run(seconds: float = SECONDS) -> Iterator[Figure]:
-    """Measure for so many seconds in each condition, with kernels of each length."""
+    """Measure each condition for this number of seconds, with kernels of each length."""
     with machine(whole=True) as here, contextlib.ExitStack() as stack:
         torch = torch_can(here.driver.simulated)
         if not torch and not here.driver.simulated:

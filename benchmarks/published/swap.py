@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How fast device memory moves: out, back, and both at once, beside a page-locked copy of the same run.
+"""How fast device memory moves: out, back, and both at once, compared with a page-locked copy in the same run.
 
 Sizes are fractions of the GPU: on an NVIDIA H200 (139 GiB) one notebook holds 24 GiB, and two that switch hold 90 GiB
-each. A move's time is what a person waits: draining, copying, unmapping, mapping and the scheduler's messages included.
+each. The time of a move is the time that a user waits, which includes draining, copying, unmapping, mapping and the
+scheduler's messages.
 """
 
 from __future__ import annotations

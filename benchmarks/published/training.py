@@ -183,7 +183,7 @@ class Trainer:
         return self.read()
 
     def step_time(self, steps: int) -> float:
-        """Return the seconds of a step, over so many."""
+        """Return the average seconds of a step, over this number of steps."""
         return float(self.call(steps))
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Two GPUs that four notebooks of two users and a job of two ranks share, all of which do not fit.
 
-Each notebook holds so much that one GPU has no room for two of them; the ranks meet in a collective operation at each
+No GPU has room for two of the notebooks; the ranks meet in a collective operation at each
 step, one on each GPU. Checked: where each was placed, that no GPU ever has more than it holds, that memory had to move,
 and each word of what all of them computed. With PyTorch and NCCL on real GPUs::
 
     python -m jupyter_gpushare.benchmarks.published.two_gpus --json two_gpus.json
 
 On the simulated driver in a small form, with programs that call the driver. As root, each user is one of the system,
-and the scheduler that of a node; else all are the same user's. Ends within 8 minutes; exit status 1 if anything was
-wrong.
+and the scheduler that of a node; otherwise all belong to the same user. Ends within 8 minutes; the exit status is 1 if
+anything was wrong.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NOTEBOOK_GIB, RANK_GIB = 90.0, 10.0
 SMALL_GPU, SMALL_NOTEBOOK, SMALL_RANK = 256 * MIB, 160 * MIB, 24 * MIB
 #: Seconds for all programs to start, and to check what they have.
 STARTING, ENDING = 200.0, 100.0
-#: So many steps of the job on the simulated driver, where the ranks do not agree on when to end.
+#: Steps of the job on the simulated driver, where the ranks do not agree on when to end.
 SMALL_STEPS = 96
 #: The module of the programs.
 KNOWN_WORDS = "jupyter_gpushare.benchmarks.programs.known_words"
@@ -325,7 +325,7 @@ def measure(
         Host memory that swapped data may take, GiB; by default, what the scheduler finds. Where a machine is given
         its memory only as it uses it, the scheduler finds too little.
     job
-        Whether there is a job of two ranks beside the notebooks.
+        Whether there is a job of two ranks in addition to the notebooks.
     one_user
         Whether all are the same user's, also as root.
     """
