@@ -181,7 +181,7 @@ def build_libraries(root: Path, command: list[str], machine: str, **settings: ob
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds what it compiles to the wheel; an editable install has it beside the sources."""
+    """Adds what it compiles to the wheel; an editable install has it next to the sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, then say what the wheel holds and where it runs."""

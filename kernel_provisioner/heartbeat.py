@@ -12,9 +12,9 @@ import zmq
 
 log = logging.getLogger("gpushare")
 
-#: Pause between two looks, in milliseconds.
+#: Pause between two checks, in milliseconds.
 INTERVAL = 100
-#: A kernel that runs for so long without answering has no heartbeat at all. In seconds.
+#: A kernel that runs for this time without a response has no heartbeat at all. In seconds.
 PATIENCE = 120
 
 

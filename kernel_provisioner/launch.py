@@ -116,7 +116,7 @@ def client_environment(
     socket
         The scheduler's socket.
     settings
-        What the client is told beside that.
+        Further settings for the client.
     shims
         The interposer's libraries; by default the installed ones.
     ticket
@@ -203,8 +203,8 @@ def is_ipykernel(command: Sequence[str]) -> bool:
 def with_in_kernel_part(command: Sequence[str]) -> list[str]:
     """Let an ipykernel command load the in-kernel part.
 
-    Other commands, and those that run code anyway, stay as they are. The part is named by its path, for the kernel's
-    environment need not have this package.
+    Commands of other kernels, and commands that run code anyway, stay unchanged. The part is named by its path, because
+    the kernel's environment may lack this package.
     """
     command = list(command)
     runs_already = any(
@@ -237,5 +237,5 @@ def _is_ours(path: Path) -> bool:
 
 
 def _cut(text: str, size: int) -> str:
-    """Cut to so many bytes of UTF-8, not amid a character. Environments cannot hold NUL."""
+    """Cut to ``size`` bytes of UTF-8, without splitting a character. Environments cannot hold NUL."""
     return text.replace("\0", "").encode("utf-8", "replace")[:size].decode("utf-8", "ignore")

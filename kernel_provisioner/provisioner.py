@@ -32,9 +32,9 @@ from .launch import (
     with_in_kernel_part,
 )
 
-#: How long an interrupt or a notice may be kept up by a scheduler that does not answer, in seconds.
+#: How long a scheduler that does not respond can delay an interrupt or a notice, in seconds.
 CONTROL_TIMEOUT = 0.2
-#: The same of a kernel's start and end, where a ticket is to be got or given back: a Hub is asked who this is.
+#: The same for a kernel's start and end, where a ticket is requested or returned, for which the scheduler asks the Hub.
 TICKET_TIMEOUT = 1.0
 #: Seconds between attempts to get one: doubled from the first to the last.
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
@@ -103,11 +103,11 @@ class GpuShareProvisioner(LocalProvisioner):
     #: (docs/contributing/lab-protocol.md, ``unshared``). Neither where there is no driver.
     _shared = False
     _unshared: tuple[str, dict[str, Any]] | None = None
-    #: Whether somebody told the present process to end (or to interrupt what may be its start).
+    #: Whether the present process was requested to end (or to interrupt what may be its start).
     _told_to_end = False
     #: Set when a process under the interposer ended by itself before its first heartbeat: never again for this kernel.
     _failed_with: int | None = None
-    #: The shares that the kernelspec states and that no scheduler has been told; None: nobody has looked yet.
+    #: The shares in the kernelspec that no scheduler has received yet; None: the kernelspec has not been read yet.
     _untold: dict[str, Any] | None = None
     _environment: Mapping[str, str] = {}
     _first_beat: FirstBeat | None = None
@@ -144,7 +144,7 @@ class GpuShareProvisioner(LocalProvisioner):
             )
 
     async def renew_ticket(self) -> None:
-        """Get the kernel's ticket anew, if it has one: the scheduler does not know the one that it has."""
+        """Get a new ticket for the kernel, if it has one: the scheduler does not know the present one."""
         if self._shared and self._ticket is not None:
             await self._get_ticket(self._ticket)
 
@@ -431,7 +431,7 @@ class GpuShareProvisioner(LocalProvisioner):
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[ticket.Ask]:
-        """Connect to the scheduler; the server's connection will do where it had to say who it is."""
+        """Connect to the scheduler; use the server's connection where the server had to log in."""
         path = socket_path(self._environment)
         if path in ticket.channels:
             yield ticket.channels[path]
@@ -446,7 +446,7 @@ class GpuShareProvisioner(LocalProvisioner):
     # -- its ticket ----------------------------------------------------------------------------------------------------
 
     async def _get_ticket(self, path: Path) -> None:
-        """Get a ticket, or claim the id where none is needed; what takes too long goes on beside the kernel."""
+        """Get a ticket, or claim the id where none is needed; if this takes long, the kernel starts in the meantime."""
         if self._getting is not None:
             self._getting.cancel()
         self._getting = asyncio.create_task(self._try_to_get_ticket(path))
@@ -472,7 +472,7 @@ class GpuShareProvisioner(LocalProvisioner):
                     )
                     said = True
             except Exception as error:
-                # There is no scheduler, or none that says who this is, yet.
+                # There is no scheduler yet, or it cannot identify this user yet.
                 why = error
                 if getattr(error, "code", "") == "not_yours":
                     self.log.warning(

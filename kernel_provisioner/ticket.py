@@ -13,13 +13,13 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
-#: By which a JupyterHub knows whose a server is. Without one, nobody has tickets to give away.
+#: The token by which a JupyterHub identifies a server's user. Without it, there are no tickets.
 HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 
 #: Sends a control request (docs/reference/control.md) and returns the answer.
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 
-#: The connections of this process that said who it is, by the scheduler's socket.
+#: The connections of this process that have logged in, by the scheduler's socket.
 channels: dict[Path, Ask] = {}
 
 #: The groups that this process has tickets for.
@@ -68,7 +68,7 @@ async def obtain(ask: Ask, group: str, path: Path) -> bool:
     Parameters
     ----------
     ask
-        Asks the scheduler, which knows who asks.
+        Sends a request to the scheduler, on a connection that has logged in.
     group
         Lease group.
     path

@@ -74,7 +74,7 @@ class GpuShareExtension(ExtensionApp):
     #: Held while they change.
     _sharing: asyncio.Lock
     _preferences: Preferences
-    #: The scheduler that was told the preferences last: its process.
+    #: The process of the scheduler that received the preferences last.
     _told: int | None = None
     #: Kernels that were there before us.
     _before: frozenset[str] = frozenset()
@@ -155,7 +155,7 @@ class GpuShareExtension(ExtensionApp):
         events.add_listener(schema_id=CONTENTS, listener=self._on_contents)
         events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)
         if ticket.may_be_needed():
-            # A kernel that starts or ends need not say who it is of its own.
+            # Kernels that start or end use the server's connection, so they need not log in themselves.
             ticket.holder.is_server()
             ticket.channels[self.host.path] = self.host.request
         await self.host.start()
@@ -191,7 +191,7 @@ class GpuShareExtension(ExtensionApp):
 
     @property
     def administers(self) -> bool:
-        """Whether this server may change what concerns everybody, so far as is known."""
+        """Whether this server may change settings that affect all users, as far as is known."""
         me = self.host.me if self.host is not None else {}
         return bool(me.get("admin", True))
 
@@ -251,7 +251,7 @@ class GpuShareExtension(ExtensionApp):
             return await self.entitled()
 
     def send(self, op: str, params: dict[str, Any]) -> None:
-        """Send a control request that nobody waits for, if there is a scheduler."""
+        """Send a control request without waiting for the reply, if there is a scheduler."""
         if self.host is None or (client := self.host.client) is None:
             return
         self._spawn(self._try(client, op, params))
@@ -271,7 +271,7 @@ class GpuShareExtension(ExtensionApp):
         code, why = self._availability()
         client = self.host.client if self.host else None
         if client is not None and client.late:
-            # Those who ask meanwhile are told so at once, and not one after the other.
+            # Requests in the meantime get this reply at once, instead of each waiting in turn.
             code, why = self._unreachable(f"the scheduler at {client.path} is not responding")
         elif client is not None and code in ("ok", "provisioner_not_default"):
             try:
@@ -325,7 +325,7 @@ class GpuShareExtension(ExtensionApp):
     def _on_connect(self, client: AsyncControlClient) -> None:
         self.feed.restart()
         self.focus.user = self.user
-        # In this order: the preferences that somebody changes meanwhile come as an event.
+        # In this order, so that changes to preferences in the meantime arrive as events.
         self._spawn(self._follow(client))
         self._spawn(self._repeat(client))
         self._spawn(self._renew_tickets(client))
@@ -412,7 +412,7 @@ class GpuShareExtension(ExtensionApp):
                 self.serverapp.web_app.settings["last_activity_times"]["jupyter_gpushare"] = now
 
     def _remembered(self, status: dict[str, Any]) -> list[dict[str, Any]]:
-        """The groups whose preferences this server remembers: all of its user's, or where others are about, its own."""
+        """Return the groups whose preferences this server remembers: with a node's scheduler, only its own kernels."""
         groups: list[dict[str, Any]] = status["groups"]
         return [group for group in groups if self._remembers(group["id"])]
 

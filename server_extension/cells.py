@@ -7,8 +7,8 @@ language, and for cells that no browser asked for. Reading does not count as act
 
 Callbacks of widgets, and what a completion evaluates, are people's code too. They count as cells if they last: then the
 kernel works, and is not hibernated. Most last for a moment and use no GPU: a page that is loaded again asks every
-kernel for the state of its widgets, and that is no reason to wake those that are hibernated. One that calls CUDA is
-woken by the call itself.
+kernel for the state of its widgets, and that is no reason to wake hibernated kernels. If a callback calls CUDA, the
+call itself wakes the kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 #: Rounds of 20 ms in which a kernel that was started must appear in the kernel manager.
 APPEARANCE = 100
 
-#: Requests that run people's code beside those for cells.
+#: Requests other than cells that run users' code.
 CALLBACKS = frozenset(
     {"comm_open", "comm_msg", "comm_close", "complete_request", "inspect_request"}
 )
@@ -236,8 +236,8 @@ class CellWatcher:
         return {kernel_id for kernel_id, tap in self._taps.items() if tap.cells.running}
 
     async def _on_action(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
-        # Anybody who may post events can send these: they make us look at the kernels. Only an interrupt cannot be
-        # seen otherwise; a false one ends a wait, which its sender could do by a true one as well.
+        # Any user with permission to post events can send these: they only make us look at the kernels. An interrupt is
+        # not visible otherwise; a forged one ends a wait, which its sender could also do with a real one.
         action, kernel_id = data.get("action"), data.get("kernel_id")
         if data.get("status") != "success" or not isinstance(kernel_id, str):
             return
@@ -257,7 +257,7 @@ class CellWatcher:
             await asyncio.sleep(0.02)
 
     def _cancels_itself(self, kernel_id: str) -> bool:
-        """Whether the provisioner has seen an interrupt: it does not see those that are messages."""
+        """Whether the provisioner has seen an interrupt: it sees only interrupts by signal, not by message."""
         if kernel_id not in self._kernels:
             return True
         kernel = self._kernels.get_kernel(kernel_id)

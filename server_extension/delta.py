@@ -48,7 +48,7 @@ class Changes:
         self._removed: set[str] = set()
         self._spans: dict[Any, State] = {}
         self._samples: list[list[Any]] = []
-        #: More has changed than a delta can say: those who hear it have to ask.
+        #: More has changed than a delta can express, so pages must request the whole state.
         self.unspeakable = False
 
     @property
@@ -142,7 +142,7 @@ def _only_breathes(before: State | None, after: State | None) -> bool:
 
 
 def _only_counts(before: State, after: State, passed: float) -> bool:
-    """Whether a group is what it was, but for values that have counted for so many seconds."""
+    """Whether a group is unchanged, except for counters that have grown by the seconds that passed."""
     if before.keys() != after.keys():
         return False
     for name, new in after.items():

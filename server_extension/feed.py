@@ -28,7 +28,7 @@ SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/changed/v1"
 REGISTRATION = 60.0
 #: Most pages that are registered at once.
 MAX_PAGES = 1000
-#: Seconds that the first change of a series waits for those that come with it.
+#: Seconds that the first change of a series waits for the others.
 GATHER = 0.01
 #: Shortest time between two deltas in seconds, and the same as a multiple of the processor time that the last one took.
 INTERVAL = 0.1
@@ -46,7 +46,7 @@ Source = Callable[[int | None], Awaitable[State]]
 
 
 class TooManyPages(Exception):
-    """No more pages can be registered; the message is the sentence for the one who asked."""
+    """No more pages can be registered; the message is shown to the user."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Feed:
     """The state of the GPUs for pages that look, and their deltas.
 
     Every state is made under one lock, and every change from one state to the next goes into a delta, so a page that
-    applies all deltas after the one that an answer names has what the server has.
+    applies all deltas after the one that a reply names has the same state as the server.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Feed:
         self._events = events
         self._source = source
         self._log = log
-        #: Names this feed, for one who has heard another's deltas cannot go on with ours.
+        #: The name of this feed: deltas of different feeds cannot be combined.
         self.stream = secrets.token_hex(8)
         #: The number of the last delta.
         self.sequence = 0
@@ -85,7 +85,7 @@ class Feed:
         self._deltas: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self._pages: dict[str, Page] = {}
         self._changes: Changes | None = None
-        #: The version of the timeline that went into states and changes; None: nobody looks at it.
+        #: The version of the timeline that went into states and changes; None: no page shows it.
         self._version: int | None = None
         #: The timeline could not be had when it was looked at last: the next delta lacks a part of it.
         self._gap = False
@@ -172,7 +172,7 @@ class Feed:
         return bool(self._pages)
 
     async def _look(self, timeline: bool = False) -> State:
-        """Make the state, with what is new of the timeline, and note what has changed for those that look."""
+        """Make the state, with what is new of the timeline, and note what has changed for open pages."""
         wanted = any(page.timeline for page in self._pages.values())
         known = self._version if wanted else None
         state = await self._source(known or 0 if wanted or timeline else None)
@@ -226,7 +226,7 @@ class Feed:
                 elif changes is not None and begun - self._announced > BEAT - 2 * LOOK:
                     self._announce(begun)
             except Exception:
-                # The next look may do better; pages that hear nothing ask.
+                # The next attempt may succeed; pages that receive nothing send requests.
                 self._log.exception("gpushare: cannot send the changes to the pages")
         # The listeners write to their sockets before this goes on.
         await asyncio.sleep(0)

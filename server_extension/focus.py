@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Knows which notebook is in front of the one who uses this server: it comes first among that user's own."""
+"""Tracks which notebook this server's user has in front: it comes first among that user's own."""
 
 from __future__ import annotations
 

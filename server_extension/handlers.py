@@ -22,7 +22,7 @@ from .preferences import NONE
 from .sessions import Documents
 from .shares import merged
 
-#: Seeing who has the GPU, and steering groups; and the settings that concern everybody.
+#: Resources of Jupyter's authorizer: viewing and steering groups, and the settings that affect all users.
 AUTH_RESOURCE = "gpushare"
 SETTINGS_RESOURCE = "gpushare-settings"
 
@@ -44,7 +44,7 @@ class Extension(Protocol):
 
     @property
     def administers(self) -> bool:
-        """Whether this server may change what concerns everybody, so far as is known."""
+        """Whether this server may change settings that affect all users, as far as is known."""
         ...
 
     async def request(self, op: str, **params: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         self.finish({"message": message})
 
     async def may(self, action: str, resource: str) -> bool:
-        """Whether the one who asks may do something else as well."""
+        """Return whether the user may do another action."""
         answer = self.authorizer.is_authorized(self, self.current_user, action, resource)
         return bool(await ensure_async(answer))
 
@@ -127,7 +127,7 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
 
 
 class StatusHandler(GpuShareHandler):
-    """Who runs, who waits and why, where the memory is, and if nothing is shared, why."""
+    """Reports which notebooks are running or waiting and why, where memory is, and why sharing is off, if it is."""
 
     @web.authenticated
     @authorized
@@ -159,7 +159,7 @@ class ChangesHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Answer with the deltas after the one that the page names."""
+        """Answer with the deltas after the one that the page has received last."""
         since = self.get_query_argument("since", "")
         if not NUMBER.fullmatch(since):
             self.refuse(
@@ -290,7 +290,7 @@ class ExplainHandler(GpuShareHandler):
 
 
 class FocusHandler(GpuShareHandler):
-    """Hears which document is in front of whoever uses a page."""
+    """Receives which document a user has in front on a page."""
 
     @web.authenticated
     @authorized

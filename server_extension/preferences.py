@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Remembers what people asked for their groups, for the scheduler that comes after this one."""
+"""Remembers the preferences that users set for their groups, for the next scheduler."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from ..scheduler.core import model as state
 
-#: Most groups whose preferences are remembered; the oldest are forgotten.
+#: Maximum number of groups whose preferences are remembered; the oldest are forgotten.
 MAX_GROUPS = 1000
 
 #: The defaults. A whole cell's lease (``exclusive``) ends with the scheduler that gave it, and what an
-#: administrator does (``on_hold``) is not for us to say.
+#: administrator does (``on_hold``) is not for us to repeat.
 NONE = {
     name: none
     for name, none in asdict(state.Preferences()).items()
@@ -22,7 +22,7 @@ NONE = {
 
 
 class Preferences:
-    """The preferences of groups by id, as the scheduler last told them."""
+    """The preferences of groups by id, as the scheduler last reported them."""
 
     def __init__(self) -> None:
         self._preferences: dict[str, dict[str, Any]] = {}
@@ -46,7 +46,7 @@ class Preferences:
         return {group: kept for group, kept in self._preferences.items() if group not in told}
 
     def learn(self, groups: Iterable[dict[str, Any]], but: Container[str]) -> None:
-        """Take the preferences of groups as a scheduler has them, but for some."""
+        """Take over the preferences of groups as a scheduler has them, except for the groups in ``but``."""
         for group in groups:
             if group["id"] not in but:
                 self.note(group["id"], group["preferences"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes our provisioner the default one, unless somebody chose."""
+"""Makes our provisioner the default one, unless the configuration chooses another."""
 
 from __future__ import annotations
 

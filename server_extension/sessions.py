@@ -34,7 +34,7 @@ class Documents:
         self._send = send
         self._found: dict[str, list[dict[str, Any]]] = {}
         self._good_until = float("-inf")
-        #: What people call each kernel, as it was when last looked at; and those that were called otherwise before.
+        #: The name of each kernel as last seen; and the kernels that had another name before.
         self._names: dict[str, str] = {}
         self._renamed: set[str] = set()
 
@@ -47,7 +47,7 @@ class Documents:
         try:
             found = _documents(await self._sessions.list_sessions())  # type: ignore[no-untyped-call]
         except Exception as error:
-            # Servers have session managers of their own; ours is but to name things.
+            # A server may have its own session manager. We need it only for names.
             self._log.debug("gpushare: cannot list the sessions: %r", error)
             return self._found
         self._pass_on({kernel_id: _name(documents) for kernel_id, documents in found.items()})
@@ -55,7 +55,7 @@ class Documents:
         return found
 
     async def kernel_of(self, path: str) -> str | None:
-        """Return the id of a kernel that the document at a path uses, also one that was opened in this moment."""
+        """Return the id of a kernel that the document at a path uses, also one that was opened just now."""
         for _ in range(2):
             for kernel_id, documents in (await self.by_kernel()).items():
                 if any(document["path"] == path for document in documents):

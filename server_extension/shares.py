@@ -25,7 +25,7 @@ def merged(shares: Shares, patch: Any) -> Any:
 
 
 def stated(reply: dict[str, Any]) -> Shares:
-    """Return the shares that the scheduler has, less what is as nobody stated it."""
+    """Return the shares that the scheduler has, without values that are the defaults."""
     found = {
         whose: {name: held[name] for name, none in NONE.items() if held[name] != none}
         for whose, held in reply["shares"].items()

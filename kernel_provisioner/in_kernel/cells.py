@@ -51,7 +51,7 @@ class Cells:
 
     @guarded
     def requested(self, msg_id: str) -> None:
-        """A cell will begin within a millisecond; who has to make room for it is told now."""
+        """A cell will begin within a millisecond; notify the processes that have to make room for it now."""
         with self._lock:
             self._awaited.append(msg_id)
             if not self._msg_id:

@@ -52,14 +52,14 @@ class Interposer:
         return bytes(self._library.gpushare_group() or b"").decode("utf-8", "replace")
 
     def oversubscribe(self, on: bool) -> None:
-        """Let what is allocated from now on be more than the GPU has, or no longer."""
+        """Allow or forbid that new allocations exceed the GPU's memory."""
         why = ctypes.c_char_p()
         if self._library.gpushare_oversubscribe(int(on), ctypes.byref(why)) != 0:
             reason = (why.value or b"the interposer gives no reason").decode("utf-8", "replace")
             raise Failure(f"this kernel cannot use more memory than the GPU has: {reason}")
 
     def oversubscribes(self) -> bool:
-        """Whether it may be more."""
+        """Whether this process may allocate more than the GPU has."""
         return bool(self._library.gpushare_oversubscribes() == 1)
 
     def out_of_the_way(self) -> Optional[str]:
@@ -78,15 +78,15 @@ class Interposer:
         return bool(self._library.gpushare_attached(None) > 0)
 
     def attach(self) -> None:
-        """Begin to use CUDA; what is wrong with it the user's own use will find."""
+        """Begin to use CUDA, and ignore errors: the user's own use of CUDA will report them."""
         self._library.cuInit(0)
 
     def tell_of_cell(self, msg_id: str) -> None:
-        """A cell has begun before this process was a client."""
+        """Report a cell that has begun before this process was a client."""
         self.control("cell", group=self.group(), phase="begin", msg_id=msg_id, at=time.monotonic())
 
     def adjust(self, **preferences: Any) -> Dict[str, Any]:
-        """Ask something for this kernel, also before it has used the GPU."""
+        """Set preferences for this kernel, also before it has used the GPU."""
         return self.control("adjust", group=self.group(), later=True, **preferences)
 
 

@@ -76,7 +76,7 @@ class Interrupts:
 
 
 def _hold_sigint() -> Any:
-    """Ignore SIGINT, for one that arrives while a traceback is being formatted takes the traceback away."""
+    """Ignore SIGINT: if it arrives while a traceback is being formatted, the traceback is lost."""
     if threading.current_thread() is not threading.main_thread():
         return None
     for _ in range(3):

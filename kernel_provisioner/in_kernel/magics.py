@@ -108,7 +108,7 @@ class Magic:
         return f"{NO_PART}{why}." if why else ""
 
     def _run(self, cell: str) -> None:
-        # Only where nobody transformed the cell: `exclusive_cell`.
+        # Only where the cell was not transformed before: `exclusive_cell`.
         source = self._shell.input_transformer_manager.transform_cell(cell)
         name = self._shell.compile.cache(source)
         exec(self._shell.compile(source, name, "exec"), self._shell.user_ns)
