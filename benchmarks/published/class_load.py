@@ -251,7 +251,7 @@ class _Process:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> int:
-        """Bytes of its own; swapped data is not."""
+        """Bytes of its own, without evicted data."""
         lines = (self._folder / "status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines)
         own = int(status["VmRSS"].split()[0]) - int(status["RssShmem"].split()[0])

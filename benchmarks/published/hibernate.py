@@ -463,7 +463,7 @@ class Crowd:
                 self._free.add(name)
 
     def host(self) -> tuple[list[float], list[float], int]:
-        """Bytes of host memory of each kernel's process (as its share, and resident), and of all swapped data."""
+        """Bytes of host memory of each kernel's process (as its share, and resident), and of all evicted data."""
         share, resident = [], []
         for kernel in self.live.values():
             with contextlib.suppress(OSError):

@@ -322,7 +322,7 @@ def measure(
     seconds
         For which they compute; by default 150 on real GPUs, 6 on the simulated driver.
     host_gib
-        Host memory that swapped data may take, GiB; by default, what the scheduler finds. Where a machine is given
+        Host memory that evicted data may take, GiB; by default, what the scheduler finds. Where a machine is given
         its memory only as it uses it, the scheduler finds too little.
     job
         Whether there is a job of two ranks in addition to the notebooks.
@@ -504,7 +504,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds", type=float, help="for which they compute, seconds (150; simulated: 6)"
     )
     parser.add_argument(
-        "--host-gib", type=float, help="host memory for swapped data, GiB (what is found)"
+        "--host-gib", type=float, help="host memory for evicted data, GiB (default: what is found)"
     )
     parser.add_argument("--without-job", action="store_true", help="only the notebooks")
     parser.add_argument("--one-user", action="store_true", help="all are the same user's")
