@@ -42,7 +42,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
 
 @pytest.fixture(scope="session", autouse=True)
 def _private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the tests away from the scheduler and the settings of whoever runs them."""
+    """Keep the tests away from the scheduler and the settings of the user that runs them."""
     # Parallel workers of pytest have subfolders of a shared folder.
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -118,7 +118,7 @@ class Program:
 
 
 def works(client: FakeClient, times: int = 3) -> None:
-    """Whoever only wants to work is granted the GPU, and gives it back, some times over."""
+    """Have a client that only wants to work get the GPU and release it, several times."""
     for _ in range(times):
         client.run()
         client.end_burst()

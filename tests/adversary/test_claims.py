@@ -15,7 +15,7 @@ from tests.support.client import FakeClient, Refused
 from tests.support.fake_hub import FakeHub, Peer, connect, hub, start_node
 from tests.support.scheduler import Scheduler, Start, simulated, starting, until
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 
 ADA, BEN = 12345, 12346
 

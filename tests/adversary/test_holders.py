@@ -227,7 +227,7 @@ def test_a_false_statement_takes_no_host_memory_from_others(node: Node) -> None:
 
 
 def test_a_corrupted_pool_harms_only_its_user(node: Node, small: FakeClient) -> None:
-    """Whoever has a pool can write what they like into its table."""
+    """A process that has a pool can write anything into the table of the pool."""
     with node.client("ada") as ada:
         ada.grow(UNIT)
         assert ada.pool is not None

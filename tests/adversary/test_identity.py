@@ -29,7 +29,7 @@ from tests.adversary.conftest import UNIT, Node, Program, works
 from tests.support.client import PATIENCE, FakeClient, Refused
 from tests.support.fake_hub import Peer, connect
 
-root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 
 #: Requests of a hostile user about a group of ben's.
 REQUESTS = [
@@ -54,7 +54,7 @@ def running(node: Node) -> Iterator[FakeClient]:
         client.grow(UNIT)
         client.run()
         yield client
-        # Nobody has taken the GPU from it.
+        # No other client has taken the GPU from it.
         assert not client.has(ev.Revoke)
         assert not client.has(ev.CancelWaits)
         assert not client.has(ev.EndBurst)
@@ -160,7 +160,7 @@ def test_the_visible_part_of_others_reveals_nothing(node: Node, running: FakeCli
 def test_the_user_of_a_process_comes_from_the_operating_system(
     node: Node, running: FakeClient
 ) -> None:
-    """Who has a uid of their own is known by it, whatever they say of themselves."""
+    """A process with its own uid is identified by that uid, whatever it states."""
     with (
         FakeClient(node.path, running.group, node.gpu, connection=connect(node.path, 12345)) as one,
         pytest.raises(Refused),

@@ -225,7 +225,7 @@ def test_an_old_driver_is_recognised(
         ("{lib}/sim/libnvidia-ml.so.1", "is not a CUDA driver"),
     ],
 )
-def test_a_file_that_is_no_driver_is_named(libraries: Path, library: str, said: str) -> None:
+def test_a_file_that_is_not_a_driver_is_reported(libraries: Path, library: str, said: str) -> None:
     done = subprocess.run(
         [str(libraries / "gpushare-hibernator"), "--driver", library.format(lib=libraries)],
         stdin=subprocess.DEVNULL,

@@ -110,7 +110,7 @@ def test_use_beyond_the_gpu_is_limited_to_its_memory(ask: Ask) -> None:
     }
 
 
-def test_only_the_own_process_is_listed(ask: Ask) -> None:
+def test_only_the_calling_process_is_listed(ask: Ask) -> None:
     assert ask("processes()", footprint=10 * GIB) == [0, 1, [["me", 10 * GIB, 7]]]
     old = "processes('nvmlDeviceGetComputeRunningProcesses', kind=Old)"
     assert ask(old, footprint=10 * GIB) == [0, 1, [["me", 10 * GIB, None]]]

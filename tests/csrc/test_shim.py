@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whoever looks for the driver finds the interposer, and through it the driver."""
+"""A program that looks for the driver finds the interposer, and through it the driver."""
 
 from __future__ import annotations
 

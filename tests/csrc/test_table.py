@@ -155,7 +155,7 @@ def test_columns_follow_from_the_name(rows: Rows) -> None:
 
 
 def test_variants_of_a_function_are_of_one_class(rows: Rows) -> None:
-    """Whoever is compiled for another version or for per-thread streams is treated alike, or refused."""
+    """A program compiled for another version or for per-thread streams is treated the same way, or refused."""
     classes: dict[str, set[str]] = {}
     hooks: dict[str, set[str]] = {}
     for row in rows:

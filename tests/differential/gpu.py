@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compare random programs with and without the interposer on a real GPU.
 
-A real driver answers many calls in ways that nobody promised, and some not twice in the same way. So nothing ends the
-run here: what differs is counted by kind, with the first program that showed it. Where the bare driver also differs
+A real driver answers many calls in ways that no document promises, and some not twice in the same way. So nothing ends
+the run here: what differs is counted by kind, with the first program that showed it. Where the bare driver also differs
 from itself, hangs or crashes, the interposer is not to blame, and that is counted apart.
 """
 

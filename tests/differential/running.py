@@ -405,7 +405,7 @@ class Place:
     seed
         What the disturbances are drawn from.
     calm
-        Nobody takes the GPU away, except for lines of the programs themselves.
+        The GPU is taken away only by lines of the programs themselves.
     environ
         More environment of all processes.
     preload_first

@@ -52,7 +52,7 @@ class Defect:
     recipe
         What the programs are made of.
     calm
-        Nobody but the programs themselves takes the GPU away.
+        Only the programs themselves take the GPU away.
     environ
         More environment of all processes.
     """

@@ -142,7 +142,7 @@ def told(bare: list[str], other: str) -> Survey:
     return survey
 
 
-def test_unstable_answers_of_the_bare_driver_are_no_difference() -> None:
+def test_unstable_answers_of_the_bare_driver_do_not_count_as_differences() -> None:
     steady, moving, result = "1 x a=1\n", "1 x a=3\n", "1 x cuCall=1\n"
     assert not told([steady], steady).cases
     assert [str(kind) for kind in told([steady] * 3, "1 x a=2\n").cases] == ["x a"]

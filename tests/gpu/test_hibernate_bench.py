@@ -36,7 +36,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_left(mark: str) -> Iterator[None]:
+def _no_process_is_left(mark: str) -> Iterator[None]:
     yield
     deadline = time.monotonic() + 30
     while (left := processes(mark)) and time.monotonic() < deadline:
@@ -163,7 +163,7 @@ def test_ranges_that_the_driver_loses_are_distinguished(
                for metric in failed for n in [2 if "every other" in metric else 4])  # fmt: skip
 
 
-def test_a_missed_goal_is_reported_and_is_no_failure(
+def test_a_missed_goal_is_reported_but_does_not_fail(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figure = Figure("hibernate", "kernels in a thimble", 3.0, "kernels", None, 1, 0.0, 4.0)

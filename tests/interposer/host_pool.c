@@ -165,7 +165,7 @@ static struct {
     pthread_cond_t changed;
     unsigned until_failure; /* 0: none fails; 1: the next one */
     int error;              /* of that one; with EINVAL of all from then on */
-    unsigned company;       /* so many wait for one another, until nobody came for 10 s */
+    unsigned company;       /* so many wait for one another, until no other came for 10 s */
     unsigned present;
     bool met;
     int no_large_pages; /* the error of a kernel without; 0: as it is */

@@ -572,7 +572,7 @@ def test_memory_allocated_during_a_revocation_is_accessible_to_running_work(
 def test_new_memory_is_accessible_to_running_work_although_all_room_is_promised(
     machine: Machine, allocate: str
 ) -> None:
-    """Who is next fills the GPU already; what is free is taken all the same."""
+    """The next program already fills the GPU; free memory is taken all the same."""
     machine.kill_scheduler()
     script = Script(machine)
     environ = machine.environment("a")
@@ -642,7 +642,7 @@ def test_memory_freed_in_stream_order_is_not_counted_once_the_free_has_run(
 
 
 def test_memory_freed_in_stream_order_is_not_moved(machine: Machine) -> None:
-    """Though the program that freed it never calls again."""
+    """Although the program that freed it never calls the driver again."""
     code = FREES_IN_ORDER.replace("ok(wait())", "")
     runner = Runner(machine.environment("a"), code)
     try:

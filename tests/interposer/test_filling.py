@@ -274,7 +274,7 @@ def test_two_programs_that_fill_the_gpu_swap_in_both_directions_at_once(
     assert not b.errors
 
 
-@pytest.mark.parametrize("dies", ["scheduler", "who leaves", "who comes"])
+@pytest.mark.parametrize("dies", ["scheduler", "evicted program", "restored program"])
 def test_a_program_may_die_in_the_middle_of_a_swap(
     make_pair: Callable[..., Pair], dies: str
 ) -> None:
@@ -286,11 +286,11 @@ def test_a_program_may_die_in_the_middle_of_a_swap(
         machine.kill_scheduler()
         machine.start_scheduler()
     else:
-        os.kill((b if dies == "who leaves" else a).pid, signal.SIGKILL)
-    if dies != "who comes":
+        os.kill((b if dies == "evicted program" else a).pid, signal.SIGKILL)
+    if dies != "restored program":
         assert a.result(waiting)["result"] == 0
         assert a.holds(at_a, MOST, 0x1111)
-    if dies != "who leaves":
+    if dies != "evicted program":
         assert b.holds(at_b, MOST, 0x2222)
 
 

@@ -258,7 +258,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_process_hibernated(bed: Bed, 
     assert bed.a.call("free", pointer=pointer)["result"] == 0
 
 
-def test_cells_and_memory_queries_do_not_wake_a_process(bed: Bed) -> None:
+def test_cells_and_the_driver_version_do_not_wake_a_process(bed: Bed) -> None:
     bed.hibernate()
     bed.a.call("cell", phase="begin")
     bed.a.call("cell", phase="end")
@@ -309,11 +309,11 @@ def test_a_process_that_waits_for_a_lease_hibernates_and_keeps_waiting(bed: Bed)
     with pytest.raises(TimeoutError):
         bed.script.next(ev.Wake, 0.05)
     bed.take_back()
-    # Whatever waits where: the process is parked again.
+    # The process can be parked again.
     bed.hibernate()
 
 
-def test_a_process_that_calls_all_the_time_is_parked_and_requests_to_wake_first(bed: Bed) -> None:
+def test_a_process_that_calls_all_the_time_is_parked_and_requests_to_wake(bed: Bed) -> None:
     """Or it could not make way for others; and the scheduler can still let it go on."""
     calls = [bed.a.start("info", thread="2") for _ in range(200)]
     bed.serial += 1
@@ -388,7 +388,7 @@ def test_a_waiting_process_wakes_itself_without_a_scheduler(bed: Bed) -> None:
     bed.script = Script(bed.machine)
 
 
-# --- Who is not parked ---
+# --- Processes that are not parked ---
 
 
 def refusal(bed: Bed) -> str:
@@ -434,7 +434,7 @@ def test_a_process_with_managed_memory_is_not_parked(bed: Bed) -> None:
     assert refusal(bed) == "managed"
 
 
-def test_a_process_with_memory_of_others_is_not_parked(bed: Bed) -> None:
+def test_a_process_that_shares_memory_by_ipc_is_not_parked(bed: Bed) -> None:
     pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
     exported = bed.run("raw", function="cuIpcGetMemHandle", arguments=["out", pointer])
     assert exported["result"] == 0
@@ -477,7 +477,7 @@ def test_a_process_that_looks_up_nccl_kernels_is_not_parked(bed: Bed) -> None:
         bed.script.send(protocol.hibernated(bed.serial, done=False))
 
 
-def test_a_process_with_unmanaged_objects_is_not_parked(make_bed: Callable[..., Bed]) -> None:
+def test_a_process_on_the_plain_backend_is_not_parked(make_bed: Callable[..., Bed]) -> None:
     assert refusal(make_bed(program={"GPUSHARE_BACKEND": "plain"})) == "plain"
 
 
@@ -545,7 +545,7 @@ def test_a_restarted_scheduler_finds_the_process_hibernated(bed: Bed) -> None:
 
 
 def test_a_park_whose_scheduler_is_lost_stays_until_it_is_woken(bed: Bed) -> None:
-    """Somebody may still checkpoint it."""
+    """The lost scheduler's hibernator may still checkpoint it."""
     bed.parked()
     bed.script.disconnect()
     assert attached_again(bed).hibernated

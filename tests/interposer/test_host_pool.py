@@ -428,7 +428,7 @@ def test_a_take_that_fails_leaves_nothing_behind(
     assert client.holds(piece)
 
 
-def test_chunks_with_pages_are_preferred_and_unowned_ones_first(
+def test_chunks_are_taken_prepared_then_page_locked_by_others_then_empty(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
     pool = make_pool(6)
@@ -619,7 +619,7 @@ def test_pages_that_the_scheduler_prepares_are_large(
 @pytest.mark.parametrize(
     ("error", "tries"), [(errno.EINVAL, 1), (errno.ENOMEM, 2)], ids=["never", "none now"]
 )
-def test_without_large_pages_the_system_is_asked_only_once(
+def test_without_large_pages_the_system_is_rarely_asked_again(
     make_pool: MakePool, make_client: MakeClient, error: int, tries: int
 ) -> None:
     pool = make_pool(100)

@@ -107,7 +107,7 @@ def test_unwritten_memory_moves_at_no_cost(make_script: MakeScript) -> None:
     filled(script, a, PIECE, 7)
     before = a.call("counters")
     a.call("alloc", bytes=4 * PIECE)
-    # Nobody submits anything under this lease.
+    # No work is submitted under this lease.
     script.lease += 1
     script.send(protocol.grant(script.lease))
     assert script.next(ev.Restored).bytes == 4 * PIECE

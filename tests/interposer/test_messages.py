@@ -71,7 +71,7 @@ def test_no_impossible_size_is_stated(make_script: MakeScript) -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_memory_of_a_graph_is_counted_once_it_is_admitted(
+def test_memory_of_a_graph_is_counted_once_it_is_launched(
     make_script: MakeScript, refused: bool
 ) -> None:
     """What graphs do not use is given back while one of them waits to be admitted."""

@@ -115,7 +115,7 @@ def test_a_lack_of_file_descriptors_is_reported(
 @pytest.mark.parametrize(
     "rules", ["cuMemCreate%gpushare:1=UNKNOWN", "cuMemCreate%gpushare@0.3=UNKNOWN"]
 )
-def test_a_temporary_failure_is_hidden(
+def test_a_temporary_failure_is_retried_without_an_error(
     machine: Machine, swapped: tuple[Program, int], rules: str
 ) -> None:
     a, at_a = swapped

@@ -53,8 +53,8 @@ def unevictable(machine: Machine) -> int:
 
 @pytest.mark.parametrize(("before", "after"), [(SIZE, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, SIZE)])
 def test_addresses_are_reused_safely(machine: Machine, a: Program, before: int, after: int) -> None:
-    def reserve(size: int, wish: int) -> int:
-        return raw(a, "cuMemAddressReserve", "out", size, 0, wish, 0)
+    def reserve(size: int, hint: int) -> int:
+        return raw(a, "cuMemAddressReserve", "out", size, 0, hint, 0)
 
     address = reserve(before, 0)
     with freeing(machine, a, "cuMemAddressFree", address, before):

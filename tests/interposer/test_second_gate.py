@@ -94,8 +94,8 @@ class Callers:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def nobody_may(self, none: bool) -> None:
-        struct.pack_into("=I", self.shared, 0, none)
+    def forbid_calls(self, forbidden: bool) -> None:
+        struct.pack_into("=I", self.shared, 0, forbidden)
 
     @property
     def violations(self) -> int:
@@ -141,7 +141,7 @@ class Callers:
         # It may have asked before it was parked: threads that do not wait have some time to show.
         time.sleep(0.01)
         assert self.violations == 0
-        self.nobody_may(False)
+        self.forbid_calls(False)
         self.script.send(protocol.awake(ev.Awake(1, asked.serial)))
 
     def go(self) -> None:
@@ -207,7 +207,7 @@ def cycle(callers: Callers, cycles: int) -> None:
         assert time.monotonic() < deadline
         if not callers.ask_to_park():
             continue
-        callers.nobody_may(True)
+        callers.forbid_calls(True)
         callers.wake()
         cycles -= 1
 
@@ -231,7 +231,7 @@ def test_every_function_waits_when_called(
     names.write_text("\n".join(waiting))
     callers = make_callers("sweep", str(names))
     callers.park()
-    callers.nobody_may(True)
+    callers.forbid_calls(True)
     callers.go()
     said: list[str] = []
 
@@ -277,13 +277,13 @@ def test_a_process_that_exits_is_woken_first(
     """If it cannot be, what it calls at its end fails, and does not wait for ever."""
     callers = make_callers("exit")
     callers.park()
-    callers.nobody_may(True)
+    callers.forbid_calls(True)
     callers.script.send(protocol.hibernated(callers.serial, done=True))
     callers.go()
     asked = callers.script.next(ev.Wake)
     assert asked.cause == "exit"
     if woken:
-        callers.nobody_may(False)
+        callers.forbid_calls(False)
         callers.script.send(protocol.awake(ev.Awake(1, asked.serial)))
     assert callers.end() == result
     assert callers.violations == 0

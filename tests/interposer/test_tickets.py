@@ -169,7 +169,7 @@ def too_long(path: Path) -> None:
         (too_long, "it contains no ticket"),
     ],
 )
-def test_a_file_that_is_no_ticket_is_named_and_cuda_is_unshared(
+def test_a_file_that_is_not_a_ticket_is_reported_and_cuda_is_unshared(
     node: Node, spoil: Callable[[Path], None], said: str
 ) -> None:
     spoil(node.ticket("group-a"))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A driver before the simulated one: each function says whether it is called while nobody may, and goes on there.
- * WATCHED names a file of two words, which the test and this share: nobody may; calls that came all the same.
+ * A driver before the simulated one: each function counts a call that comes while none may, and goes on there.
+ * WATCHED names a file of two words, which the test and this share: no call may come; calls that came all the same.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 __attribute__((visibility("hidden"))) volatile uint32_t *watched;
 
-/* A tail jump: arguments may be anywhere. r11 is nobody's between functions. */
+/* A tail jump: arguments may be anywhere. No function owns r11 between calls. */
 #define SYMBOL(base, since, per_thread, name)                                                                          \
     __attribute__((visibility("hidden"))) void *real_##name;                                                           \
     __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"                                        \

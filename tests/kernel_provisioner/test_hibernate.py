@@ -15,7 +15,7 @@ from .conftest import eventually, started
 Ask = Callable[..., dict[str, Any]]
 
 
-async def test_a_kernel_wakes_itself(scheduler: Ask) -> None:
+async def test_a_hibernated_kernel_wakes_without_a_scheduler(scheduler: Ask) -> None:
     async with started() as kernel:
         assert (await kernel.execute(SETUP)).reply["status"] == "ok"
         scheduler("hibernate", group=kernel.manager.kernel_id)

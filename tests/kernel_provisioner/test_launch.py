@@ -80,7 +80,7 @@ def test_without_nvml_there_is_no_nvml_shim() -> None:
     assert "GPUSHARE_NVML" not in made
 
 
-def test_the_simulated_compiler_is_included(tmp_path: Path) -> None:
+def test_the_simulated_compiler_is_preloaded(tmp_path: Path) -> None:
     sim = tmp_path / "sim"
     sim.mkdir()
     (sim / "libnvrtc.so.13").touch()

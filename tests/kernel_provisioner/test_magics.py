@@ -162,7 +162,7 @@ async def test_explain_shows_the_order_of_the_queue(scheduler: Ask) -> None:
         assert (await asyncio.wait_for(waiting, 60)).reply["status"] == "ok"
 
 
-def test_requests_use_the_current_protocol() -> None:
+def test_requests_state_the_current_control_version() -> None:
     assert control.PROTOCOL == protocol.CONTROL_VERSION
 
 
@@ -249,7 +249,7 @@ def test_the_table_aligns_wide_characters() -> None:
     assert [columns_of(row.split("idle")[0]) for row in rows] == [start, start]
 
 
-def test_the_status_shows_notices_and_holds_of_administrators() -> None:
+def test_the_status_shows_maintenance_draining_and_unavailable_hibernation() -> None:
     gpu = {"uuid": "GPU-1", "index": 0, "name": "Simulated GPU", "total": 8 << 30}
     gpu |= {"used": 0, "foreign": 0, "draining": True}
     told = {"maintenance": "stops at <18:00>", "gpus": [gpu], "groups": [], "notices": []}
@@ -464,7 +464,7 @@ async def test_an_exclusive_cell_runs_like_others(scheduler: Ask) -> None:
 
 
 @pytest.mark.parametrize("body", ["6 * 7", "1 / 0", "raise KeyboardInterrupt", "1 +"])
-def test_a_cell_ends_its_own_preferences(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exclusive_ends_with_its_cell(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shell, interposer = InteractiveShell(), Deaf()
     monkeypatch.setattr(library, "find_interposer", lambda: interposer)
     in_kernel.load(shell)
@@ -489,7 +489,9 @@ async def test_an_interrupt_ends_an_exclusive_cell(scheduler: Ask) -> None:
         assert not exclusive(scheduler, kernel)
 
 
-async def test_no_other_runs_within_an_exclusive_cell(scheduler: Ask, tmp_path: Path) -> None:
+async def test_no_other_kernel_runs_during_an_exclusive_cell(
+    scheduler: Ask, tmp_path: Path
+) -> None:
     scheduler("set", anti_thrash="on")
     seen = tmp_path / "seen"
     # Others would run while it is quiet, were it not exclusive.

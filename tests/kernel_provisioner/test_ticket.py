@@ -119,7 +119,7 @@ async def test_without_need_no_tickets_are_issued(tmp_path: Path, hub: FakeHub) 
         node.stop()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 async def test_a_kernel_id_is_claimed_before_others_can_read_it(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,7 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     assert not long.exists()
 
 
-async def test_all_programs_report_an_overlong_path_alike(tmp_path: Path) -> None:
+async def test_all_programs_report_an_overlong_path_in_the_same_words(tmp_path: Path) -> None:
     long = tmp_path / ("x" * MAX_PATH)
     said = too_long(long)
     assert str(len(os.fsencode(long))) in said
@@ -184,7 +184,7 @@ def test_a_folder_in_which_others_could_make_a_nodes_socket_is_refused(
         (0o711, Access(0o660, os.getgid() + 1), True),
     ],
 )
-def test_all_users_of_a_node_can_reach_the_socket(
+def test_an_existing_folder_must_let_the_users_of_a_node_in(
     tmp_path: Path, bits: int, access: Access, passes: bool
 ) -> None:
     folder = tmp_path / "mine"

@@ -75,7 +75,7 @@ def test_the_file_is_rotated_by_size(tmp_path: Path) -> None:
     assert found[-1]["target"] == "GPU-99"
 
 
-def test_a_user_in_a_loop_displaces_no_lines_and_is_counted(tmp_path: Path) -> None:
+def test_lines_of_a_user_beyond_the_limit_are_counted_instead_of_written(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audit = Audit(path)
     minute = NOW - NOW % 60

@@ -59,23 +59,25 @@ def test_the_next_cell_is_interactive_again(classes: ActivityClassifier, group: 
     assert classes.class_of(group) == "interactive"
 
 
-def test_cpu_time_makes_no_cell_background(classes: ActivityClassifier, group: Group) -> None:
+def test_a_long_cell_with_little_gpu_time_stays_interactive(
+    classes: ActivityClassifier, group: Group
+) -> None:
     open_cell(classes, group, 10.0)
     for second in range(100):
         classes.add_time(group, 0.01, 10.0 + second)
     assert classes.class_of(group) == "interactive"
 
 
-@pytest.mark.parametrize("wish", ["interactive", "background"])
+@pytest.mark.parametrize("priority", ["interactive", "background"])
 def test_the_priority_that_a_user_sets_wins(
-    classes: ActivityClassifier, group: Group, wish: str
+    classes: ActivityClassifier, group: Group, priority: str
 ) -> None:
-    group.preferences = Preferences(priority=wish)  # type: ignore[arg-type]
-    assert classes.class_of(group) == wish
+    group.preferences = Preferences(priority=priority)  # type: ignore[arg-type]
+    assert classes.class_of(group) == priority
     open_cell(classes, group, 10.0)
     classes.add_time(group, 3.0, 13.0)
     group.busy = 1
-    assert classes.class_of(group) == wish
+    assert classes.class_of(group) == priority
     assert classes.changes_at(group, 13.0) is None
 
 

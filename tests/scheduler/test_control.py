@@ -186,7 +186,7 @@ def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
         control.request("cancel", group="unknown")
 
 
-def test_preferences_accept_an_id_a_prefix_or_a_name(scheduler: Scheduler) -> None:
+def test_preferences_find_a_group_by_id_or_name(scheduler: Scheduler) -> None:
     with (
         scheduler.client("kernel-1", name="a.ipynb"),
         scheduler.client("kernel-2", name="b.ipynb"),
@@ -244,7 +244,7 @@ def test_the_totals_count_current_activity(scheduler: Scheduler) -> None:
             until(lambda g=group, w=what, b=before: state(scheduler, g)["totals"][w] > b)
 
 
-def test_the_end_of_a_cell_reports_its_gpu_time(scheduler: Scheduler) -> None:
+def test_the_last_cell_has_its_wait_and_run_time(scheduler: Scheduler) -> None:
     def cell(group: str, phase: str) -> None:
         control.request("cell", group=group, phase=phase, msg_id="m1", at=time.monotonic())
 
@@ -496,7 +496,7 @@ def test_values_that_json_lacks_do_not_break_the_status(
 
 
 @pytest.mark.parametrize("body", [b"{]", b"[1]", b"\xff\xff", b"[" * 60000])
-def test_a_request_that_is_no_json_object_is_answered(scheduler: Scheduler, body: bytes) -> None:
+def test_a_request_that_is_not_a_json_object_is_answered(scheduler: Scheduler, body: bytes) -> None:
     with FakeClient(scheduler.path, "x") as client:
         client.send_raw(struct.pack("=IHH", 8 + len(body), protocol.CONTROL, 0) + body)
         reply = raw_reply(client)
@@ -533,7 +533,7 @@ def test_events_are_pushed(scheduler: Scheduler) -> None:
         assert watcher.request("status")["ok"]
 
 
-async def test_the_asynchronous_client_works_alike(scheduler: Scheduler) -> None:
+async def test_the_asynchronous_client_works_like_the_blocking_client(scheduler: Scheduler) -> None:
     async with AsyncControlClient(scheduler.path) as client:
         replies = await asyncio.gather(*(client.request("set", quantum=n) for n in range(1, 9)))
         assert [reply["settings"]["quantum"] for reply in replies] == list(range(1, 9))

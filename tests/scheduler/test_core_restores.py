@@ -35,7 +35,7 @@ def test_an_eviction_allows_for_changes_between_readings() -> None:
     assert m.gpu["available"] >= 40 << 20
 
 
-def test_when_less_room_is_left_other_victims_are_taken() -> None:
+def test_when_an_eviction_fails_another_victim_is_chosen() -> None:
     m = Machine(policy=BY_AGE)
     c = m.runs("c", 20)
     m.do(ev.Release("c"))
@@ -61,7 +61,7 @@ def test_a_victim_that_returns_during_its_eviction_runs_after_the_group_being_re
     assert of(ev.Room, a.evict(order)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
 
 
-def test_a_resident_group_is_not_delayed_by_another_ones_restore() -> None:
+def test_a_resident_group_is_not_delayed_by_another_groups_restore() -> None:
     m = Machine()
     c = m.runs("c", 5)
     m.do(ev.Release("c"))

@@ -128,7 +128,7 @@ def test_pauses_grow_and_end() -> None:
     assert pauses[0] <= control.FIRST_PAUSE
 
 
-def test_all_clients_of_a_storm_are_answered(scheduler: Scheduler) -> None:
+def test_requests_are_answered_during_a_storm_of_connections(scheduler: Scheduler) -> None:
     """Many more at once than wait to be accepted."""
     storm = [socket.socket(socket.AF_UNIX) for _ in range(700)]
     over = threading.Event()
@@ -183,7 +183,7 @@ def test_lack_of_file_descriptors_is_logged_once_and_clients_are_served_later(
             each.connect(str(scheduler.path))
         until(lambda: "file descriptors" in scheduler.log)
         with FakeClient(scheduler.path, "late", scheduler_gpu(before)) as late:
-            # Whoever is there goes on, while asyncio tries again a few times.
+            # A client that is already connected goes on, while asyncio tries again a few times.
             begun = time.monotonic()
             while time.monotonic() - begun < 2.5:
                 before.run()

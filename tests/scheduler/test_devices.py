@@ -31,7 +31,7 @@ def test_the_gpus_are_found_with_their_memory(environ: dict[str, str]) -> None:
     assert seen["unknown"] is True
 
 
-def test_memory_that_the_driver_reserves_is_not_use(environ: dict[str, str]) -> None:
+def test_memory_that_the_driver_reserves_does_not_count_as_used(environ: dict[str, str]) -> None:
     driver = find_driver(environ)
     assert driver is not None
     kept = {**environ, "GPUSHARE_SIM_RESERVED": "600MiB"}

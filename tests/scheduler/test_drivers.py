@@ -29,7 +29,7 @@ def touch(path: Path) -> Path:
     return path
 
 
-def test_a_system_without_a_driver_has_none(built: Path) -> None:
+def test_without_a_driver_none_is_found(built: Path) -> None:
     assert find_driver({}) is None
 
 
@@ -54,7 +54,7 @@ def test_the_system_is_searched(built: Path, tmp_path: Path) -> None:
     assert find_driver({}) == Driver(cuda, nvml, simulated=False)
 
 
-def test_the_interposer_is_no_driver(built: Path, tmp_path: Path) -> None:
+def test_the_interposer_is_not_taken_for_the_driver(built: Path, tmp_path: Path) -> None:
     folder = tmp_path / "preloaded"
     folder.mkdir()
     (folder / "libcuda.so.1").symlink_to(built / "libgpushare.so")

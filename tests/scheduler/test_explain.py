@@ -116,7 +116,7 @@ def test_a_long_cell_is_in_the_background_and_the_next_one_is_not() -> None:
     assert of(m, "a")["class"] == "interactive"
 
 
-def test_the_front_notebook_comes_first_among_those_of_its_user() -> None:
+def test_the_focused_notebook_comes_first_among_those_of_its_user() -> None:
     m = Machine()
     m.runs("a", 75)
     waits(m, "b")
@@ -166,7 +166,7 @@ def test_a_request_that_the_core_passes_over_is_ahead_of_no_other() -> None:
     assert [b["group"] for b in of(m, "c")["before"]] == ["b"]
 
 
-def test_a_user_at_the_limit_is_shown_when_it_ends() -> None:
+def test_a_group_at_its_gpu_time_limit_is_shown_when_it_may_continue() -> None:
     m = Machine()
     a = m.runs("a", 60)
     m.do(ev.Adjust("a", limit=0.1))
@@ -184,7 +184,7 @@ def test_a_user_at_the_limit_is_shown_when_it_ends() -> None:
     assert "or raise its GPU time limit" in said[-2]
 
 
-def test_a_revoked_group_is_explained_as_behind_the_other() -> None:
+def test_a_revoked_group_is_explained_as_behind_the_group_that_preempted_it() -> None:
     m = Machine()
     a, other = m.runs("a", 40), m.runs("c", 40)
     m.process("b", 90).request()
@@ -197,7 +197,7 @@ def test_a_revoked_group_is_explained_as_behind_the_other() -> None:
     assert "preempted this notebook" in "\n".join(lines(m, "a"))
 
 
-def test_a_group_that_is_held_back_is_shown_for_which_group() -> None:
+def test_a_throttled_group_is_shown_the_notebook_that_it_is_throttled_for() -> None:
     m = Machine(interactive_burst=2.0)
     m.runs("train", 20)
     m.sleep(4)

@@ -24,7 +24,7 @@ def test_the_tables_have_all_rules_and_arguments(monkeypatch: pytest.MonkeyPatch
         explore.check_tables(World)
 
 
-def test_the_search_finds_nothing_in_some_runs() -> None:
+def test_the_search_finds_no_violation_without_a_defect() -> None:
     said: list[str] = []
     result = explore.search(1, seconds=60.0, runs=12, shrinking=1.0, say=said.append)
     assert said == []

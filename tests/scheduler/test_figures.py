@@ -71,7 +71,7 @@ def test_host_memory_of_a_process_with_several_gpus_counts_once() -> None:
     assert sum(share["swapped"] for share in said["groups"][0]["gpus"]) == 5 * GIB
 
 
-def test_unwritten_memory_counts_nowhere() -> None:
+def test_unwritten_memory_does_not_count_as_swapped() -> None:
     """Allocated before the first lease, it needs no host memory: then none of it is said to be there."""
     core = Core(REGISTRY)
     core.handle(ev.Device(GPU, TOTAL, 0), 1.0)

@@ -148,7 +148,7 @@ def test_waiting_groups_are_served_once_a_silent_group_is_revoked() -> None:
                 core.handle(device(118) if decision.gpu == GPU else other(90), now)
     assert silent.overdue
     assert waiting.lease is None
-    assert core.deadline() == now, "nobody looks again"
+    assert core.deadline() == now, "no timer is set"
     core.handle(ev.Tick(), now)
     assert waiting.lease is not None
 
@@ -492,7 +492,7 @@ def test_others_keep_their_room_when_a_silent_client_evicts_after_all() -> None:
 
 
 def test_memory_is_evicted_before_another_grant_of_the_same_cycle() -> None:
-    """Who is granted makes the residency of all others longer, as they take turns: but not of what left for it."""
+    """A grant makes the residency of all other groups longer, but not of memory that was evicted for the grant."""
     script = begin([110, 596], quantum="auto", context=100, foreign=62, dearer=True)
     script.report_stuck_kernel(Chosen(1))
     script.all_processes_go_idle(told=False, outcomes=[], calling=[])

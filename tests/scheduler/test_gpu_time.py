@@ -113,7 +113,7 @@ def test_processes_users_and_gpus_are_summed_separately() -> None:
 def test_concurrently_busy_processes_divide_the_time(
     busy: tuple[float, ...], had: tuple[float, ...], interval: float
 ) -> None:
-    """Whoever says so last, and however rarely: whole buckets, or parts of them."""
+    """Whichever process reports last, and however rarely: whole buckets, or parts of them."""
     times = GpuTime(window=10.0)
     groups = [group(f"g{n}", f"u{n}") for n in range(len(busy))]
     for one in groups:
@@ -349,7 +349,7 @@ def test_teams_come_before_users_and_users_before_groups() -> None:
     assert order(times, (a, b, c), 50.0) == ["c", "b", "a"]
 
 
-def test_shares_among_ones_own_groups_do_not_affect_other_users() -> None:
+def test_weights_of_a_users_own_groups_do_not_affect_other_users() -> None:
     times = GpuTime()
     greedy, plain, other = group("g", weight=1000), group("p"), group("o", "ben")
     times.add(plain, GPU, 1.0, 50.0)
@@ -405,7 +405,7 @@ def test_with_one_user_and_no_shares_ranks_never_change() -> None:
 # --- Limits ---------------------------------------------------------------------------------------
 
 
-def test_looking_up_a_limit_prolongs_no_pause() -> None:
+def test_looking_up_a_limit_does_not_prolong_a_pause() -> None:
     """People may ask at any time, and a replay of what was recorded does not know when they did."""
     times, one = GpuTime(window=10.0), group("a", limit=0.5)
     times.add(one, GPU, 5.05, 50.0)

@@ -213,7 +213,7 @@ def test_a_context_without_room_waits() -> None:
     night.sleep(3)
     assert [k.where for k in idle].count("hibernated") == 1
     assert newcomer.context
-    # Nobody makes way for more than the GPU has.
+    # No group hibernates for more than the GPU has.
     least = ev.Usage(GPU, 0, 0, 80 * GIB, 30 * GIB)
     (answer,) = night.do(ev.Grow(newcomer.number, 4, least, 0))
     assert answer.status == "device"
@@ -250,7 +250,7 @@ def test_more_groups_take_turns_than_contexts_fit() -> None:
         night.do(ev.Cell(kernel.group, "end", cell, night.now, from_kernel=False))
 
 
-def test_a_wake_waits_for_room_and_others_hibernate() -> None:
+def test_a_wake_waits_until_others_are_evicted() -> None:
     night = Night()
     kernel = night.asleep("a")
     other = night.ran("b", 99)
@@ -280,7 +280,7 @@ def test_a_wait_for_a_wake_can_be_cancelled_and_repeated() -> None:
     assert kernel.hibernation is None
 
 
-def test_during_a_restore_the_reason_is_the_restore() -> None:
+def test_during_a_restore_the_reason_is_the_wake() -> None:
     night = Night()
     kernel = night.asleep("a")
     kernel.restores = None
@@ -291,7 +291,7 @@ def test_during_a_restore_the_reason_is_the_restore() -> None:
 
 
 @pytest.mark.parametrize("status", ["busy", "nccl", "ipc", "capture", "unevictable"])
-def test_a_process_that_refuses_continues_and_is_left_alone(status: str) -> None:
+def test_a_process_that_refuses_is_asked_again_only_if_the_cause_passes(status: str) -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.parking = status
@@ -464,7 +464,7 @@ def test_a_failed_restore_is_reported_and_retried_with_the_next_call() -> None:
     assert len(night.logged("wake_failed")) == 1
 
 
-def test_memory_that_may_be_in_use_is_not_granted() -> None:
+def test_memory_of_a_checkpointed_process_is_granted_only_after_a_reading() -> None:
     night = Night()
     idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(3)]
     newcomer = night.kernel("newcomer", context=30 * GIB)
@@ -576,7 +576,7 @@ def test_an_awake_process_of_a_group_is_granted_before_the_others_wake() -> None
     assert one.lease
 
 
-def test_a_process_that_calls_during_its_checkpoint_is_told_that_it_is_awake() -> None:
+def test_a_request_during_the_checkpoint_is_explained_by_the_wake() -> None:
     night = Night()
     kernel = night.ran("a")
     kernel.checkpoint = None
@@ -738,7 +738,7 @@ def test_a_new_scheduler_wakes_a_group_that_is_hibernated_in_part(first: str) ->
     assert night.gpu["contexts"] == 0
 
 
-def test_impossible_answers_are_refused() -> None:
+def test_impossible_messages_of_a_hibernated_process_are_refused() -> None:
     night = Night()
     kernel = night.asleep("a")
     with pytest.raises(ProtocolViolation):

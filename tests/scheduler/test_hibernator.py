@@ -228,7 +228,7 @@ async def test_a_process_is_woken_on_another_gpu(make: Make, stand_in: StandIn, 
     stand_in.let_go("restore")
     assert said(await one.wake(pid, pair)) == FINE
     assert stand_in.state(pid) == "running"
-    # Who asks again finds it done.
+    # A repeated order finds it done.
     assert said(await one.wake(pid, pair)) == FINE
 
 
@@ -458,7 +458,7 @@ async def test_a_crash_in_the_lock_loses_nothing(make: Make, stand_in: StandIn, 
     assert said(await one.hibernate(pid)) == FINE
 
 
-async def test_a_helper_that_exits_repeatedly_is_not_restarted(
+async def test_a_helper_that_cannot_load_the_driver_is_reported_and_started_again_later(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
     one = make()
@@ -514,7 +514,7 @@ async def test_other_output_of_a_driver_is_read_whatever_its_length(
     assert "failed with NO" in outcome.text
 
 
-async def test_an_internal_error_is_an_answer(
+async def test_an_internal_error_is_reported_as_an_outcome(
     make: Make, pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = make()
@@ -591,7 +591,7 @@ def test_the_scheduler_exits_before_systemd_kills_it(root: Path) -> None:
     assert hibernations.PATIENCE + Deadlines().close <= int(seconds) - 2
 
 
-# --- Who is left alone ---
+# --- Processes that are left alone ---
 
 
 async def test_a_process_that_is_debugged_is_left_alone(
@@ -630,7 +630,7 @@ def test_a_process_of_another_container_is_left_alone() -> None:
     assert ability.refuses(0) == "container"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 def test_a_process_of_another_user_is_left_alone(pid: int) -> None:
     assert refuses_as_nobody(pid) == "permission"
 
@@ -682,7 +682,7 @@ def test_the_abilities_of_a_driver_follow_from_its_version(
     assert bool(found.text) == bool(code)
 
 
-def test_the_tested_drivers_are_listed(tmp_path: Path) -> None:
+def test_each_tested_driver_is_listed_once(tmp_path: Path) -> None:
     file = tmp_path / "state" / "drivers"
     environ = {checked_drivers.VARIABLE: str(file)}
     assert checked_drivers.allowed(environ) == frozenset()

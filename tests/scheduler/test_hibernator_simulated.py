@@ -251,7 +251,7 @@ async def test_a_program_stopped_during_hibernation_wakes_when_it_resumes(
 
 
 @pytest.mark.parametrize("step", ["Lock", "Checkpoint"])
-async def test_a_hanging_driver_finally_returns_the_program(machine: Make, step: str) -> None:
+async def test_a_program_wakes_once_a_hanging_driver_continues(machine: Make, step: str) -> None:
     simulated = machine()
     one = simulated.hibernator(checkpoint=0.5, lock=0.1)
     holder = simulated.holder()
@@ -292,7 +292,7 @@ async def test_a_program_stays_hibernated_until_there_is_room(
     holder.gpu()
 
 
-async def test_a_hibernated_program_that_is_killed_is_gone(machine: Make) -> None:
+async def test_a_hibernated_program_that_is_killed_is_reported_as_ended(machine: Make) -> None:
     simulated = machine()
     one = simulated.hibernator()
     holder = simulated.holder()

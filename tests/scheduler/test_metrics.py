@@ -57,7 +57,7 @@ def test_a_scheduler_counts_its_actions(scheduler: Scheduler) -> None:
         for name, (kind, _, _) in METRICS.items()
         if not any(n.startswith(name) for n, _ in found)
     }
-    # Nobody computed while the scheduler looked, which is once a second.
+    # No client was computing when the scheduler took its sample, once a second.
     assert missing <= {"gpushare_user_gpu_seconds_total"}
 
     def value(name: str, **labels: str) -> float:
@@ -78,7 +78,7 @@ def test_a_scheduler_counts_its_actions(scheduler: Scheduler) -> None:
     assert value("gpushare_wait_seconds_bucket", **{"class": "interactive", "le": "+Inf"}) == 2
 
 
-def test_a_missing_scheduler_is_a_metric() -> None:
+def test_a_missing_scheduler_is_reported_as_down() -> None:
     assert values(text(None)) == {("gpushare_up", ()): 0}
 
 

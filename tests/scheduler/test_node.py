@@ -29,7 +29,7 @@ from tests.support.client import PATIENCE, FakeClient
 from tests.support.node import Activator, Place
 from tests.support.scheduler import GIB, Scheduler
 
-root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 
 
 def until(condition: Callable[[], Any]) -> Any:
@@ -211,7 +211,7 @@ def test_the_socket_is_open_to_its_users(
     assert not place.socket.exists()
 
 
-def test_one_scheduler_uses_a_socket_and_a_state_folder(
+def test_only_one_scheduler_uses_a_socket_or_a_state_folder(
     place: Place, running: Callable[..., Scheduler]
 ) -> None:
     running()
@@ -233,7 +233,7 @@ def test_another_program_that_serves_the_socket_is_left_alone(place: Place) -> N
         assert other.accept()[0].close() is None, "it is still the one at the path"
 
 
-def test_users_do_not_start_a_scheduler_in_its_place(
+def test_users_do_not_start_a_scheduler_in_place_of_the_nodes(
     place: Place, running: Callable[..., Scheduler]
 ) -> None:
     one = running()
@@ -340,7 +340,7 @@ def test_a_restart_refuses_no_client(
         a.run()
         one.stop(end)
         a.expect_closed()
-        # Who comes now waits for the next.
+        # A client that connects now waits for the next scheduler.
         with (
             FakeClient(place.socket, "a", gpu) as again,
             FakeClient(place.socket, "b", gpu) as newcomer,
@@ -365,7 +365,7 @@ def test_a_socket_passed_to_another_process_is_not_used(
     assert one.process.wait(PATIENCE) == 75
 
 
-def test_a_descriptor_that_is_no_listening_socket_is_refused(
+def test_a_descriptor_that_is_not_one_listening_socket_is_refused(
     place: Place, activator: Callable[..., Activator]
 ) -> None:
     one = activator()

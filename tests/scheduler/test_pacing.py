@@ -120,7 +120,7 @@ def test_an_impossible_meter_reading_is_a_violation(event: ev.Meter) -> None:
         m.do(event)
 
 
-def test_a_user_at_the_limit_waits_for_the_window_and_delays_no_other() -> None:
+def test_a_group_at_its_limit_waits_for_the_window_and_delays_no_other() -> None:
     m = Machine()
     a = m.runs("a", 75)
     m.do(ev.Adjust("a", limit=0.2))
@@ -187,7 +187,7 @@ def test_the_cuda_kernel_that_delays_a_revocation_is_named() -> None:
     assert m.core.groups["a"].stuck is None
 
 
-def test_the_front_notebook_comes_first_among_ones_own() -> None:
+def test_the_focused_notebook_comes_first_among_those_of_its_user() -> None:
     m = Machine(quantum=1000.0)
     m.runs("a", 90)
     b, c = m.process("b", 50, user="ada"), m.process("c", 50, user="ada")

@@ -134,7 +134,7 @@ def test_no_user_acts_on_a_group_of_another(
             assert "no group" in peer.ask("release", group=text)["error"]
     for peer in (ben, reader):
         assert peer.denied("focus", user="ada", group="") == "not_yours"
-    # The kernels are few, and so is what was asked of them.
+    # The refused requests have changed nothing.
     assert admin.ok("status")["status"]["groups"] == before
     for act in ACTS:
         ada.ok(group="kernel-of-ada", **act)
@@ -155,7 +155,7 @@ def test_no_user_joins_a_group_of_another(node: Scheduler, ben: Peer) -> None:
 def test_the_first_user_of_a_group_name_owns_it(ada: Peer, ben: Peer, admin: Peer) -> None:
     ada.ok("adjust", group="later-of-ada", keep=True, later=True)
     assert ben.denied("adjust", group="later-of-ada", keep=False, later=True) == "not_yours"
-    # An administrator's word is for others.
+    # A preference that an administrator sets claims the group for no user.
     admin.ok("adjust", group="later-of-ben", keep=True, later=True)
     ben.ok("adjust", group="later-of-ben", keep=False, later=True)
 

@@ -146,7 +146,7 @@ def test_background_work_comes_later_but_is_served() -> None:
     assert lab.order == ["b", "a", "c"]
 
 
-def test_the_front_notebook_comes_first_among_ones_own() -> None:
+def test_the_focused_notebook_comes_first_among_those_of_its_user() -> None:
     lab = Lab()
     waiting(lab, a={}, b={}, c={})
     lab.do(ev.Focus("", "c"))
@@ -370,7 +370,7 @@ def test_a_limit_is_kept(whose: str, alone: bool) -> None:
         assert (lab.had(a) - before) / 10 == pytest.approx(0.3, abs=0.02)
 
 
-def test_users_with_a_common_limit_divide_it() -> None:
+def test_groups_of_a_user_divide_the_users_limit() -> None:
     lab = Lab()
     lab.entitle("user:ada", limit=0.4)
     a, b = lab.runs("a", 30, user="ada"), lab.runs("b", 30, user="ada")
@@ -392,7 +392,7 @@ def test_a_removed_limit_has_no_effect() -> None:
     assert lab.pace(a) == FREE
 
 
-def test_a_user_at_the_limit_is_granted_nothing() -> None:
+def test_a_group_at_its_limit_gets_no_lease() -> None:
     lab = Lab()
     lab.asks("a", limit=0.2)
     a = lab.runs("a", 30)

@@ -135,7 +135,9 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         assert lib.gpushare_pool_page_locked_by(table.chunk(5)) == 0
 
 
-def test_a_process_that_executes_another_program_holds_no_slot(pool: Pool, table: Table) -> None:
+def test_a_process_that_executes_another_program_keeps_its_slot_but_no_chunks(
+    pool: Pool, table: Table
+) -> None:
     pool.order(limit=32 * CHUNK, target=0, most=32 * CHUNK)
     slot = pool.lend(os.getpid())
     assert slot is not None
@@ -163,7 +165,7 @@ def test_without_pidfds_the_start_time_identifies_a_process(
         assert pool.lend(holder.pid) is None
 
 
-def test_no_slot_exists_beyond_the_last(pool: Pool) -> None:
+def test_slots_are_limited_and_lent_again(pool: Pool) -> None:
     holders = [
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) for _ in range(SLOTS)
     ]  # fmt: skip

@@ -168,7 +168,7 @@ def test_a_background_holder_releases_for_an_interactive_group() -> None:
     (evict,) = of(ev.Evict, a.release())
     a.evict(evict)
     b.restore()
-    # Whoever is not in the background is left alone for longer.
+    # A group that is not in the background keeps the GPU for longer.
     a.request()
     assert a.reason["params"]["yields_in"] == pytest.approx(20)
 
@@ -229,7 +229,7 @@ def test_idle_memory_that_is_kept_stays_for_five_minutes() -> None:
     assert b.state == "restoring"
 
 
-def test_an_idle_lease_of_a_kept_group_stays_too() -> None:
+def test_an_idle_lease_of_a_kept_group_is_revoked_only_after_the_patience() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     m.do(ev.Adjust("a", keep=True))
@@ -271,7 +271,7 @@ def test_a_kept_group_runs_at_once_and_releases_like_any_other() -> None:
     m.do(ev.Adjust("a", keep=True))
     b.request()
     m.sleep(100)
-    # Whoever waits for its memory has to wait on anyway.
+    # A group that is waiting for its memory has to wait anyway.
     assert of(ev.Grant, a.request()) == [ev.Grant(a.number, a.lease)]
     a.end()
     m.sleep(1)
@@ -383,7 +383,7 @@ def test_growth_of_others_ignores_a_frozen_group() -> None:
     assert (answer.status, answer.promised) == ("resident", 53 * GIB)
 
 
-def test_no_group_is_evicted_for_a_frozen_one() -> None:
+def test_a_frozen_group_does_not_shorten_the_turn_of_a_holder() -> None:
     m = Machine(quantum=20.0)
     m.runs("a", 75)
     b, c = m.process("b", 60), m.process("c", 60)

@@ -211,7 +211,7 @@ def test_each_user_controls_only_their_own_groups(node: Scheduler) -> None:
             assert stranger.denied("status") == "login_required"
         with FakeClient(node.path, "kd") as roots:
             roots.attach()
-            # Whom an administrator's process joins, that one's it is.
+            # A group stays its user's when a process of an administrator joins it.
             users = {g["id"]: g["user"] for g in root.ok("status")["status"]["groups"]}
             assert users == {"kd": name(DAEMON), "kn": name(NOBODY)}
         with FakeClient(node.path, "kn", connection=connect(node.path, DAEMON)) as thief:

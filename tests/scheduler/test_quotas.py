@@ -64,7 +64,7 @@ def test_groups_of_the_same_user_release_at_once_if_idle_or_after_their_quantum(
     assert second.lease
 
 
-def test_groups_of_the_same_user_release_no_sooner_than_others_on_its_gpu() -> None:
+def test_an_idle_group_is_not_revoked_before_the_waiting_group_could_run() -> None:
     node = Node()
     quota(node, "user:ada", gpus=1)
     first, second = node.kernel("a1", "ada", "GPU-0", 5), node.kernel("a2", "ada", "GPU-1", 60)

@@ -150,7 +150,7 @@ def test_a_recording_may_begin_in_the_middle(policy: str) -> None:
     for _ in range(2):
         for group in list(core.groups):
             day.machine.do(ev.Cancel(group))
-        # Nobody waits, so it is a good moment; and then there is enough after it.
+        # No group is waiting, so it is a good moment; and then there is enough after it.
         for _ in range(164):
             day.machine.do(ev.Tick())
     day.go_on(150)
@@ -184,7 +184,7 @@ def test_a_new_beginning_waits_for_an_empty_queue() -> None:
     assert replay(Recording(written(core))).difference is None
 
 
-def test_a_recording_keeps_nothing_before_a_suitable_moment() -> None:
+def test_recent_events_cannot_be_written_without_a_quiet_moment() -> None:
     machine = Machine(kept=50, late=100)
     core = machine.core
     assert isinstance(core, RecordedCore)
@@ -254,7 +254,7 @@ def test_the_first_difference_is_named() -> None:
     assert replay(Recording(lines[:grown] + lines[grown + 1 :])).difference is not None
 
 
-def test_another_policy_is_counted_side_by_side() -> None:
+def test_a_recording_can_be_replayed_under_another_policy() -> None:
     day = Day(3, policy="burst")
     day.go_on(300)
     lines = written(day.core)
@@ -299,7 +299,7 @@ def test_another_policy_is_counted_side_by_side() -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_recording_is_reported(lines: list[str], words: str) -> None:
+def test_a_file_that_is_not_a_recording_is_reported(lines: list[str], words: str) -> None:
     with pytest.raises(RecordingError, match=words):
         replay(Recording(lines))
 

@@ -115,7 +115,7 @@ def test_residues_beyond_half_of_the_reserve_reduce_the_room() -> None:
 
 
 def test_newcomers_that_wait_together_are_not_all_admitted() -> None:
-    """Each of them could be, by itself."""
+    """Each of them could be admitted by itself."""
     night = Night(able=False)
     large = night.kernel("large", 83, context=2 * GIB)
     other = night.kernel("other", 11, context=2 * GIB)

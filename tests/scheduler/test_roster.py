@@ -107,7 +107,7 @@ def test_a_list_of_an_earlier_version_has_no_preferences(tmp_path: Path) -> None
 
 
 def test_preferences_of_a_group_survive_a_restart(start: Start) -> None:
-    """Without JupyterLab's servers, which would tell it again once they have connected."""
+    """Without JupyterLab's servers, which would send them again once they have connected."""
     first = start()
     asked = {"priority": "interactive", "keep": True, "memory": 2 * GIB}
     left = first.path.with_name(first.path.name + ".clients")
@@ -130,7 +130,7 @@ def test_preferences_of_a_group_survive_a_restart(start: Start) -> None:
     }
 
 
-def test_a_preference_that_ended_is_left_out(start: Start) -> None:
+def test_preferences_of_an_unknown_kind_are_ignored(start: Start) -> None:
     first = start()
     left = first.path.with_name(first.path.name + ".clients")
     with first.client("a"), first.control() as control:

@@ -123,7 +123,7 @@ def test_two_programs_that_fit_run_at_once(scheduler: Scheduler) -> None:
         assert state(scheduler, "b")["state"] == "running"
 
 
-def test_a_client_is_sent_that_another_runs_too(scheduler: Scheduler) -> None:
+def test_clients_are_notified_that_another_runs_beside_them(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         for client in (a, b):
             client.grow(3 * GIB)
@@ -295,7 +295,7 @@ def test_another_version_is_refused_with_both_named(scheduler: Scheduler) -> Non
     assert scheduler.log.count("protocol 7") == 1
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_is_refused(start: Start) -> None:
     with tempfile.TemporaryDirectory() as folder:
         refuses_another_user(start(GPUSHARE_SOCKET=f"{folder}/s.sock"))

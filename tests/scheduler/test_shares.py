@@ -224,7 +224,7 @@ class Lab(Node):
 
 @dataclass
 class Mix:
-    """Who is there, with what entitlements."""
+    """The kernels and their entitlements."""
 
     kernels: list[tuple[Kernel, int]]
     entitled: list[ev.Entitle]
@@ -343,7 +343,7 @@ def check_limits(mix: Mix, lab: Lab, seconds: float) -> None:
     ("policy", "examples"), [("burst", 5), ("gemini", 3), ("fcfs", 2), ("tgs", 2), ("priority", 2)]
 )
 def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has a kernel to run and is not frozen gets to run it, whatever people are entitled to.
+    """Each group that has work and is not frozen is served, whatever the entitlements.
 
     The bound: what puts others before one that waits is over after ``FAVOUR`` (what is ten minutes as a rule:
     ``LONGEST_PATIENCE``, and the favours of ``tgs`` and ``priority``), and 45 s of class, length and focus. By then
@@ -506,7 +506,7 @@ def test_side_by_side_all_users_get_their_requests(division: tuple[Mix, list[flo
 
 
 def test_no_group_pauses_for_a_user_with_a_low_limit() -> None:
-    """It has its limit beside the others: else the GPU idles, and those with a request miss it."""
+    """It reaches its limit beside the others: otherwise the GPU idles, and users with a request miss theirs."""
     lengths, sizes = (0.05, 0.01, 0.05, 0.01), (20, 20, 5, 20)
     shares = [
         ev.Entitlement(request=0.45),

@@ -40,7 +40,7 @@ def node(start: Start, tmp_path: Path, hub: FakeHub) -> Scheduler:
 
 
 async def who(path: Path) -> list[Any]:
-    """Whom the scheduler takes this process for, by both clients."""
+    """Return the user and kernel that the scheduler takes this process for; both clients agree."""
     with ControlClient(path, timeout=PATIENCE) as control:
         blocking = control.request("whoami")
     async with AsyncControlClient(path, timeout=PATIENCE) as client:
@@ -118,7 +118,9 @@ def a_link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [no_ticket, open_to_others, too_long, a_pipe, a_link])
-def test_a_file_that_is_no_ticket_is_not_sent(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_file_that_is_not_a_ticket_is_not_sent(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     file = tmp_path / "ticket"
     before = os.umask(0o077)
     try:

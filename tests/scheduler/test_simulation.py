@@ -86,7 +86,7 @@ def test_every_policy_serves_all_requested_work(
     for name, found in out["policies"].items():
         assert found["peak_memory"] <= 1, name
         if name == "shared":
-            # Nobody makes room, so one of the notebooks has no memory.
+            # No notebook makes room, so one of them has no memory.
             assert found["failed"] == 1
             continue
         assert found["failed"] == 0, name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who does not answer: a stopped process, a kernel that never ends, a liar. The others are served around it."""
+"""Groups that do not answer: a stopped process, a kernel that never ends, a false answer. Other groups are served."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def test_the_number_of_connections_is_limited() -> None:
     assert second.lane is third.lane
 
 
-async def test_a_user_with_too_many_connections_loses_the_oldest() -> None:
+async def test_a_process_with_too_many_unidentified_connections_loses_the_oldest() -> None:
     lab = Lab(Limits(unidentified=4))
     peers = [lab.peer(f"uid {n}") for n in range(7)]
     honest, *crowd = peers

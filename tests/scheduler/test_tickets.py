@@ -142,7 +142,7 @@ def test_a_kernel_acts_for_itself_only(node: Scheduler) -> None:
             assert peer.denied(op, group="kernel-b", **params) == "not_yours"
             peer.ok(op, group="kernel-a", **params)
         assert peer.denied("adjust", group="kernel-c", frozen=True, later=True) == "not_yours"
-        # What is in front of the whole of the user's is not one kernel's to say.
+        # A kernel may not clear the focus of its user.
         assert peer.denied("focus", group="") == "not_yours"
         for name in ("b.ipynb", "kernel-"):
             answer = peer.ask("release", group=name)

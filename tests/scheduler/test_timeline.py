@@ -111,7 +111,7 @@ def test_only_changes_are_sent() -> None:
     assert len(told(timeline, 0, 7)["spans"]) == 2
 
 
-def test_an_unchanged_level_is_recorded_now_and_then() -> None:
+def test_an_unchanged_level_is_recorded_every_ten_seconds() -> None:
     timeline = Timeline(0.0)
     for second in range(25):
         timeline.utilization(second, GPU, 3)

@@ -2,7 +2,7 @@
 """What users see of each other, in any state that the core gets into.
 
 The world of ``world/`` drives a second core, that of a server, with the same events, in which all that
-belongs to somebody has a mark of theirs: names, ids of groups, cells, functions on the GPU, teams, notices. Whatever a
+belongs to a user has that user's mark: names, ids of groups, cells, functions on the GPU, teams, notices. Whatever a
 server answers to one user, or pushes, has no mark of another's in it.
 """
 
@@ -177,10 +177,10 @@ class Watched(World):
     def a_quota(self, user: str, gpus: int) -> None:
         self.feed(ev.Entitle(f"user:{user}", ev.Entitlement(gpus=gpus)))
 
-    # --- Who looks --------------------------------------------------------------------------------
+    # --- Viewers --------------------------------------------------------------------------------
 
     @invariant()
-    def nobody_sees_who_others_are(self) -> None:
+    def users_see_no_marks_of_others(self) -> None:
         if hasattr(self, "server"):
             self.steps += 1
             # Each answer comes out of the whole history: every few steps is often enough.
@@ -233,7 +233,7 @@ class Watched(World):
                 assert named - {""} <= ids
 
     def check_that_it_could_fail(self) -> None:
-        """Who may see everything does see the marks."""
+        """A reader that may see everything does see the marks."""
         reader = Peer(Principal("hub", 1, reader=True))
         text = json.dumps([self.answer(reader, op) for op in ("status", "history", "explain")])
         for group in self.answer(reader, "status", text=True)["status"]["groups"]:

@@ -213,7 +213,7 @@ def test_an_invalid_estimate_has_no_words(nothing: object) -> None:
             {"state": "idle", "hibernation": {"state": "refused", "code": "ipc", "text": "x"}},
             "cannot hibernate: x",
         ),
-        # What people asked for, and what has nothing to give, is not worth a word.
+        # Hibernation that is off, or that does not apply, has no remark.
         ({"state": "idle", "hibernation": {"state": "refused", "code": "off", "text": "x"}}, ""),
         ({"state": "idle", "hibernation": None}, ""),
     ],
@@ -270,7 +270,7 @@ def test_the_panel_shows_reasons_in_the_schedulers_words() -> None:
         ),
     ],
 )
-def test_the_page_of_all_nodes_shows_hibernation(event: dict[str, object], text: str) -> None:
+def test_events_are_worded(event: dict[str, object], text: str) -> None:
     assert event_text(event) == text
 
 
@@ -403,7 +403,7 @@ def test_one_state_has_one_word_everywhere() -> None:
     assert set(STATES) == set(get_args(State))
 
 
-def test_an_idle_lease_is_not_called_held() -> None:
+def test_states_are_worded() -> None:
     assert state_text({"state": "idle_lease", "position": None}) == "idle lease"
     assert preferences_text({"on_hold": True}) == "on hold"
     assert state_text({"state": "waiting", "position": 2}) == "waiting (2)"

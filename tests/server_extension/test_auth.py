@@ -132,7 +132,7 @@ class TestLooking:
             "settings": "gpushare-settings" not in refused,
         }
         assert status["may"] == may
-        # Who may not steer may look, and cease to.
+        # Without these permissions, a page may still watch, and stop watching.
         ended = await jp_fetch("gpushare/api/watchers/a", method="DELETE")
         assert ended.code == 204
         shares = await jp_fetch("gpushare/api/shares")

@@ -536,7 +536,7 @@ async def test_the_number_of_pages_is_limited(
     assert await watch("c") == 200
 
 
-async def test_watching_is_no_activity(
+async def test_watching_does_not_count_as_activity(
     kernel: Any, scheduler: AsyncControlClient, open_page: Open, jp_fetch: Fetch
 ) -> None:
     async def activity() -> tuple[str, str]:

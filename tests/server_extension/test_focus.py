@@ -137,7 +137,7 @@ async def test_nonsense_is_refused(jp_fetch: Fetch, body: str) -> None:
     assert json.loads(response.body)["message"]
 
 
-async def test_the_focus_is_no_activity(
+async def test_reporting_the_focus_does_not_count_as_activity(
     jp_serverapp: ServerApp, scheduler: AsyncControlClient, kernel: Any, say: Any
 ) -> None:
     before = jp_serverapp.web_app.last_activity()

@@ -154,7 +154,7 @@ def test_an_idle_notebook_hibernates_unless_it_is_kept(lab: Lab, notebook: Noteb
     assert notebook.has_its_data()
 
 
-def test_hibernation_that_is_off_or_a_kept_notebook_is_refused_with_a_reason(
+def test_hibernate_is_refused_with_a_reason_when_off_or_for_a_kept_notebook(
     lab: Lab, notebook: Notebook
 ) -> None:
     def refused() -> str:
@@ -449,7 +449,7 @@ def test_a_scheduler_or_hibernator_may_die_in_the_middle_of_a_step(
     assert notebook.has_its_data()
 
 
-def test_a_stopped_notebook_continues(notebook: Notebook) -> None:
+def test_a_stopped_notebook_keeps_its_data_through_hibernate_and_wake(notebook: Notebook) -> None:
     pid = notebook.pid
     with stopped(pid):
         notebook.do("hibernate")

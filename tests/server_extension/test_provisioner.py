@@ -56,7 +56,7 @@ def test_sharing_that_is_switched_off_leaves_kernels_alone(
     assert default_provisioner(app) == "local-provisioner"
 
 
-class TestSomebodyChose:
+class TestAnotherDefault:
     @pytest.fixture
     def jp_server_config(self, jp_server_config: Config) -> Config:
         chosen = {"default_provisioner_name": "local-provisioner"}

@@ -138,7 +138,7 @@ async def test_the_next_scheduler_gets_the_new_name_of_a_kernel(
     first = (await status())["scheduler"]["pid"]
     with process() as client:
         client.attach()
-        # Nobody looks.
+        # No page is open.
         await eventually(is_known)
         await sessions.rename(0, "better.ipynb")
         assert jp_serverapp.event_logger is not None
@@ -304,7 +304,7 @@ class TestGateway:
     @pytest.fixture
     def jp_server_config(self, jp_server_config: Config) -> Iterator[Config]:
         GatewayClient.clear_instance()
-        # Nobody listens there.
+        # No server listens there.
         jp_server_config.GatewayClient.url = "http://127.0.0.1:9"
         yield jp_server_config
         GatewayClient.clear_instance()

@@ -97,7 +97,7 @@ async def test_entitlements_change_at_run_time(
     (gpu,) = answer["used"]["user:ada"].items()
     assert gpu[1] == 0
     assert set(entitled(sent)) == {"user:ada", "team:course"}
-    # Who is left out keeps theirs; and what is left out of theirs.
+    # A PATCH keeps what it leaves out.
     patch = {"team:course": {"limit": 0.25, "memory": None}, "user:ada": None}
     code, answer = await ask(jp_fetch, "PATCH", patch)
     assert answer["shares"] == {"team:course": {"members": ["ben", "cy"], "limit": 0.25}}

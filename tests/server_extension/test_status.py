@@ -122,7 +122,7 @@ class TestAnotherScheduler:
     def elsewhere(self, environment: None, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (runtime / "s.sock").write_text("not a socket")
 
-    async def test_a_path_that_is_no_socket_is_named(
+    async def test_a_path_that_is_not_a_socket_is_reported(
         self, extension: GpuShareExtension, get_status: GetStatus, eventually: Any
     ) -> None:
         async def reason() -> Any:
@@ -177,7 +177,7 @@ async def test_the_order_of_the_queue_is_explained(
     assert "x" in json.loads(response.body)["message"]
 
 
-async def test_a_release_ends_the_burst(
+async def test_a_release_gives_the_gpu_to_the_waiting_group(
     holder: FakeClient, waiter: FakeClient, jp_fetch: Fetch
 ) -> None:
     assert await post(jp_fetch, "release", '{"group": "first"}') == (200, {"group": "first"})
@@ -187,7 +187,9 @@ async def test_a_release_ends_the_burst(
     waiter.take()
 
 
-async def test_evicting_evicts_the_memory(holder: FakeClient, jp_fetch: Fetch) -> None:
+async def test_evict_revokes_the_lease_and_evicts_the_memory(
+    holder: FakeClient, jp_fetch: Fetch
+) -> None:
     # By its name, as people write it.
     assert (await post(jp_fetch, "evict", '{"group": "train.ipynb"}'))[0] == 200
     holder.expect(ev.Revoke)
@@ -296,7 +298,7 @@ async def test_an_invalid_request_is_answered_with_a_sentence(
         ("{", "JSON"),
     ],
 )
-async def test_a_bad_request_is_answered_with_a_sentence(
+async def test_a_request_without_a_valid_group_is_answered_with_a_sentence(
     scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, body: str, words: str
 ) -> None:
     code, answer = await post(jp_fetch, op, body)

@@ -374,7 +374,7 @@ def test_a_process_is_restored_as_it_was(machine: Machine, start: Start) -> None
     assert target("reach()") == {True}
     assert hibernator(f"lock({target.pid}), state({target.pid}), used()[0]") == (0, LOCKED, before)
     assert hibernator(f"checkpoint({target.pid}), state({target.pid})") == (0, CHECKPOINTED)
-    assert hibernator("used()") == (4, 0), "4 MiB stay, and nobody is listed"
+    assert hibernator("used()") == (4, 0), "4 MiB stay, and no process is listed"
     assert target("reach()") == {False}
     # What is in use by another process, the contents cannot come back to.
     assert hibernator("begin(); alloc(40 << 20) > 2")
@@ -464,7 +464,7 @@ def test_waiting_calls_continue_after_the_restore(machine: Machine, start: Start
     assert hibernator(f"lock({target.pid})") == 0
     child = "pid = os.fork()\nif pid == 0: os._exit(lib.cuCtxSynchronize())\n"
     assert target(child + "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])") == 3
-    # Who ends, ends.
+    # A locked process can still exit.
     target.send("sys.exit(3)")
     assert target.process.wait(60) == 3
 
@@ -496,7 +496,7 @@ def test_wrong_order_and_wrong_arguments_are_refused(machine: Machine, start: St
         for name, before in calls.items():
             if before != now:
                 assert hibernator(f"{name}({target.pid})") == ILLEGAL_STATE, (name, now)
-        assert other(f"state({target.pid})") == now, "whoever asks"
+        assert other(f"state({target.pid})") == now, "whichever process asks"
     assert other(f"restore({target.pid}), unlock({target.pid})") == (0, 0)
     # Arguments: what is reserved is zero, and storage of the caller's is not there.
     nonzero = "(ctypes.c_ubyte * 64)(*[0] * 60, 1, 0, 0, 0)"
@@ -520,7 +520,7 @@ def test_wrong_order_and_wrong_arguments_are_refused(machine: Machine, start: St
     assert start(machine())(f"state({target.pid})") == -NOT_INITIALIZED
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 def test_a_caller_without_access_to_a_process_is_refused(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator = start(environment), start(environment)
@@ -618,7 +618,7 @@ def test_a_stopped_process_answers_once_it_continues(machine: Machine, start: St
         0,
         0,
     )
-    # Who is killed while it is stopped has ended.
+    # A process that is killed while it is stopped has ended.
     stop(target.pid)
     other.send(EVERY.format(target.pid))
     assert other.is_silent(0.3)
@@ -667,7 +667,7 @@ def test_a_lock_ends_when_its_owner_is_killed(machine: Machine, start: Start) ->
     target.until("waiting()", 1)
     hibernator.kill()
     target("go.set()")
-    # Nobody else has to ask for that.
+    # No other process has to ask for that.
     target.until("results", [1])
     assert other(f"state({target.pid})") == RUNNING
 
@@ -859,7 +859,7 @@ def test_a_process_moves_to_another_gpu(machine: Machine, start: Start) -> None:
     assert hibernator(usage) == [33, 0, 0]
 
 
-def test_checkpoints_take_time_and_host_memory(machine: Machine, start: Start) -> None:
+def test_checkpoints_take_time_and_leave_a_residue(machine: Machine, start: Start) -> None:
     environment = machine(
         bandwidth="100MiB", checkpoint_ms=40, restore_ms=20, checkpoint_left="1MiB"
     )

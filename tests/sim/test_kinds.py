@@ -500,7 +500,7 @@ hear()
     waiter.tell()
     assert waiter.heard() == "waits"
     recorder.kill()
-    assert waiter.heard() == "over", "nobody waits for the dead"
+    assert waiter.heard() == "over", "no process waits for a dead one"
 
 
 def test_pools_keep_what_the_threshold_allows(machine: Machine) -> None:

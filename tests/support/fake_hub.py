@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A node's scheduler for tests: the Hub that it asks, and the people who come to it."""
+"""A node's scheduler for tests: the Hub that it asks, and the users that connect to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.scheduler import Scheduler, Start
 TOKENS: dict[str, dict[str, Any]] = {
     "ada-token": {"name": "ada", "kind": "user", "groups": ["course"], "scopes": ["access:self"]},
     "ben-token": {"name": "ben", "kind": "user", "groups": [], "scopes": []},
-    # Who is an admin of the Hub is none of ours.
+    # An admin of the Hub is not an administrator of the GPUs.
     "hub-admin-token": {"name": "cy", "kind": "user", "admin": True, "scopes": ["admin:users"]},
     "admin-token": {"name": "dan", "kind": "user", "scopes": ["custom:gpushare:admin"]},
     "reader-token": {"name": "hub", "kind": "service", "scopes": ["custom:gpushare:read"]},
@@ -167,7 +167,7 @@ class Peer:
 
 
 def connect(path: Path, uid: int | None = None) -> socket.socket:
-    """Connect, as another user if one is named: what the kernel says of the peer is of who connected."""
+    """Connect, as another user if one is named: Linux reports the peer's uid as of the connect call."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if uid is None:
         end.connect(str(path))

@@ -56,7 +56,7 @@ class Lab:
         self.folder = folder
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
-        # Bound until the end: the server may bind it too, as it reuses addresses, but nobody is given it by chance.
+        # Bound until the end: the server reuses addresses and may bind it too, but no other program gets it by chance.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))

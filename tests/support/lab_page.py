@@ -36,7 +36,7 @@ TAB = "li[data-id='jupyter-gpushare-panel']"
 
 
 def launch(playwright: Playwright, chromium: str) -> Browser:
-    """Start the system's Chromium, which is to talk to nobody else."""
+    """Start the system's Chromium, which connects to no other server."""
     return playwright.chromium.launch(
         executable_path=chromium,
         args=[
@@ -194,7 +194,7 @@ class LabPage:
         self.notification.wait_for(state="detached")
 
     def hide(self, hidden: bool) -> None:
-        """Be in a tab that nobody sees, or in front again."""
+        """Be in a hidden tab, or in front again."""
         self.page.evaluate(HIDE, hidden)
 
     def resize_panel(self, width: int) -> None:

@@ -100,7 +100,7 @@ def until(probe: Callable[[], Any], what: str) -> Any:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether there is no process of this number, not even one that nobody has waited for."""
+    """Whether there is no process of this number, not even one that its parent has not waited for."""
     return not Path(f"/proc/{pid}").exists()
 
 

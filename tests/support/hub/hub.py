@@ -51,7 +51,7 @@ def until(probe: Callable[[], Any], says: Callable[[], str] = str) -> Any:
 class Hub:
     """A JupyterHub on loopback; it ends, with all servers, with the ``with`` block.
 
-    Its users are `USERS`, and `ADMIN` who may administer the GPUs. All servers run as whoever runs the tests.
+    Its users are `USERS`, and `ADMIN` who may administer the GPUs. All servers run as the user that runs the tests.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Hub:
     before
         What stands before the command that starts a user's server.
     uids
-        Whose the users' homes are, where it is not whoever runs the tests.
+        The owners of the users' homes, where that is not the user that runs the tests.
     settings
         Configuration that replaces what is set here, by class.
     """
@@ -111,8 +111,8 @@ class Hub:
         self.process: subprocess.Popen[bytes] | None = None
 
     def reserve(self) -> int:
-        """Return a port that nobody is given by chance until this ends."""
-        # Bound: who serves there may bind it too, as it reuses addresses.
+        """Return a port that no other program is given by chance until this ends."""
+        # Bound: a server may bind it too, because it reuses addresses.
         reserved = socket.socket()
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -295,7 +295,7 @@ TESTS = {
     "services": ["tests"],
 }
 
-#: Who sees the page of all GPUs, and who administers them.
+#: The users that may see the page of all GPUs, and the user that administers them.
 ROLES = (
     {"name": "user", "scopes": ["self", "access:services!service=gpushare"]},
     {
@@ -309,7 +309,7 @@ ROLES = (
 
 
 class Seat:
-    """One user's server, as `tests.support.lab.Lab` is the one of whoever runs it.
+    """One user's server, as `tests.support.lab.Lab` is the server of the user that runs the tests.
 
     Parameters
     ----------

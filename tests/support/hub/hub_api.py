@@ -21,7 +21,7 @@ class HubApi:
     def __init__(self) -> None:
         #: What each token stands for.
         self.models: dict[str, dict[str, Any]] = {}
-        #: Who sits at the browser that logs in.
+        #: The user whose browser logs in.
         self.browser = ""
         #: Where the service is: there is no proxy that makes one host of both.
         self.service = ""
@@ -43,7 +43,7 @@ class HubApi:
         self._server.server_close()
 
     def token(self, name: str, *scopes: str, kind: str = "user") -> str:
-        """Return a new token of somebody's with these scopes."""
+        """Return a new token of a user or service with these scopes."""
         token = secrets.token_hex(16)
         self.models[token] = {
             "kind": kind,

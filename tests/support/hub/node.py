@@ -58,7 +58,7 @@ class Node:
     environ
         Its environment, beside this process's own: the simulated machine.
     token
-        A token of the Hub's by which to ask it, where the uid of who runs the tests says nothing.
+        A token of the Hub's by which to ask it, where the uid that runs the tests identifies no user.
     settings
         What is in its configuration.
     """
@@ -149,7 +149,7 @@ class Node:
 def node_beside(hub: Hub, folder: Path) -> Iterator[Node]:
     """Run a Hub, and the scheduler of a small machine whose files are in a folder.
 
-    All processes have the uid of who runs the tests: only the Hub knows whose they are. Nobody loses the GPU before an
+    All processes have the uid that runs the tests: only the Hub knows their users. No process loses the GPU before an
     hour is over.
     """
     with (

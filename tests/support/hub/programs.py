@@ -24,7 +24,7 @@ stream.sync()
 done = 0
 """
 
-#: Has always something to do on the GPU, however busy the machine is: a GPU that falls idle is given to who waits.
+#: Has always something to do on the GPU, however busy the machine is: an idle GPU is given to a waiting program.
 TRAIN = """\
 steps = []
 while not os.path.exists("stop"):

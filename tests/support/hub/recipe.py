@@ -35,13 +35,13 @@ def containers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     base = {path: path for path in map(str, (root, sys.prefix, sys.base_prefix))}
     found = {
         "ada": Container(base, {"$HOME": "$HOME"}, uid=UID),
-        # To whom numbers are remapped, the machine's root is nobody.
+        # Where uids are remapped, the machine's root appears as ``nobody``.
         "grace": Container(
             base, {"$HOME": "$HOME"}, {"GPUSHARE_SCHEDULER_UID": "65534"}, UID, remapped=True
         ),
     }
     if os.geteuid() == 0:
-        # One who has a number of her own, and is known by it.
+        # A user with her own uid, which identifies her.
         found["hedy"] = Container(base, {"$HOME": "$HOME"}, uid=UID + 1)
     for container in found.values():
         file = tmp_path_factory.mktemp("probe") / "container.json"
