@@ -21,6 +21,7 @@ from jupyter_gpushare.cli.main import COMMANDS, main
 from jupyter_gpushare.cli.show.status import render
 from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import DONE
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.views.words import answers
 from jupyter_gpushare.scheduler.views.words.amounts import percent
 from tests.cli.conftest import Command
@@ -420,6 +421,20 @@ def test_without_a_scheduler_one_line_explains_what_to_do(
     (line,) = errors.splitlines()
     assert line.startswith("gpushare: no scheduler is running at ")
     assert "gpushare scheduler" in line
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["freeze", "x"]])
+def test_a_command_of_another_version_names_both_versions(
+    idle_scheduler: Path, here: Here, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    current = protocol.CONTROL_VERSION
+    monkeypatch.setattr(protocol, "CONTROL_VERSION", current + 1)
+    status, output, errors = here(idle_scheduler, *arguments)
+    assert (status, output) == (2, "")
+    assert errors == (
+        f"gpushare: the program sends control requests of version {current + 1}, but the scheduler expects "
+        f"version {current}; install the same version of jupyter-gpushare for both\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,28 @@ def test_requests_state_the_current_control_version() -> None:
     assert control.PROTOCOL == protocol.CONTROL_VERSION
 
 
+async def test_a_scheduler_of_another_version_is_reported_with_both_versions(
+    scheduler: Ask,
+) -> None:
+    other = protocol.CONTROL_VERSION + 1
+    # The modules have the name under which the kernel has loaded them from their folder.
+    change = f"""
+import importlib
+package = type(get_ipython()._gpushare[0]).__module__.rpartition(".")[0]
+importlib.import_module(package + ".control").PROTOCOL = {other}
+"""
+    async with started() as kernel:
+        assert (await kernel.execute(SETUP)).reply["status"] == "ok"
+        assert (await kernel.execute(change)).reply["status"] == "ok"
+        for line in ("status", "explain", "background"):
+            assert (await kernel.execute(f"%gpushare {line}")).stream("stderr") == (
+                f"UsageError: gpushare: the program sends control requests of version {other}, but the scheduler "
+                f"expects version {protocol.CONTROL_VERSION}; install the same version of jupyter-gpushare for both\n"
+            )
+        # Cells run as before.
+        assert (await kernel.execute("work()\nprint(1)")).stream("stdout") == "1\n"
+
+
 def span(number: int, **fields: Any) -> dict[str, Any]:
     return {
         **{"id": number, "group": "g", "name": "a.ipynb", "kind": "burst", "start": number},

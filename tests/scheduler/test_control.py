@@ -396,7 +396,12 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "dance"}, "dance"),
         ({}, "None"),
         ({"op": ["status"]}, "status"),
-        ({"op": "status", "protocol": 9}, "9"),
+        (
+            {"op": "status", "protocol": 6},
+            "the program sends control requests of version 6, but the scheduler expects version "
+            f"{protocol.CONTROL_VERSION}; install the same version of jupyter-gpushare for both",
+        ),
+        ({"op": "status", "protocol": None}, "control requests of version None"),
         ({"op": "set", "quantum": 0}, "quantum"),
         ({"op": "set", "quantum": -1}, "quantum"),
         ({"op": "set", "quantum": True}, "quantum"),
