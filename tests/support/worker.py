@@ -409,7 +409,7 @@ class Worker:
             "copied_out",
             "kernels",
             "injected",
-            "unevictable",
+            "page_locked",
             "page_lock_ns",
             "remote",
             "written_back",
