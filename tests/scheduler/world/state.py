@@ -27,6 +27,19 @@ def is_limited(holding: Holding) -> bool:
 class State(RuleBasedStateMachine):
     """A node with processes, other programs and a scheduler."""
 
+    # The first rule, ``NodeRules.start``, and ``Machine.boot`` set these.
+    core: Core
+    #: Bytes of the host's memory for evicted data.
+    host: int
+    #: Whether the driver can checkpoint; bytes that each hibernated process leaves on its GPU.
+    hibernates: bool
+    residue: int
+    #: Whether contexts take more than they were admitted with.
+    dearer: bool
+    #: The settings that the rules change, and all settings of the running scheduler.
+    settings: dict[str, Any]
+    settings_at_boot: dict[str, Any]
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
