@@ -132,6 +132,7 @@ class State(RuleBasedStateMachine):
             if gpu in p.memory
             and p.memory[gpu].away
             and gpu in self.core.clients[p.number].holdings
+            and not self.core.clients[p.number].gone
         ]
         return 0 if sizes.residues else sum(map(sizes.leaves, waking))
 
