@@ -191,7 +191,7 @@ def test_kernels_that_are_longer_than_between_two_readings_count_for_when_they_r
     assert used[0] == pytest.approx(used[1], abs=0.2)
 
 
-def test_what_a_user_had_outlives_the_kernel() -> None:
+def test_the_gpu_time_of_a_user_outlives_the_kernel() -> None:
     times, a = GpuTime(), group("a", limit=0.5)
     times.meter(a, GPU, 1, 6.0, 50.0)
     times.forget(a)
@@ -285,8 +285,8 @@ def test_of_users_who_had_the_same_whose_turn_is_longest_ago_comes_first() -> No
     assert times.last_served(c, [GPU]) < times.last_served(b, [GPU]) < times.last_served(a, [GPU])
 
 
-def test_what_a_user_has_of_another_gpu_is_no_turn_on_this_one() -> None:
-    """Else a notebook would wait behind all others for as long as its user computes elsewhere."""
+def test_gpu_time_on_another_gpu_does_not_count_as_a_turn_on_this_gpu() -> None:
+    """Otherwise, a notebook would wait behind all others for as long as its user computes elsewhere."""
     times = GpuTime()
     a, b = group("a"), group("b", "ben")
     times.add(a, "GPU-1", 5.0, 50.0)
@@ -296,7 +296,7 @@ def test_what_a_user_has_of_another_gpu_is_no_turn_on_this_one() -> None:
     assert times.last_served(b, [GPU, "GPU-1"]) < times.last_served(a, [GPU, "GPU-1"])
 
 
-def test_who_waited_for_ten_minutes_comes_before_all_others_also_without_shares() -> None:
+def test_a_group_that_waited_for_ten_minutes_comes_first_also_without_entitlements() -> None:
     """It needs two GPUs, and another notebook of its user has all of one."""
     times = GpuTime()
     both, other = group("both"), group("b", "ben")
@@ -318,7 +318,7 @@ def test_spare_time_goes_by_weight() -> None:
     assert order(times, (a, b), 50.0) == ["b", "a"]
 
 
-def test_who_is_below_the_request_comes_before_who_had_less() -> None:
+def test_a_user_below_the_request_comes_before_a_user_with_less_gpu_time() -> None:
     times = GpuTime()
     a, b = group("a"), group("b", "ben")
     times.entitle("user:ada", Entitlement(request=0.5))
