@@ -26,9 +26,11 @@ from .filling import Filling
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
 from .hibernation_commands import HibernationCommands
+from .hints import Hints
 from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
+from .likelihood import UseLikelihood
 from .limits import Limits
 from .memory_events import MemoryEvents
 from .model import Client, Model
@@ -83,6 +85,8 @@ class Assembly:
         self.times, self.thrash = GpuTime(rules.window), ThrashingDetector()
         self.classes = ActivityClassifier(rules.interactive_burst, rules.interactive_pause)
         self.preferences, self.host_reserve = PreferenceStore(), HostReserve(self.model)
+        self.likelihood = UseLikelihood()
+        self.hints = Hints(self.model, self.turn, self.timers, self.likelihood)
 
     def _make_accounts(self) -> None:
         """Make the parts that count memory and compare it with limits."""
@@ -169,7 +173,8 @@ class Assembly:
             WaitLog(self.model, self.turn, self.sources, self.planner, self.queue),
         )
         self.timer_events = TimerEvents(
-            self.model, self.turn, self.host_reserve, self.activity, self.leases, self.hibernation, self.collectives
+            self.model, self.turn, self.host_reserve, self.activity, self.leases, self.hibernation, self.collectives,
+            self.hints,
         )
         self.gpu_cycle = GpuCycle(
             self.model, self.turn, self.timers, self.times, self.host_reserve, self.readings, self.activity,
@@ -184,10 +189,10 @@ class Assembly:
         """Make the parts that apply events."""
         self.user_commands = UserCommands(
             self.model, self.turn, self.times, self.policy, self.classes, self.preferences, self.queue, self.activity,
-            self.notices, self.orders, self.leases, self.hibernation,
+            self.notices, self.orders, self.leases, self.hibernation, self.hints,
         )
         self.groups = GroupRegistry(
-            self.model, self.turn, self.timers, self.times, self.classes, self.thrash, self.preferences
+            self.model, self.turn, self.timers, self.times, self.classes, self.thrash, self.preferences, self.hints
         )
         self.returning = ReturningClients(self.model, self.turn)
         self.takeover = Takeover(
@@ -203,7 +208,7 @@ class Assembly:
         )
         self.burst_events = BurstEvents(
             self.model, self.turn, self.times, self.classes, self.thrash, self.queue, self.activity, self.leases,
-            self.hibernation, self.collectives,
+            self.hibernation, self.collectives, self.hints,
         )
         self.memory_events = MemoryEvents(
             self.model, self.turn, self.timers, self.host_reserve, self.checks, self.ledger, self.readings,
@@ -249,6 +254,7 @@ class Assembly:
             ev.Drain: self.quotas.on_drain,
             ev.Maintain: self.user_commands.on_maintain,
             ev.Focus: self.user_commands.on_focus,
+            ev.Hint: self.hints.on_hint,
             ev.Configure: self.user_commands.on_configure,
             ev.Device: self.readings.on_device,
             ev.Measured: self.readings.on_measured,

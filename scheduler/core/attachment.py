@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .activity import ActivityClassifier
 from .checks import LARGEST, Checks, ProtocolViolation
 from .hibernation import HibernationManager
+from .hints import Hints
 from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
@@ -34,6 +35,7 @@ class GroupRegistry:
     classes: ActivityClassifier
     thrash: ThrashingDetector
     preferences: PreferenceStore
+    hints: Hints
 
     def add(self, event: Attach) -> Group:
         """Add the group that a client names when it attaches."""
@@ -69,6 +71,7 @@ class GroupRegistry:
         self.times.forget(group)
         self.classes.forget(group.id)
         self.thrash.forget(group.id)
+        self.hints.forget(group)
         self.preferences.store(group.id, group.preferences)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.log("leave", group)

@@ -9,6 +9,7 @@ from .activity import Activity, ActivityClassifier
 from .checks import ProtocolViolation
 from .collectives import Collectives
 from .hibernation import HibernationManager
+from .hints import Hints
 from .leases import OVER, Leases
 from .messages import Burst, Meter, Released, Request, Stuck
 from .model import Client, Group, Model, is_managed
@@ -35,11 +36,13 @@ class BurstEvents:
     leases: Leases
     hibernation: HibernationManager
     collectives: Collectives
+    hints: Hints
 
     def on_request(self, client: Client, event: Request) -> None:
         """Handle a client's request for a lease."""
         group = client.group
         self.turn.touch(group)
+        self.hints.note_use(group)
         if group.hibernation is not None:
             self.hibernation.request_wake(group)
         if group.lease is not None and not group.yielding:
@@ -66,6 +69,7 @@ class BurstEvents:
         if event.phase == "begin":
             client.burst_at = event.at
             if not client.busy:
+                self.hints.note_use(group)
                 group.totals.bursts += 1
             self.activity.set_busy(client, True)
             group.ended_at = None

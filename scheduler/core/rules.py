@@ -84,6 +84,10 @@ class Rules:
         to release their leases. Both are short, because those groups may wait for this one's lease.
     hibernate_pressure
         Seconds of idleness after which it hibernates for a group that lacks room.
+    prefetch
+        Whether groups that are likely to use the GPU soon are made ready for it (``prefetch.py``).
+    prefetch_likelihood
+        How likely that must be, from 0 to 1.
     """
 
     quantum: Quantum = "auto"
@@ -125,6 +129,8 @@ class Rules:
     room_step: float = 0.010
     hibernate_after: float | None = 600.0
     hibernate_pressure: float = 2.0
+    prefetch: bool = True
+    prefetch_likelihood: float = 0.5
 
     def __post_init__(self) -> None:
         """Check the settings that can change while the scheduler runs."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .activity import Activity
 from .collectives import Collectives
 from .hibernation import HibernationManager
+from .hints import Hints
 from .host_reserve import HostReserve
 from .leases import Leases
 from .model import Model
@@ -26,6 +27,7 @@ class TimerEvents:
     leases: Leases
     hibernation: HibernationManager
     collectives: Collectives
+    hints: Hints
 
     def on_timer(self, timer: Timer) -> None:
         """Do what a timer is for."""
@@ -39,6 +41,8 @@ class TimerEvents:
                 group = self.model.groups[name]
                 self.activity.count_time(group)
                 self.turn.touch(group)
+            case "hint", str(name):
+                self.hints.expire(self.model.groups[name])
             case "pool", _:
                 self.host_reserve.asked = True
             case "client", int(number):

@@ -7,7 +7,9 @@ import heapq
 from typing import Literal
 
 #: The purpose of a timer. Its key is a GPU's UUID, a group's id, a client's number, or a holding's client and GPU.
-Kind = Literal["again", "class", "client", "gpu", "holding", "pace", "pool", "rest", "step", "wake"]
+Kind = Literal[
+    "again", "class", "client", "gpu", "hint", "holding", "pace", "pool", "rest", "step", "wake"
+]
 Key = str | int | tuple[int, str]
 Timer = tuple[Kind, Key]
 

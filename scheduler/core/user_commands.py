@@ -12,6 +12,7 @@ from . import preferences as preferences
 from .activity import Activity, ActivityClassifier
 from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
+from .hints import Hints
 from .leases import Leases
 from .messages import (
     Adjust,
@@ -59,6 +60,7 @@ class UserCommands:
     orders: EvictionOrders
     leases: Leases
     hibernation: HibernationManager
+    hints: Hints
 
     def preferences_of(self, group: str) -> Preferences:
         """Return the preferences for the group with this id, even if it has no client at present."""
@@ -89,6 +91,7 @@ class UserCommands:
             # Work until now was before this cell.
             self.activity.count_time(group)
             self.classes.begin_cell(group, self.turn.now)
+            self.hints.note(group, "cell")
             self.turn.record("cell", group, phase="begin", msg_id=event.msg_id)
             return
         if event.msg_id in group.ended_cells:

@@ -40,6 +40,7 @@ OPERATIONS = {
     "name": Role.OWNER,
     "notice": Role.OWNER,
     "focus": Role.OWNER,
+    "hint": Role.OWNER,
     "claim": Role.SERVERS,
     "ticket": Role.SERVERS,
     "tickets": Role.SERVERS,

@@ -128,6 +128,10 @@ class Focus(Body):
     group: Annotated[str, Meta(description="the ID of the notebook in focus, or empty")] = ""
 
 
+class Hint(Group):
+    kind: Annotated[ev.HintKind, Meta(description="focus, typing, queued or ready")]
+
+
 class Record(Body):
     file: Annotated[str, Meta(pattern="^/", description="an absolute path")]
     seconds: Seconds | None = None
@@ -196,6 +200,7 @@ BODIES: dict[str, type[Body]] = {
     "adjust": Adjust,
     "entitle": Entitle,
     "focus": Focus,
+    "hint": Hint,
     "explain": Explain,
     "record": Record,
     "recordings": Recordings,

@@ -116,6 +116,7 @@ class Requests:
             "entitle": self._op_entitle,
             "shares": self._op_shares,
             "focus": self._op_focus,
+            "hint": self._op_hint,
             "explain": self._op_explain,
             "record": self._op_record,
             "recordings": self._op_recordings,
@@ -401,6 +402,14 @@ class Requests:
             self._server.identities.claim(who, group)
         self._server.handle(ev.Focus(user, group))
         return {}
+
+    def _op_hint(self, connection: Connection, asked: bodies.Hint) -> dict[str, Any]:
+        # Programs report that something happened in a notebook, which may not use the GPU; users name one that does.
+        find = self._find if asked.kind == "ready" else self._claim
+        group = find(connection, asked.group)
+        self._server.handle(ev.Hint(group, asked.kind))
+        found = self._server.core.groups.get(group)
+        return {"group": group, "prefetch": None if found is None else snapshot.prefetch(found)}
 
     def _op_explain(self, connection: Connection, asked: bodies.Explain) -> dict[str, Any]:
         view, group = self._server.view_of(connection), None

@@ -216,7 +216,8 @@ class View:
             own.pop("words", None)
             return own
         who = {"id": self.hide(group["id"]), "name": OTHER, "user": OTHER}
-        return {**_plain(group), **who, "reason": reason}
+        # What a user does in a notebook is nobody else's business.
+        return {**_plain(group), **who, "reason": reason, "prefetch": None}
 
     def _notice(
         self, group: str, notice: Mapping[str, Any], *, own: bool | None = None

@@ -117,6 +117,19 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
     }
 
 
+def prefetch(group: Group) -> dict[str, Any] | None:
+    """Return what is done to have a group ready before it uses the GPU, as the status has it; None: nothing."""
+    found = group.prefetch
+    if found is None:
+        return None
+    return {
+        "hint": found.hint,
+        "likelihood": found.likelihood,
+        "stage": found.stage,
+        "since": found.since,
+    }
+
+
 def _gpu(gpu: Gpu, figures: Figures) -> dict[str, Any]:
     parts = figures.parts[gpu.uuid]
     used = sum(parts.values())
@@ -159,6 +172,7 @@ def _group(
         "position": position,
         "reason": reason,
         "hibernation": _hibernation(core, group, now),
+        "prefetch": prefetch(group),
         "preferences": asdict(group.preferences),
         "gpus": [_share(share, figures) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],

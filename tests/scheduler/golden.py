@@ -65,10 +65,12 @@ MESSAGES: dict[str, type[Any]] = {
     # Not the class that they may be made with.
     and kind.__module__.startswith(f"{events.__name__}.")
 }
+#: Unless a run states it, its core makes no group ready before it uses the GPU: the recordings are older than that.
+NO_HINTS = {"prefetch": False}
 #: What makes a core of the settings of a run.
 CORES: dict[str, Callable[[dict[str, Any]], Core]] = {
-    "world": World.make_core,
-    "simulator": lambda settings: Core(REGISTRY, Rules(**settings)),
+    "world": lambda settings: World.make_core({**NO_HINTS, **settings}),
+    "simulator": lambda settings: Core(REGISTRY, Rules(**{**NO_HINTS, **settings})),
 }
 
 Fields = dict[str, tuple[str, ...]]

@@ -446,6 +446,8 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "entitle", "whose": "team:t", "members": [1]}, "members"),
         ({"op": "focus", "user": "", "group": "x"}, "user"),
         ({"op": "focus", "user": "ada", "group": 3}, "group"),
+        ({"op": "hint", "group": "x", "kind": "cell"}, "kind"),
+        ({"op": "hint", "group": "x", "kind": "ready"}, "no group"),
         ({"op": "explain", "group": "x"}, "no group"),
         ({"op": "record"}, "file"),
         ({"op": "record", "file": "here"}, "absolute"),

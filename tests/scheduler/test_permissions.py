@@ -115,6 +115,8 @@ ACTS: list[dict[str, Any]] = [
     {"op": "name", "name": "stolen.ipynb"},
     {"op": "notice", "code": "x"},
     {"op": "focus"},
+    {"op": "hint", "kind": "typing"},
+    {"op": "hint", "kind": "ready"},
     {"op": "ticket"},
     {"op": "revoke"},
 ]

@@ -11,6 +11,7 @@ from .values import (
     AntiThrash,
     Backend,
     Cause,
+    HintKind,
     MoveStatus,
     Parking,
     Phase,
@@ -272,6 +273,13 @@ class Focus(Struct, frozen=True):
     group: str
 
 
+class Hint(Struct, frozen=True):
+    """A sign that a group will soon use the GPU (``likelihood.py``). Nothing happens if it is on the GPU already."""
+
+    group: str
+    kind: HintKind
+
+
 class Configure(Struct, frozen=True):
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
@@ -398,6 +406,6 @@ class Tick(Struct, frozen=True):
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
     | Parked | Wake | Cell | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold | Drain
-    | Maintain | Focus | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
+    | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
     | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip

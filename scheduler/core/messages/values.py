@@ -24,6 +24,9 @@ AntiThrash = Literal["auto", "on", "off"]
 Priority = Literal["auto", "interactive", "background"]
 #: The class of a group.
 Class = Literal["interactive", "background"]
+#: Signs that a group will soon use the GPU: its notebook came to the front, its user began to type in it, more of its
+#: cells are queued, or its user asks for it to be ready.
+HintKind = Literal["focus", "typing", "queued", "ready"]
 #: Seconds, or ``"auto"``: from the measured cost of moving.
 Quantum = float | Literal["auto"]
 #: The value of ``Room.resident`` when there is room for all that is promised.

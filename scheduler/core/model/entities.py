@@ -23,6 +23,7 @@ from .records import (
     DurationPredictor,
     Hibernation,
     Preferences,
+    Prefetch,
     Stage,
     Subscribers,
     Totals,
@@ -449,6 +450,8 @@ class Group:
     #: When it last did something for which it needs no lease.
     active_at: float = 0.0
     hibernation: Hibernation[Wait] | None = None
+    #: What is done to have it ready before it uses the GPU.
+    prefetch: Prefetch | None = None
     unfit: Unfit | None = None
     #: When hibernation was last refused, and how many times in a row.
     refused_at: float = 0.0

@@ -22,6 +22,8 @@ WAITED_FOR = frozenset({"returning", "host_memory"})
 Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
 #: The stages of a group that hibernates.
 Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
+#: The stages of a prefetch: memory of others is being evicted, the group is woken, its memory is restored; it is ready.
+PrefetchStage = Literal["evicting", "waking", "restoring", "ready"]
 #: The states of a group's lease; ``leases.py`` has the transitions.
 LeaseState = Literal["none", "held", "yielding"]
 #: A place in the queue. Its class is in ``entities.py``, which imports this module.
@@ -136,6 +138,19 @@ class DurationPredictor:
         doubt = outlasted / (outlasted + longer)
         return (rest + doubt * so_far) / (longer + doubt)
 
+    def ends_within(self, so_far: float, seconds: float, usually: float) -> float:
+        """Return how likely a burst, or an absence, that has lasted ``so_far`` is to end within so many seconds.
+
+        Only longer ones count. ``usually`` is the likelihood while none is known, with the weight of the last one.
+        """
+        weight, longer, soon = 1.0, 0.0, 0.0
+        for length in reversed(self._lengths):
+            if length > so_far:
+                longer += weight
+                soon += weight if length <= so_far + seconds else 0.0
+            weight *= self._fading
+        return (soon + usually) / (longer + 1.0)
+
 
 @dataclass(slots=True, eq=False)
 class BurstTime:
@@ -182,6 +197,19 @@ class Totals:
     waits: int = 0
     evicted: int = 0
     restored: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Prefetch:
+    """What is done to have a group ready before it uses the GPU (``prefetch.py``)."""
+
+    #: The hint, how likely it makes that the group uses the GPU within a minute, and when that minute is over.
+    hint: str
+    likelihood: float
+    until: float
+    stage: PrefetchStage
+    #: Since when it is at this stage.
+    since: float
 
 
 @dataclass(slots=True, eq=False)
