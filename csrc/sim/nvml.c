@@ -11,6 +11,7 @@
 #include "base/config.h"
 #include "identity.h"
 #include "segment/devices.h"
+#include "segment/energy.h"
 #include "segment/engines.h"
 #include "segment/memory.h"
 #include "segment/segment.h"
@@ -415,6 +416,33 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
         return NVML_ERROR_NOT_SUPPORTED; /* as in NVML: neither for slices nor for their GPU */
     utilization->gpu = sim_segment_utilization(target.first);
     utilization->memory = 0;
+    return NVML_SUCCESS;
+}
+
+/* As in NVML, slices have neither of the two; of a divided GPU, each device has an equal part of the power. */
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *energy)
+{
+    ENTER_DEVICE(target);
+    REQUIRE(energy != NULL);
+    if (target.slice || config.energy < 2)
+        return NVML_ERROR_NOT_SUPPORTED;
+    unsigned long long sum = 0;
+    for (unsigned i = 0; i < target.count; i++)
+        sum += sim_segment_energy_mj(target.first + i);
+    *energy = sum / target.count;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *power)
+{
+    ENTER_DEVICE(target);
+    REQUIRE(power != NULL);
+    if (target.slice || config.energy < 1)
+        return NVML_ERROR_NOT_SUPPORTED;
+    unsigned sum = 0;
+    for (unsigned i = 0; i < target.count; i++)
+        sum += sim_segment_power_mw(target.first + i);
+    *power = sum / target.count;
     return NVML_SUCCESS;
 }
 

@@ -173,9 +173,14 @@ bool sim_config_read(struct sim_config *config)
                                   .bandwidth = UINT64_C(8000000000),
                                   .fault_bandwidth = UINT64_C(500000000),
                                   .context = UINT64_C(16) << 20,
-                                  .checkpoint_left = UINT64_C(4) << 20};
+                                  .checkpoint_left = UINT64_C(4) << 20,
+                                  .power_bare = 72,
+                                  .power_context = 121,
+                                  .power_busy = 700,
+                                  .energy = 2};
     const char *bytes = "bytes, with or without KiB, MiB or GiB";
     const char *rate = "bytes per second, with or without KiB, MiB or GiB";
+    const char *watts = "watts, at most 10000";
     const uint64_t most = UINT64_C(1) << 46;
     bool valid =
         read_name(config) && read_driver(config) &&
@@ -198,6 +203,10 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_RESTORE_MS", false, 0, 3600000, "milliseconds, at most 3600000",
                     &config->restore_ms) &&
         read_number("GPUSHARE_SIM_CHECKPOINT_LEFT", true, 0, most, bytes, &config->checkpoint_left) &&
+        read_number("GPUSHARE_SIM_POWER_BARE", false, 0, 10000, watts, &config->power_bare) &&
+        read_number("GPUSHARE_SIM_POWER_CONTEXT", false, 0, 10000, watts, &config->power_context) &&
+        read_number("GPUSHARE_SIM_POWER_BUSY", false, 0, 10000, watts, &config->power_busy) &&
+        read_number("GPUSHARE_SIM_ENERGY", false, 0, 2, "0, 1 or 2", &config->energy) &&
         read_number("GPUSHARE_SIM_STRICT", false, 0, 1, "0 or 1", &config->strict) &&
         read_number("GPUSHARE_SIM_REUSE", false, 0, 1, "0 or 1", &config->reuse) &&
         read_number("GPUSHARE_SIM_INSTANT", false, 0, 1, "0 or 1", &config->instant) &&

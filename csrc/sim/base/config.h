@@ -30,12 +30,17 @@
  * | GPUSHARE_SIM_CHECKPOINT_MS       | time of a checkpoint in addition to the copying, in ms    | 0             |
  * | GPUSHARE_SIM_RESTORE_MS          | time of a restore in addition to the copying, in ms       | 0             |
  * | GPUSHARE_SIM_CHECKPOINT_LEFT     | bytes of each GPU that a checkpointed process still uses  | 4MiB          |
+ * | GPUSHARE_SIM_POWER_BARE          | watts of a GPU on which no process has a context          | 72            |
+ * | GPUSHARE_SIM_POWER_CONTEXT       | watts of a GPU on which a process has a context           | 121           |
+ * | GPUSHARE_SIM_POWER_BUSY          | watts of a GPU while a kernel runs                        | 700           |
+ * | GPUSHARE_SIM_ENERGY              | what NVML has: 2: energy and power; 1: power; 0: neither  | 2             |
  * | GPUSHARE_SIM_DRIVER_VERSION      | the driver's version; before 570 it has no checkpoints    | 580.00.sim    |
  * | GPUSHARE_SIM_CXX                 | the compiler that the simulated NVRTC runs                | g++           |
  *
  * A list has one entry for each GPU, separated by commas. GPUs beyond the end of the list use its last entry. Sizes can
- * have the suffixes KiB, MiB and GiB. The first process with a name fixes the devices, their memory, the teardown time
- * and GPUSHARE_SIM_FORK_HOLDS for all processes that join. A process with other values prints one line and joins.
+ * have the suffixes KiB, MiB and GiB. The first process with a name fixes the devices, their memory, the teardown time,
+ * GPUSHARE_SIM_FORK_HOLDS and the power for all processes that join. A process with other values prints one line and
+ * joins.
  */
 #ifndef SIM_CONFIG_H
 #define SIM_CONFIG_H
@@ -84,6 +89,8 @@ struct sim_config {
     uint64_t reuse;  /* an address that is freed is used again first */
     uint64_t fail_seed;
     uint64_t checkpoint_ms, restore_ms, checkpoint_left;
+    uint64_t power_bare, power_context, power_busy; /* watts */
+    uint64_t energy;                                /* what NVML has */
 };
 
 /* Reads GPUSHARE_SIM_DRIVER_VERSION alone. Returns false, with the default version, if it is malformed. */

@@ -26,6 +26,9 @@ enum sim_charge { SIM_CHARGE_MEMORY, SIM_CHARGE_CONTEXT };
 
 enum { SIM_CHARGES = 2 };
 
+/* The power of a device: without contexts, with any, and while a kernel runs. */
+enum sim_power { SIM_POWER_BARE, SIM_POWER_CONTEXT, SIM_POWER_BUSY, SIM_POWERS };
+
 #define SIM_DESK_PAIRS 16
 
 /* Where other processes send requests to this one: see checkpoint.c. A desk without requests is all 0. */
@@ -64,11 +67,15 @@ struct sim_segment_device {
     uint64_t free_at[SIM_ENGINES];
     uint64_t busy_ns;
     uint64_t sampled_at, sampled_busy_ns;
+    /* The energy up to a time, with kernels up to a busy time; and the last reading of the power. */
+    uint64_t energy_nj, energy_at, energy_busy_ns;
+    uint64_t power_mw, power_at, power_energy_nj;
 };
 
 struct sim_segment {
     uint64_t magic;
     uint64_t devices, teardown_ns, fork_holds;
+    uint64_t watts[SIM_POWERS]; /* by enum sim_power */
     struct sim_unit unit[SIM_MAX_DEVICES];
     pthread_mutex_t lock; /* guards the records and shared files */
     struct sim_segment_device device[SIM_MAX_DEVICES];

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SEGMENT_MAGIC UINT64_C(0x6770757368736d35)
+#define SEGMENT_MAGIC UINT64_C(0x6770757368736d36)
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
@@ -32,6 +32,9 @@ static void format_parameters(const struct sim_config *config)
     memcpy(sim_segment->unit, config->unit, sizeof sim_segment->unit);
     sim_segment->teardown_ns = config->teardown_ms * UINT64_C(1000000);
     sim_segment->fork_holds = config->fork_holds;
+    sim_segment->watts[SIM_POWER_BARE] = config->power_bare;
+    sim_segment->watts[SIM_POWER_CONTEXT] = config->power_context;
+    sim_segment->watts[SIM_POWER_BUSY] = config->power_busy;
 }
 
 static void format(const struct sim_config *config)
