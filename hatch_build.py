@@ -200,11 +200,13 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_libraries(root, command, machine)
             return
         out = root / "build" / "wheel" / machine
-        # The object files stay: make compiles again what has changed.
         shutil.rmtree(out / "package", ignore_errors=True)
         build_module(root, command, machine, out / "package")
+        # The object files stay: make compiles again what has changed. Those of another compiler than the usual one have
+        # a folder of their own; the others are also those of the editable install, which does without STRIP.
+        objects = {"BUILD": out / "objects"} if "GPUSHARE_CC" in os.environ else {}
         build_libraries(
-            root, command, machine, CFLAGS="-O2", OUT=out / "package" / "lib", BUILD=out / "objects"
+            root, command, machine, CFLAGS="-O2 -g", STRIP=1, OUT=out / "package" / "lib", **objects
         )
         built = sorted(path for path in (out / "package").rglob("*") if path.is_file())
         build_data["pure_python"] = False

@@ -6,10 +6,10 @@ BENCH_CFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -D_GN
 bench: $(OUT)/bench/probe.so $(OUT)/bench/empty.so
 
 $(OUT)/bench/probe.so: bench/probe.c | $(OUT)/bench
-	$(CC) $(CFLAGS) $(BENCH_CFLAGS) -shared -o $@ $< -ldl
+	$(CC) $(CFLAGS) $(LDFLAGS) $(BENCH_CFLAGS) -shared -o $@ $< -ldl
 
 $(OUT)/bench/empty.so: bench/empty.c sim/kernel_abi.h | $(OUT)/bench
-	$(CC) $(CFLAGS) $(BENCH_CFLAGS) -shared -o $@ $<
+	$(CC) $(CFLAGS) $(LDFLAGS) $(BENCH_CFLAGS) -shared -o $@ $<
 
 $(OUT)/bench:
 	mkdir -p $@

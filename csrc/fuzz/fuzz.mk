@@ -13,11 +13,11 @@ $(FUZZ_OBJECTS): $(BUILD)/%.o: %.c $(BUILD)/flags
 
 $(OUT)/fuzz/runner.so: $(FUZZ_OBJECTS) $(STUBS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -pthread -shared -o $@ $(FUZZ_OBJECTS) $(LIBRARIES)
+	$(CC) $(CFLAGS) $(LDFLAGS) -pthread -shared -o $@ $(FUZZ_OBJECTS) $(LIBRARIES)
 
 $(OUT)/fuzz/kernels.so: fuzz/kernels.c fuzz/mix.h sim/kernel_abi.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(FUZZ_CFLAGS) -shared -o $@ $<
+	$(CC) $(CFLAGS) $(LDFLAGS) $(FUZZ_CFLAGS) -shared -o $@ $<
 
 .PHONY: fuzz
 
