@@ -50,11 +50,13 @@ class ActivityClassifier:
         self._periods[group.id] = _WorkPeriod(last=now, due=before is None or before.had > 0)
 
     def due_since(self, group: Group) -> float | None:
-        """Return when the group's cell began if it is expected to use the GPU and has not yet."""
+        """Return since when a cell is expected to use the GPU: one that began, or a queued one after one that did."""
         period = self._periods.get(group.id)
-        if period is None or not (group.cells and period.due) or period.had > 0:
+        if period is None:
             return None
-        return period.last
+        used = period.had > 0
+        due = period.due and not used if group.cells else group.queued > 0 and used
+        return period.last if due else None
 
     def end_cell(self, group: Group, now: float) -> None:
         """Note that a cell ended. The group keeps its class until the next cell begins or it pauses."""
@@ -175,6 +177,7 @@ class Activity:
             if not group.busy:
                 self.end_absence(group)
                 group.burst.ran_since = self.turn.now
+            group.next_cell_by = 0.0
             group.busy += 1
         else:
             if group.busy == 1:

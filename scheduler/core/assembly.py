@@ -14,6 +14,7 @@ from .activity import Activity, ActivityClassifier
 from .answers import Answers
 from .attachment import Attachment, Departure, GroupRegistry
 from .burst_events import BurstEvents
+from .cell_queue import CellQueue
 from .checks import Checks
 from .collectives import Collectives
 from .contention import ContentionNotices
@@ -112,6 +113,7 @@ class Assembly:
     def _make_notices(self) -> None:
         """Make the parts that follow the work of groups, and that notify their clients."""
         self.activity = Activity(self.turn, self.timers, self.times, self.classes, self.queue)
+        self.cell_queue = CellQueue(self.model, self.turn)
         self.pacer = Pacer(
             self.model, self.turn, self.timers, self.times, self.policy, self.thrash, self.activity
         )
@@ -189,7 +191,7 @@ class Assembly:
         """Make the parts that apply events."""
         self.user_commands = UserCommands(
             self.model, self.turn, self.times, self.policy, self.classes, self.preferences, self.queue, self.activity,
-            self.notices, self.orders, self.leases, self.hibernation, self.hints,
+            self.cell_queue, self.notices, self.orders, self.leases, self.hibernation, self.hints,
         )
         self.groups = GroupRegistry(
             self.model, self.turn, self.timers, self.times, self.classes, self.thrash, self.preferences, self.hints
@@ -207,8 +209,8 @@ class Assembly:
             self.hibernation, self.groups, self.takeover,
         )
         self.burst_events = BurstEvents(
-            self.model, self.turn, self.times, self.classes, self.thrash, self.queue, self.activity, self.leases,
-            self.hibernation, self.collectives, self.hints,
+            self.model, self.turn, self.times, self.classes, self.thrash, self.queue, self.activity,
+            self.cell_queue, self.leases, self.hibernation, self.collectives, self.hints,
         )
         self.memory_events = MemoryEvents(
             self.model, self.turn, self.timers, self.host_reserve, self.checks, self.ledger, self.readings,
@@ -245,6 +247,7 @@ class Assembly:
             ev.HibernateNow: self.hibernation_commands.on_hibernate_now,
             ev.WakeNow: self.hibernation_commands.on_wake_now,
             ev.Cell: self.user_commands.on_cell,
+            ev.Queued: self.cell_queue.on_queued,
             ev.Cancel: self.user_commands.on_cancel,
             ev.Release: self.user_commands.on_release,
             ev.Rename: self.user_commands.on_rename,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activity import Activity, ActivityClassifier
+from .cell_queue import CellQueue
 from .checks import ProtocolViolation
 from .collectives import Collectives
 from .hibernation import HibernationManager
@@ -33,6 +34,7 @@ class BurstEvents:
     thrash: ThrashingDetector
     queue: WaitQueue
     activity: Activity
+    cell_queue: CellQueue
     leases: Leases
     hibernation: HibernationManager
     collectives: Collectives
@@ -76,6 +78,9 @@ class BurstEvents:
         else:
             self.activity.set_busy(client, False)
             client.restoring.clear()
+            if event.cause == "cell":
+                # The end of the cell itself is reported just after.
+                self.cell_queue.end_cell(group)
             if not group.busy:
                 group.ended_at = self.turn.now if event.cause in OVER else None
                 group.away_since = self.turn.now

@@ -65,7 +65,7 @@ class VictimChooser:
         if preferences.keep and not preferences.stopped:
             return False
         if group.lease is not None:
-            if group.yielding or group.runs:
+            if group.yielding or group.runs or self.residency.expects_cell(group):
                 return False
         elif group.wait is not None and not preferences.stopped:
             return False

@@ -178,10 +178,13 @@ class Planner:
         """Add to a plan all holders that must release their leases first, because groups run one at a time."""
         for other in self._others_leased(plan.wait.group):
             plan.serialised.append(other)
-            end = self.residency.quantum_end(other, plan.wait)
+            if other.busy or other.exclusive:
+                end = self.residency.quantum_end(other, plan.wait)
+            else:
+                end = self.residency.next_cell_by(other, plan.wait)
             if other.yielding:
                 plan.draining.append(other)
-            elif not (other.busy or other.exclusive) or end <= self.turn.now:
+            elif end <= self.turn.now:
                 plan.revoke.append(other)
             else:
                 plan.later.append((end, other))

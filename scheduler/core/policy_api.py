@@ -159,6 +159,11 @@ class GroupView(Protocol):
         ...
 
     @property
+    def queued(self) -> int:
+        """The number of cells that wait in its Jupyter kernel, as far as is known."""
+        ...
+
+    @property
     def ended_at(self) -> float | None:
         """When its last burst ended for good; None: it only went quiet."""
         ...
@@ -342,7 +347,10 @@ class View(Protocol):
         ...
 
     def due_since(self, group: GroupView) -> float | None:
-        """Return when a group's cell began if it is expected to use the GPU and has not yet."""
+        """Return since when a cell of a group is expected to use the GPU, and has not yet; None: none is.
+
+        The cell has begun, or it is queued and the one before it has ended.
+        """
         ...
 
 

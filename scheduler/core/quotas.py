@@ -179,9 +179,11 @@ class Quotas:
         return bar
 
     def _yields_at(self, group: Group, wait: Wait) -> float:
-        if group.yielding or not group.runs:
+        if group.yielding:
             return self.turn.now
-        return max(self.turn.now, self.residency.quantum_end(group, wait))
+        if group.runs:
+            return max(self.turn.now, self.residency.quantum_end(group, wait))
+        return max(self.turn.now, self.residency.next_cell_by(group, wait))
 
     def keep_quotas(self) -> None:
         """Revoke leases beyond a quota that was lowered, or that a holder exceeds with another GPU. The oldest stay."""

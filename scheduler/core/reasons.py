@@ -189,6 +189,10 @@ def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any
     when, holder = max(plan.later, key=lambda item: item[0], default=(now, None))
     if holder is None and plan.revoke:
         holder = plan.revoke[0]
+    residency = core.planner.residency
+    if holder is not None and residency.expects_cell(holder):
+        # Its next cell will probably begin, and then it may run until its time slice is over.
+        when = max(when, residency.quantum_end(holder, wait))
     if holder is not None and (holder in plan.kept or holder.exclusive):
         gpu, lack = worst or (None, 0)
         return _reason(
@@ -197,9 +201,7 @@ def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any
             gpu=next(iter(wait.gpus), "") if gpu is None else gpu.uuid,
         )  # fmt: skip
     if holder is not None and holder in plan.serialised:
-        return _reason(
-            "serialised", **_holder(holder), yields_in=max(0.0, when - now) if holder.busy else 0.0
-        )
+        return _reason("serialised", **_holder(holder), yields_in=max(0.0, when - now))
     if worst is not None:
         gpu, lack = worst
         if (

@@ -74,6 +74,24 @@ class Residency:
             return quantum
         return min(self.costs.worth_moving(group), quantum)
 
+    def expects_cell(self, group: Group) -> bool:
+        """Whether a group keeps its lease for the work of a cell that is queued, or has just begun."""
+        return (
+            group.next_cell_by > self.turn.now
+            and group.lease is not None
+            and not (group.yielding or group.preferences.stopped)
+        )
+
+    def next_cell_by(self, group: Group, wait: Wait | None = None) -> float:
+        """Return until when a group that does not run keeps its lease for its next cell; 0: it expects none.
+
+        That is no later than a running holder would keep it. So a number of queued cells that is wrong delays a wait
+        by little.
+        """
+        if not self.expects_cell(group):
+            return 0.0
+        return min(group.next_cell_by, self.quantum_end(group, wait))
+
     def movable_at(self, group: Group, wait: Wait | None = None) -> float:
         """Return when the memory of a group that does not run may be taken."""
         if group.turn == 0 or group.preferences.stopped:
@@ -82,12 +100,13 @@ class Residency:
             # Part of it was evicted already. The rest is of no use, since the group cannot run before the others
             # anyway.
             return 0.0
+        held = self.next_cell_by(group, wait)
         if group.ended_at is not None and not group.cells:
-            return group.ended_at + self.model.rules.debounce
+            return max(group.ended_at + self.model.rules.debounce, held)
         stays = group.turn_at + self.residency(group, wait)
         if wait is None or group.away_since is None or group.exclusive:
-            return stays
-        return min(stays, group.away_since + self._patience(group, wait))
+            return max(stays, held)
+        return max(held, min(stays, group.away_since + self._patience(group, wait)))
 
     def _patience(self, group: Group, wait: Wait) -> float:
         """Return the seconds without work after which a group's memory is taken for a wait.

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from . import preferences as preferences
 from .activity import Activity, ActivityClassifier
+from .cell_queue import CellQueue
 from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
 from .hints import Hints
@@ -56,6 +57,7 @@ class UserCommands:
     preferences: PreferenceStore
     queue: WaitQueue
     activity: Activity
+    cell_queue: CellQueue
     notices: NoticeBoard
     orders: EvictionOrders
     leases: Leases
@@ -92,6 +94,7 @@ class UserCommands:
             self.activity.count_time(group)
             self.classes.begin_cell(group, self.turn.now)
             self.hints.note(group, "cell")
+            self.cell_queue.begin_cell(group)
             self.turn.record("cell", group, phase="begin", msg_id=event.msg_id)
             return
         if event.msg_id in group.ended_cells:
@@ -106,6 +109,8 @@ class UserCommands:
         if len(group.ended_cells) > ENDED_CELLS:
             del group.ended_cells[next(iter(group.ended_cells))]
         self.turn.log("cell", group, phase="end", msg_id=event.msg_id)
+        if not group.cells:
+            self.cell_queue.end_cell(group)
         if not group.cells and event.at >= group.exclusive_at:
             self.leases.end_exclusive(group)
         if not group.cells and not group.busy and group.ended_at is None:

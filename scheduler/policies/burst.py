@@ -218,7 +218,7 @@ class Burst(FirstComeFirstServed):
         due = {
             g.id: until
             for g in interactive
-            if g.cells and (until := self._due_until(g)) is not None
+            if (g.cells or g.queued) and (until := self._due_until(g)) is not None
         }
         # A group that is held to its limit would leave the GPU idle while it waits, so the others are only bounded.
         strained = [g for g in interactive if g.busy and times.limit(g) < 1]
@@ -238,7 +238,10 @@ class Burst(FirstComeFirstServed):
         return speeds, [*due.values(), soonest]
 
     def _due_until(self, group: GroupView) -> float | None:
-        """Return until when the work of a cell that has just begun is expected, so that others pause in advance."""
+        """Return until when the work of a cell that has just begun, or follows one that has just ended, is expected.
+
+        Others pause in advance.
+        """
         since = None if group.busy else self.view.due_since(group)
         if since is None or self.view.now >= since + self.lead:
             return None

@@ -140,6 +140,13 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
         ),
     },
     "cell": {"data": Drawn, "exclusive": FLAG, "from_kernel": FLAG},
+    "queue_cells": {"group": among(*GROUPS), "count": among(0, 1, 3, 20)},
+    "run_next_cell": {
+        "data": Drawn,
+        "count": among(0, 1, 20),
+        "pause": among(0.001, 0.004, 0.3, 1.5),
+        "from_kernel": FLAG,
+    },
     "configure": {"mode": among("auto", "on", "off")},
     "choose_policy": {"policy": among(*sorted(policies.OURS))},
     "entitle": {

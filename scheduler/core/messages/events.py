@@ -184,6 +184,16 @@ class Cell(Struct, frozen=True):
     from_kernel: bool
 
 
+class Queued(Struct, frozen=True):
+    """The number of cells that were sent to a group's Jupyter kernel and have not begun, as the Jupyter server counts.
+
+    It is only a hint: it may be late, and it may stay too high if the Jupyter server fails.
+    """
+
+    group: str
+    count: int
+
+
 # --- From users, administrators and the machine ---------------------------------------------------
 
 
@@ -405,7 +415,7 @@ class Tick(Struct, frozen=True):
 
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
-    | Parked | Wake | Cell | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold | Drain
-    | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
+    | Parked | Wake | Cell | Queued | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold
+    | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
     | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip

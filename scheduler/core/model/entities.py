@@ -437,6 +437,9 @@ class Group:
     #: When each open cell began, by msg_id, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
     ended_cells: dict[str, None] = field(default_factory=dict)
+    #: The number of cells that wait in its Jupyter kernel; and until when it keeps its lease for the next one.
+    queued: int = 0
+    next_cell_by: float = 0.0
     #: When its user asked for a lease for a whole cell. A cell that ended earlier does not end the preference.
     exclusive_at: float = 0.0
     #: Its place in the queue for a lease.

@@ -24,6 +24,8 @@ class Before:
     needs: dict[str, int] = field(default_factory=dict)
     promised: dict[str, int] = field(default_factory=dict)
     exclusive: bool = False
+    #: Until when it keeps its lease for its next cell, within its time slice.
+    next_cell_by: float = 0.0
 
     @classmethod
     def of(cls, group: Group) -> Before:
@@ -32,6 +34,7 @@ class Before:
             {gpu: share.need for gpu, share in group.shares.items()},
             {gpu: share.promised for gpu, share in group.shares.items()},
             group.exclusive,
+            0.0 if group.runs else group.next_cell_by,
         )
 
 
@@ -194,6 +197,15 @@ class CheckedDecisions(State):
             self.leaving.add(group.id)
         if before.exclusive and isinstance(event, ev.Tick | ev.Request | ev.Burst):
             self.check_whole_cell(group)
+        if isinstance(event, ev.Tick | ev.Request | ev.Burst):
+            self.check_queued_cell(group, before)
+
+    def check_queued_cell(self, group: Group, before: Before) -> None:
+        """A group between two cells gives up its lease for another one only after its time slice."""
+        head = group.makes_way_for
+        if head is not None:
+            end = self.core.residency.quantum_end(group, head)
+            assert self.now >= min(before.next_cell_by, end) - ROUNDING, "revoked between two cells"
 
     def check_whole_cell(self, group: Group) -> None:
         """A cell that is to run whole is not interrupted before its limit without a need."""

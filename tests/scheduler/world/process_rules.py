@@ -116,6 +116,30 @@ class ProcessRules(CheckpointingDriver):
                     self.receive_next(process, well)
             self.advance(self.now + 0.02)
 
+    @precondition(lambda self: self.processes)
+    @rule(
+        data=st.data(),
+        count=st.sampled_from([0, 1, 20]),
+        pause=st.sampled_from([0.001, 0.004, 0.3, 1.5]),
+        from_kernel=st.booleans(),
+    )
+    def run_next_cell(self, data: Any, count: int, pause: float, from_kernel: bool) -> None:
+        """The open cell of a group ends, and the next one of a "Run All" begins after a pause."""
+        process = self.pick(data, list(self.processes.values()))
+        group = self.core.groups[process.group]
+        self.feed(ev.Queued(group.id, count))
+        if process.busy and not process.stopped:
+            process.busy = False
+            process.outbox.append(ev.Burst(process.number, "end", "cell", self.now))
+            while self.may_send(process):
+                self.send_next(process)
+        for cell in list(group.cells):
+            self.end_cell(group, cell, from_kernel)
+        self.advance(self.now + pause)
+        self.cells += 1
+        self.feed(ev.Cell(group.id, "begin", str(self.cells), self.now, from_kernel))
+        self.submit_from(process)
+
     @precondition(lambda self: any(p.leaving or p.arriving for p in self.processes.values()))
     @rule(which=st.lists(st.integers(0, 5), min_size=1, max_size=20))
     def move(self, which: list[int]) -> None:

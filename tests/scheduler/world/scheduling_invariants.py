@@ -97,6 +97,13 @@ class SchedulingInvariants(State):
                 assert client.pace.inflight is None
 
     @invariant()
+    def queued_cells_keep_a_lease_for_a_short_time(self) -> None:
+        for group in self.core.groups.values():
+            assert group.next_cell_by <= self.now + self.core.rules.next_cell
+            if group.next_cell_by > self.now:
+                assert group.queued or group.cells
+
+    @invariant()
     def frozen_groups_do_not_run(self) -> None:
         for group in self.core.groups.values():
             assert not group.preferences.stopped or group.lease is None or group.yielding

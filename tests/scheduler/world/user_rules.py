@@ -65,6 +65,13 @@ class UserRules(Machine):
         self.end_cell(group, next(iter(group.cells)), from_kernel)
         assert not group.preferences.exclusive
 
+    @rule(group=st.sampled_from(GROUPS), count=st.sampled_from([0, 1, 3, 20]))
+    def queue_cells(self, group: str, count: int) -> None:
+        """Report a number of queued cells, whether it is right or wrong."""
+        self.feed(ev.Queued(group, count))
+        if group in self.core.groups:
+            assert self.core.groups[group].queued == count
+
     @rule(mode=st.sampled_from(["auto", "on", "off"]))
     def configure(self, mode: Any) -> None:
         self.settings["anti_thrash"] = mode
