@@ -37,6 +37,7 @@ OPERATIONS = {
     "adjust": Role.OWNER,
     "cancel": Role.OWNER,
     "cell": Role.OWNER,
+    "queued": Role.OWNER,
     "name": Role.OWNER,
     "notice": Role.OWNER,
     "focus": Role.OWNER,

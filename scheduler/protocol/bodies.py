@@ -15,6 +15,8 @@ from ..core import messages as ev
 LONGEST_SERVER, LONGEST_TEXT = 255, 500
 #: Seconds on CLOCK_MONOTONIC, and seconds since 1970, that no machine reaches.
 LATEST, LATEST_WALL = 1e12, 1e11
+#: More cells than wait in any Jupyter kernel.
+MOST_CELLS = 1_000_000_000
 
 
 class RequestError(Exception):
@@ -147,6 +149,12 @@ class Cell(Group):
     at: Annotated[float, Meta(ge=0, le=LATEST, description="seconds on CLOCK_MONOTONIC")]
 
 
+class Queued(Group):
+    count: Annotated[
+        int, Meta(ge=0, le=MOST_CELLS, description=f"a whole number from 0 to {MOST_CELLS}")
+    ]
+
+
 class Name(Group):
     name: Text
 
@@ -206,6 +214,7 @@ BODIES: dict[str, type[Body]] = {
     "recordings": Recordings,
     "cancel": Group,
     "cell": Cell,
+    "queued": Queued,
     "name": Name,
     "notice": Notice,
     "drain": Drain,

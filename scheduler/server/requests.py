@@ -122,6 +122,7 @@ class Requests:
             "recordings": self._op_recordings,
             "cancel": self._op_cancel,
             "cell": self._op_cell,
+            "queued": self._op_queued,
             "name": self._op_name,
             "notice": self._op_notice,
             **server.administration.operations,
@@ -458,6 +459,10 @@ class Requests:
         group = self._claim(connection, asked.group)
         event = ev.Cell(group, asked.phase, asked.msg_id, asked.at, from_kernel=False)
         self._server.handle(event)
+        return {}
+
+    def _op_queued(self, connection: Connection, asked: bodies.Queued) -> dict[str, Any]:
+        self._server.handle(ev.Queued(self._claim(connection, asked.group), asked.count))
         return {}
 
     def _op_name(self, connection: Connection, asked: bodies.Name) -> dict[str, Any]:

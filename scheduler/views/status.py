@@ -177,6 +177,7 @@ def _group(
         "gpus": [_share(share, figures) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "cell": _cell(group, ledger, now),
+        "queued": group.queued,
         "last_cell": ledger.last_cell(group.id),
         "totals": {**_totals(group, wait), **ledger.totals(group.id, now)},
         "yields_in": yields_in,

@@ -33,7 +33,7 @@ def test_the_page_lists_all_parameters(root: Path) -> None:
 def test_each_invalid_parameter_is_refused_with_a_sentence(operation: str) -> None:
     kind = BODIES[operation]
     required = {field.name: "begin" for field in fields(kind) if field.required}
-    samples = {"groups": [], "file": "/a", "at": 1.0, "kind": "focus"}
+    samples = {"groups": [], "file": "/a", "at": 1.0, "count": 1, "kind": "focus"}
     good = {name: samples.get(name, word) for name, word in required.items()}
     read(operation, good)
     for field in fields(kind):

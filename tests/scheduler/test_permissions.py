@@ -112,6 +112,7 @@ ACTS: list[dict[str, Any]] = [
     {"op": "adjust", "priority": "background", "later": True},
     {"op": "cancel"},
     {"op": "cell", "phase": "begin", "msg_id": "m", "at": 1.0},
+    {"op": "queued", "count": 3},
     {"op": "name", "name": "stolen.ipynb"},
     {"op": "notice", "code": "x"},
     {"op": "focus"},

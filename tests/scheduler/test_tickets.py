@@ -135,6 +135,7 @@ def test_a_kernel_acts_for_itself_only(node: Scheduler) -> None:
             "adjust": {"frozen": True},
             "cancel": {},
             "cell": {"phase": "begin", "msg_id": "m", "at": 1.0},
+            "queued": {"count": 3},
             "name": {"name": "mine.ipynb"},
             "notice": {"code": "mine"},
             "focus": {},
