@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -41,6 +42,8 @@ CALLBACKS = frozenset(
 WORK = re.compile(b'"(?:execute_request|' + "|".join(sorted(CALLBACKS)).encode() + b')"')
 #: Seconds for which such a request must last to count as a cell.
 LASTING = 0.5
+#: Requests that are remembered as ended although the kernel did not say so.
+PRESUMED = 32
 
 Phase = Literal["begin", "end"]
 #: Tells the scheduler: operation and parameters.
@@ -52,12 +55,17 @@ class Work:
     """What a shell works on: the request's message id, since when, and whether it counts as a cell."""
 
     message: str
+    shell: str
+    #: Whether it is a cell, rather than a callback.
+    cell: bool
     at: float
-    counts: bool
+    counts: bool = False
 
 
 class Cells:
     """The requests with people's code that one kernel is working on.
+
+    Most kernels work on one cell at a time in each shell, and on callbacks in the midst of it. In some, cells overlap.
 
     Parameters
     ----------
@@ -67,8 +75,11 @@ class Cells:
 
     def __init__(self, tell: Callable[[Phase, str, float], None]) -> None:
         self._tell = tell
-        #: By subshell, and whether it is a cell: a shell works on one at a time, and on a callback in the midst of it.
-        self._open: dict[tuple[str, bool], Work] = {}
+        #: By message id, in the order in which they began.
+        self._open: dict[str, Work] = {}
+        #: Requests whose end seemed lost; and whether such an end arrived all the same, because cells overlap.
+        self._presumed: deque[str] = deque(maxlen=PRESUMED)
+        self._overlaps = False
 
     def status(self, state: str, parent: dict[str, Any], at: float) -> None:
         """Take in a status message of the kernel."""
@@ -78,23 +89,33 @@ class Cells:
             return
         message, shell = str(parent.get("msg_id")), str(parent.get("subshell_id") or "")
         if state == "busy":
-            # The channel drops messages when it is flooded: the end of the request before may be lost.
-            self._end(shell, False, at)
-            if cell:
-                self._end(shell, True, at)
-            work = self._open[shell, cell] = Work(message, at, counts=False)
+            work = self._open[message] = Work(message, shell, cell, at)
             if cell:
                 self._count(work)
         elif state == "idle":
-            begun = self._open.get((shell, cell))
-            if begun is not None and begun.message == message:
-                self._end(shell, cell, at)
+            self._overlaps = self._overlaps or message in self._presumed
+            if message in self._open:
+                self._idle(self._open[message], at)
+
+    def _idle(self, work: Work, at: float) -> None:
+        """End a request, and those before it in the same shell: the channel drops messages when it is flooded."""
+        for earlier in list(self._open.values()):
+            if earlier is work:
+                break
+            if (
+                earlier.shell == work.shell
+                and (work.cell or not earlier.cell)
+                and not self._overlaps
+            ):
+                self._presumed.append(earlier.message)
+                self._end(earlier.message, at)
+        self._end(work.message, at)
 
     def lasting(self, message: str) -> None:
         """Count a request as a cell if it has not ended yet."""
-        for work in self._open.values():
-            if work.message == message and not work.counts:
-                self._count(work)
+        work = self._open.get(message)
+        if work is not None and not work.counts:
+            self._count(work)
 
     def announce(self) -> None:
         """Tell about the open requests again."""
@@ -107,19 +128,23 @@ class Cells:
         """Whether the kernel is working on a request that counts as a cell."""
         return any(work.counts for work in self._open.values())
 
+    def works_in(self, shell: str) -> bool:
+        """Whether the kernel is working on a request in one of its shells."""
+        return any(work.shell == shell for work in self._open.values())
+
     def reset(self, at: float) -> None:
         """Note that the kernel works on nothing any more."""
-        for shell, cell in list(self._open):
-            self._end(shell, cell, at)
+        for message in list(self._open):
+            self._end(message, at)
 
     def _count(self, work: Work) -> None:
         work.counts = True
         self._tell("begin", work.message, work.at)
 
-    def _end(self, shell: str, cell: bool, at: float) -> None:
-        work = self._open.pop((shell, cell), None)
+    def _end(self, message: str, at: float) -> None:
+        work = self._open.pop(message, None)
         if work is not None and work.counts:
-            self._tell("end", work.message, at)
+            self._tell("end", message, at)
 
 
 class KernelTap:
