@@ -67,16 +67,19 @@ $(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h c
 	    python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Two separate environments: one with the lowest version of every dependency that pyproject.toml declares, one with the other
+# Separate environments: one with the lowest version of every dependency that pyproject.toml declares, the others with the other
 # software of the acceptance tests. The main environment builds the wheel for them, because they lack the build requirements.
+# Enterprise Gateway has one of its own, without the wheel: it needs a jupyter_client that is too old for jupyter-gpushare.
 LOWER_BOUNDS := build/lower-bounds
 ACCEPTANCE := build/acceptance
-$(LOWER_BOUNDS)/venv $(ACCEPTANCE)/venv: build/%/venv: requirements/%.txt tools/setup-venv | packages
+FRONT_ENDS := build/front-ends
+ENTERPRISE_GATEWAY := build/enterprise-gateway
+$(LOWER_BOUNDS)/venv $(ACCEPTANCE)/venv $(FRONT_ENDS)/venv $(ENTERPRISE_GATEWAY)/venv: build/%/venv: requirements/%.txt tools/setup-venv | packages
 	@rm -rf $(@D)
 	@tools/setup-venv $(@D) $<
 	@touch $@
 
-$(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: build/%/venv $(STAMPS)/installed
+$(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp $(FRONT_ENDS)/stamp: build/%/stamp: build/%/venv $(STAMPS)/installed
 	@rm -f $(@D)/*.whl
 	SKIP_JUPYTER_BUILDER=1 python -c '__import__("hatchling.build").build.build_editable("$(@D)")' >/dev/null
 	$(@D)/bin/python -m pip install --quiet --no-deps --force-reinstall $(@D)/*.whl
@@ -142,7 +145,7 @@ within = timeout --foreground --signal=INT --kill-after=60 \
 ACCEPTANCE_TESTS := tests/acceptance tests/packaging
 
 acceptance: BOUND = $(call within,$(ACCEPTANCE_MINUTES))
-acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## test upgrades, attacks and other software with the installed product (30 minutes at most)
+acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPTANCE)/stamp $(FRONT_ENDS)/stamp $(ENTERPRISE_GATEWAY)/venv ## test upgrades, attacks and other software with the installed product (30 minutes at most)
 	$(PYTEST) $(ACCEPTANCE_TESTS)
 
 test-slow: BOUND = $(call within,$(SLOW_MINUTES))
@@ -200,6 +203,8 @@ lock: $(STAMPS)/venv ## update the pinned versions in requirements/
 	python -m pip install --quiet uv
 	$(COMPILE) --extra dev --output-file requirements/test.txt pyproject.toml
 	$(COMPILE) --extra acceptance --output-file requirements/acceptance.txt pyproject.toml
+	$(COMPILE) --extra front-ends --output-file requirements/front-ends.txt pyproject.toml
+	echo 'jupyter-enterprise-gateway>=3.2' | $(COMPILE) --output-file requirements/enterprise-gateway.txt -
 	$(COMPILE) --resolution lowest-direct $(LOWEST:%=--extra %) --output-file requirements/lower-bounds.txt pyproject.toml
 
 clean: ## remove .venv and everything that was built

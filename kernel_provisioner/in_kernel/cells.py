@@ -10,6 +10,7 @@ from . import deferred
 from .faults import Failure, guarded, log
 from .interposer import Interposer
 from .interrupts import Interrupts
+from .names import NotebookName
 
 
 class Cells:
@@ -31,10 +32,12 @@ class Cells:
         self._msg_id = ""
         self._exclusive = False
         self._interrupts = Interrupts(shell, interposer)
+        self._name = NotebookName(shell, interposer)
 
     def install(self) -> None:
         """Listen to the shell from now on."""
         self._interrupts.install()
+        self._shell.events.register("pre_run_cell", self._name.follow)
         self._shell.events.register("pre_run_cell", self.pre_run_cell)
         self._shell.events.register("post_run_cell", self.post_run_cell)
         self._requests.install()
@@ -42,6 +45,7 @@ class Cells:
     def remove(self) -> None:
         """Listen no more."""
         self._requests.remove()
+        self._shell.events.unregister("pre_run_cell", self._name.follow)
         self._shell.events.unregister("pre_run_cell", self.pre_run_cell)
         self._shell.events.unregister("post_run_cell", self.post_run_cell)
         self._interrupts.remove()

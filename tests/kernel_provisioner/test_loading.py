@@ -14,7 +14,7 @@ from .conftest import Kernel, eventually, started
 from .test_in_kernel import SETUP, Ask, cells
 
 #: What a kernel needs at its start: each further module would be compiled there.
-AT_START = {"cells", "deferred", "faults", "interposer", "interrupts"}
+AT_START = {"cells", "deferred", "faults", "interposer", "interrupts", "names"}
 
 LOADED = """
 import sys

@@ -41,6 +41,8 @@ class Lab:
         Further configuration.
     python
         The interpreter that runs it (default: that of the tests).
+    extensions
+        Further server extensions of that environment, and whether each is loaded.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Lab:
         base_url: str = "/",
         settings: Mapping[str, Any] | None = None,
         python: str = sys.executable,
+        extensions: Mapping[str, bool] | None = None,
     ) -> None:
         self.folder = folder
         self.notebooks = folder / "notebooks"
@@ -67,7 +70,11 @@ class Lab:
                 "allow_root": True,
                 "base_url": base_url,
                 "ip": "127.0.0.1",
-                "jpserver_extensions": {"jupyter_gpushare": True, "jupyterlab": True},
+                "jpserver_extensions": {
+                    "jupyter_gpushare": True,
+                    "jupyterlab": True,
+                    **(extensions or {}),
+                },
                 "open_browser": False,
                 "port": port,
                 "port_retries": 0,

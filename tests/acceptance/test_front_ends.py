@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Front ends that run cells in other ways than JupyterLab does: their notebooks share the GPU with all signals.
+
+The scheduler knows each notebook as a group of its own and by its name, and when its cells begin and end. An interrupt
+ends a wait. When the notebook is closed, nothing of it is left. No test measures a time.
+
+The front ends are real. They are installed in environments of their own (``requirements/front-ends.txt`` and
+``requirements/enterprise-gateway.txt``), and each is driven as its page drives it. VS Code's Jupyter extension needs VS
+Code: its way of starting kernels is imitated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler.protocol.address import socket_path
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from tests.acceptance.cells import (
+    INTERRUPTED,
+    Documents,
+    FrontEnd,
+    Gateway,
+    Marimo,
+    NbModel,
+    Raw,
+    Site,
+    until,
+)
+from tests.acceptance.place import Place
+from tests.support.lab import PATIENCE, Lab
+
+pytestmark = pytest.mark.slow
+
+#: Uses CUDA without any library, so that it runs in every environment. ``work()`` is what a cell does with the GPU.
+SETUP = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(status):
+    if status:
+        raise RuntimeError(f"CUDA error {status}")
+check(cuda.cuInit(0))
+context, buffer = ctypes.c_void_p(), ctypes.c_uint64()
+check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+check(cuda.cuCtxSetCurrent(context))
+check(cuda.cuMemAlloc_v2(ctypes.byref(buffer), ctypes.c_size_t(1 << 20)))
+def work():
+    check(cuda.cuCtxSetCurrent(context))
+    check(cuda.cuMemsetD32_v2(buffer, ctypes.c_uint(7), ctypes.c_size_t(1 << 18)))
+work()
+print("ready")
+"""
+
+WORK = "work()\nprint('worked')"
+WAIT = "print('waits', flush=True)\nwork()"
+FAIL = "1 / len('')"
+
+#: Works until there is the file in the environment.
+BUSY = """
+while not os.path.exists(os.environ["STOP"]):
+    work()
+"""
+
+
+class Bench:
+    """A place with a scheduler, and what it knows."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.socket = socket_path(place.environ)
+
+    def __enter__(self) -> Bench:
+        # It outlives the notebooks, to say that they are gone.
+        command = ("python", "-m", "jupyter_gpushare.scheduler", "--parent-pipe")
+        self._scheduler = self.place.start(*command, stdin=subprocess.PIPE)
+        assert self._scheduler.stdout is not None
+        assert self._scheduler.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scheduler.communicate(timeout=PATIENCE)
+
+    def ask(self, op: str, **params: Any) -> dict[str, Any]:
+        """Ask the scheduler."""
+        with ControlClient(self.socket, PATIENCE) as client:
+            return client.request(op, **params)
+
+    def group(self, name: str) -> dict[str, Any]:
+        """Return a group by its name; empty where there is none."""
+        groups = self.ask("status")["status"]["groups"]
+        named = [group for group in groups if group["name"] == name]
+        assert len(named) <= 1, named
+        return named[0] if named else {}
+
+    def phases(self, group: str) -> list[str]:
+        """Return the begins and ends of a group's cells, each once: the kernel and the server tell of the same ones."""
+        told: dict[tuple[str, str], None] = {}
+        for event in self.ask("history")["events"]:
+            if event["kind"] == "cell" and event["group"] == group:
+                told[event["phase"], event["msg_id"]] = None
+        return [phase for phase, _ in told]
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Keep the GPU busy with another program, which lets no one else have a turn."""
+        stop = self.place.folder / "stop"
+        command = ("gpushare", "run", "--name", "busy", "--", "python", "-c", SETUP + BUSY)
+        self.place.environ["STOP"] = str(stop)
+        with self.place.start(*command) as process:
+            try:
+                until(lambda: self.group("busy").get("state") == "running")
+                yield
+            finally:
+                stop.touch()
+                printed, _ = process.communicate(timeout=PATIENCE)
+                stop.unlink()
+        assert (process.returncode, printed) == (0, "ready\n")
+
+    def follow(self, front: FrontEnd) -> None:
+        """Check that the scheduler follows a notebook, and that the notebook can be interrupted and closed."""
+        front.begin(SETUP)
+        assert front.end() == ("ready\n", "")
+        group = until(
+            lambda: self.group(front.name), lambda: self.ask("status")["status"]["groups"]
+        )
+        known = group["id"]
+
+        # A cell begins, ends, and takes the burst with it.
+        until(lambda: self.group(front.name)["cell"] is None)
+        before = len(self.phases(known))
+        front.begin(WORK)
+        assert front.end() == ("worked\n", "")
+        until(lambda: self.phases(known)[before:] == ["begin", "end"], lambda: self.phases(known))
+        until(lambda: self.group(front.name)["state"] in ("idle", "idle_lease"))
+        # So does one that fails.
+        front.begin(FAIL)
+        assert front.end().error == "ZeroDivisionError"
+        until(lambda: self.phases(known)[before:] == ["begin", "end"] * 2)
+
+        # A wait is this notebook's, and an interrupt ends it, not the kernel.
+        self.ask("set", anti_thrash="on", quantum=600)
+        with self.busy():
+            front.begin(WAIT)
+            until(
+                lambda: self.group(front.name)["state"] == "waiting",
+                lambda: self.ask("status")["status"]["groups"],
+            )
+            assert self.group(front.name)["cell"] is not None
+            front.interrupt()
+            assert front.end().error == INTERRUPTED
+            until(lambda: self.group(front.name)["state"] == "idle")
+            assert self.group("busy")["state"] == "running"
+        front.begin(WORK + "\n")
+        assert front.end() == ("worked\n", "")
+        until(lambda: self.group(front.name)["cell"] is None)
+        assert self.group(front.name)["id"] == known
+
+        front.close()
+        until(lambda: not self.group(front.name))
+
+
+@pytest.fixture
+def bench(root: Path, tmp_path: Path) -> Iterator[Bench]:
+    """Return a place whose kernelspec ``shared`` shares the GPU; in the end, no process is left."""
+    programs = root / "build" / "front-ends" / "bin"
+    if not (programs / "gpushare").exists():
+        pytest.skip("build/front-ends is missing: run `make build/front-ends/stamp`")
+    # Not pytest's own folder: a socket's path can have at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gs-") as runtime:
+        place = Place(tmp_path, Path(runtime), programs)
+        place.run("gpushare", "kernelspec", "add", "shared")
+        try:
+            with Bench(place) as bench:
+                yield bench
+            place.until_only({})
+        finally:
+            place.clean()
+
+
+@contextlib.contextmanager
+def server(bench: Bench, root: Path, *extensions: str) -> Iterator[Lab]:
+    """Run a Jupyter server with these extensions and no others of the environment's."""
+    others = (
+        "jupyter_server_documents",
+        "jupyter_server_fileid",
+        "jupyter_server_nbmodel",
+        "jupyter_server_ydoc",
+    )
+    environ = {**bench.place.environ, "GPUSHARE_SOCKET": str(bench.socket)}
+    bench.socket.parent.mkdir(mode=0o700, exist_ok=True)
+    with Lab(
+        bench.place.folder / "lab",
+        environ,
+        root,
+        python=str(bench.place.programs / "python"),
+        extensions={name: name in extensions for name in others},
+    ) as lab:
+        lab.shared_status()
+        yield lab
+
+
+def test_jupyter_server_nbmodel(bench: Bench, root: Path) -> None:
+    with server(bench, root, "jupyter_server_nbmodel") as lab:
+        bench.follow(NbModel(lab, "plots.ipynb"))
+
+
+def test_jupyter_server_documents(bench: Bench, root: Path) -> None:
+    extensions = ("jupyter_server_documents", "jupyter_server_fileid")
+    cells = [SETUP, WORK, FAIL, WAIT, WORK + "\n"]
+    with server(bench, root, *extensions) as lab:
+        bench.follow(Documents(lab, "plots.ipynb", cells))
+
+
+@contextlib.contextmanager
+def site(*arguments: Any, **options: Any) -> Iterator[Site]:
+    found = Site(*arguments, **options)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+GATEWAY = ["--ip=127.0.0.1", "--port={port}"]
+AUTHORIZED = {"Authorization": "token a-token"}
+
+
+def test_kernel_gateway(bench: Bench) -> None:
+    command = ["jupyter-kernelgateway", *GATEWAY, "--KernelGatewayApp.auth_token=a-token"]
+    with site(bench.place, command, "api", AUTHORIZED) as gateway:
+        bench.follow(Gateway(gateway))
+
+
+def test_enterprise_gateway(bench: Bench, root: Path) -> None:
+    programs = root / "build" / "enterprise-gateway" / "bin"
+    if not (programs / "jupyter-enterprisegateway").exists():
+        pytest.skip("build/enterprise-gateway is missing: run `make build/enterprise-gateway/venv`")
+    command = ["jupyter-enterprisegateway", *GATEWAY, "--EnterpriseGatewayApp.auth_token=a-token"]
+    # As docs/how-to/other-front-ends.md says, and where the simulated GPU is.
+    ours = [name for name in bench.place.environ if name.startswith("GPUSHARE_")]
+    environ = {"EG_INHERITED_ENVS": ",".join(["XDG_RUNTIME_DIR", *ours])}
+    options = {"programs": programs, "environ": environ}
+    with site(bench.place, command, "api", AUTHORIZED, **options) as gateway:
+        bench.follow(Gateway(gateway))
+
+
+def test_vs_code(bench: Bench) -> None:
+    bench.follow(Raw(bench.place))
+
+
+def marimo(bench: Bench) -> contextlib.AbstractContextManager[Site]:
+    options = "--headless --no-token --no-skew-protection --skip-update-check --host 127.0.0.1"
+    command = ["gpushare", "run", "--", "marimo", "edit", *options.split(), "--port", "{port}"]
+    return site(bench.place, command, "health", {})
+
+
+def test_marimo(bench: Bench) -> None:
+    with marimo(bench) as edit:
+        bench.follow(Marimo(edit, bench.place.notebooks / "analysis.py"))
+
+
+def test_each_kernel_of_marimo_is_a_group(bench: Bench) -> None:
+    folder = bench.place.notebooks
+    with marimo(bench) as edit:
+        notebooks = [Marimo(edit, folder / f"{name}.py") for name in ("one", "two")]
+        for notebook in notebooks:
+            notebook.begin(SETUP)
+            assert notebook.end() == ("ready\n", "")
+        groups = [bench.group(notebook.name) for notebook in notebooks]
+        assert len({group["id"] for group in groups}) == 2
+        assert [len(group["clients"]) for group in groups] == [1, 1]
+        notebooks[0].close()
+        until(lambda: not bench.group("one.py"))
+        assert bench.group("two.py")["id"] == groups[1]["id"]
+        notebooks[1].close()
