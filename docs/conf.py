@@ -89,6 +89,7 @@ EXAMPLES: dict[type[HasTraits], dict[str, str]] = {
         "log_level": '"info"',
         "policy": '"fcfs"',
         "prepare_host_memory": "True",
+        "prices": '{"gpu_hour": 2.5, "kwh": 0.3, "currency": "EUR"}',
         "quantum": "5",
         "record": '"/tmp/gpushare.rec"',
         "reserve": '"512MiB"',

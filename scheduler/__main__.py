@@ -379,6 +379,7 @@ def _end_on_failure(loop: asyncio.AbstractEventLoop, end: Callable[[int], None])
 
 def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
     from .gpu.devices import Devices
+    from .node.prices import Prices
     from .node.principals import Identity
     from .server.options import Options
     from .server.server import Server
@@ -395,6 +396,7 @@ def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
             access=node.access() if node is not None else None,
             listener=plan.listener,
             limits=_limits(node),
+            prices=Prices.parsed(node.prices if node is not None else {}),
             driver=driver,
             prepared_only=node is not None and node.prepare_host_memory,
         ),

@@ -278,6 +278,9 @@ class GpuShareExtension(ExtensionApp):
                 status |= (await client.request("status", **params))["status"]
             except ControlError as error:
                 code, why = self._unreachable(str(error))
+        for gpu in status["gpus"]:
+            # It changes every second, and each change would be a message to all pages.
+            gpu.pop("power", None)
         documents = await self.documents.by_kernel() if self.host else {}
         for group in status["groups"]:
             group["sessions"] = documents.get(group["id"], [])

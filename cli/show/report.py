@@ -10,9 +10,17 @@ import time
 from datetime import datetime
 from typing import Any
 
+from rich.text import Text
+
 from ...scheduler.node.arguments import complain
+from ...scheduler.node.prices import GIB_HOUR, HOUR, KWH
 from ...scheduler.protocol.client import ControlClient, ControlError
-from ...scheduler.views.words.amounts import duration
+from ...scheduler.views.words.amounts import duration, size
+from ..terminal import columns, console, table
+
+#: What ``--by`` can divide a report by, in the order of the columns.
+DIVISIONS = ("day", "team", "user", "notebook")
+NOT_MEASURED = "not measured"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -22,9 +30,18 @@ def add_parser(subparsers: Any) -> None:
     since = "start of the period: an age such as 2h or 3d, or a date"
     report = subparsers.add_parser(
         "report",
-        description="Summarise GPU use in one line: GPU hours used and shared, waits, and out-of-memory errors "
-        "avoided. For administrators.",
+        description="Summarise GPU use in one line: GPU hours used and shared, waits, out-of-memory errors avoided, "
+        "and energy. With --by, list GPU time, memory, moves, energy and cost in a table. For administrators.",
     )
+    report.add_argument(
+        "--by",
+        action="extend",
+        nargs="+",
+        choices=DIVISIONS,
+        metavar="WHAT",
+        help="print a table with a row for each user, team, notebook, day, or combination of these",
+    )
+    report.add_argument("--user", metavar="NAME", help="limit the table to notebooks of this user")
     report.add_argument("--week", action="store_true", help="report the last seven days (default)")
     report.add_argument("--since", type=moment, metavar="WHEN", help=since)
     report.add_argument(
@@ -54,22 +71,27 @@ def run(args: argparse.Namespace) -> int:
 
                 print(text(client.request("metrics")["metrics"]), end="")
                 return 0
-            when = {
+            asked = {
                 name: value
-                for name in ("since", "until")
+                for name in ("since", "until", "by", "user")
                 if (value := getattr(args, name, None)) is not None
             }
-            if args.command == "report" and args.week and when:
+            if args.command == "report" and args.user is not None and not args.by:
+                return complain("--user requires --by. See: gpushare report --help")
+            if args.command == "report" and args.week and asked.keys() & {"since", "until"}:
                 return complain(
                     "--week cannot be combined with --since or --until. See: gpushare report --help"
                 )
-            found = client.request(args.command, **when)[args.command]
+            found = client.request(args.command, **asked)[args.command]
     except ControlError as error:
         return complain(str(error))
     if args.json:
         print(json.dumps(found))
     elif args.command == "report":
         print(line(found))
+        if args.by:
+            print()
+            console().print(use_table(found, args.by, columns()))
     else:
         for entry in found:
             print(entry_text(entry))
@@ -111,8 +133,58 @@ def line(found: dict[str, Any]) -> str:
         f"{first if first == last else f'{first} to {last}'}: {_count(found['gpus'], 'GPU')}, "
         f"{_count(len(found['users']), 'user')}, {used:.1f} of {present:.1f} GPU hours used ({part:.0f}%), "
         f"{shared:.1f} of them shared by several users ({sharing:.0f}%); {waits}; "
-        f"{_count(found['avoided'], 'out-of-memory error')} avoided, {found['given']} raised"
+        f"{_count(found['avoided'], 'out-of-memory error')} avoided, {found['given']} raised; {energy_text(found)}"
     )
+
+
+def energy_text(found: dict[str, Any]) -> str:
+    """Return a report's energy as words."""
+    if found["energy"] is None:
+        return f"energy {NOT_MEASURED}"
+    idle = f"{found['idle_energy'] / KWH:.3f} idle"
+    if (prices := found.get("prices")) and prices["kwh"]:
+        idle += f", {money(found['idle_cost'], prices)}"
+    # A GPU without a counter, or a time without readings.
+    missing = 100 * (1 - found["measured"] / found["present"]) if found["present"] else 0.0
+    partly = f", {missing:.0f}% of the GPU hours {NOT_MEASURED}" if missing >= 1 else ""
+    return f"{found['energy'] / KWH:.3f} kWh ({idle}){partly}"
+
+
+def use_table(found: dict[str, Any], by: list[str], width: int | None = None) -> Text:
+    """Return the rows of a report as a table."""
+    rows, prices = found["rows"], found.get("prices")
+    if not rows:
+        return Text("No notebook or program used a GPU in this period.")
+    keys = [key for key in DIVISIONS if key in rows[0]]
+    if "day" in keys:
+        rows = sorted(rows, key=lambda row: row["day"])
+    head = (
+        *(key.upper() for key in keys),
+        "GPU HOURS",
+        "GPU GIB-HOURS",
+        "HOST GIB-HOURS",
+        "MOVED",
+        "KWH",
+        *(("COST",) if prices else ()),
+    )
+    lines = [
+        (
+            *(row[key] or ("(no team)" if key == "team" else "(others)") for key in keys),
+            f"{row['seconds'] / HOUR:.2f}",
+            f"{row['gpu_byte_seconds'] / GIB_HOUR:.2f}",
+            f"{row['host_byte_seconds'] / GIB_HOUR:.2f}",
+            size(row["moved"]),
+            NOT_MEASURED if row["energy"] is None else f"{row['energy'] / KWH:.3f}",
+            *((money(row["cost"], prices),) if prices else ()),
+        )
+        for row in rows
+    ]
+    return table(head, lines, set(range(len(keys), len(head))), width)
+
+
+def money(amount: float, prices: dict[str, Any]) -> str:
+    """Return an amount with its currency."""
+    return f"{amount:.2f} {prices['currency']}".rstrip()
 
 
 def _count(number: int, what: str) -> str:

@@ -112,7 +112,13 @@ def _words_of(group: dict[str, Any]) -> dict[str, str]:
 def _gpus(status: dict[str, Any], width: int | None) -> Text:
     if not status["gpus"]:
         return Text("The scheduler found no GPUs; run: gpushare doctor")
-    head = ("GPU", "NAME", "TOTAL", "RESIDENT", "UNEVICTABLE", "CONTEXTS", "UNMANAGED", "FREE")
+    # An older scheduler, and NVML for MIG slices, have no figure of the power.
+    powers = [gpu.get("power") for gpu in status["gpus"]]
+    has_power = any(power is not None for power in powers)
+    head = (
+        *("GPU", "NAME", "TOTAL", "RESIDENT", "UNEVICTABLE", "CONTEXTS", "UNMANAGED", "FREE"),
+        *(("POWER",) if has_power else ()),
+    )
     rows = [
         (
             str(gpu["index"]),
@@ -121,8 +127,9 @@ def _gpus(status: dict[str, Any], width: int | None) -> Text:
                 size(gpu[key])
                 for key in ("total", "resident", "unevictable", "contexts", "foreign", "free")
             ),
+            *((("" if power is None else f"{power} W"),) if has_power else ()),
         )
-        for gpu in status["gpus"]
+        for gpu, power in zip(status["gpus"], powers, strict=True)
     ]
     draining = [Text(sentence, WARNING) for sentence in _words(status).get("draining", [])]
     return Text("\n").join([table(head, rows, set(range(2, len(head))), width), *draining])

@@ -110,6 +110,8 @@ class GpuTime:
         self._gpus: set[str] = set()
         #: By user, team or group and GPU: until when its limit is reached.
         self._full: dict[tuple[str, str], float] = {}
+        #: By group and GPU: the seconds for which its processes were busy since it came.
+        self._totals: dict[tuple[str, str], float] = {}
         #: By client and GPU: its last report.
         self._meters: dict[tuple[int, str], _Meter] = {}
         self._submitted: dict[tuple[str, str], Window] = {}
@@ -231,6 +233,7 @@ class GpuTime:
             self._windows.pop((name, gpu), None)
             self._submitted.pop((group.id, gpu), None)
             self._busy.pop((group.id, gpu), None)
+            self._totals.pop((group.id, gpu), None)
             self._full.pop((name, gpu), None)
             self._decayed.pop((name, gpu), None)
 
@@ -294,6 +297,8 @@ class GpuTime:
     ) -> None:
         names = tuple([claim.whose for claim in self.of(group)])
         parts = self._spread(seconds, since, at)
+        key = (group.id, gpu)
+        self._totals[key] = self._totals.get(key, 0.0) + seconds
         charged: dict[str, int] = {}
         if not (self.active or self.several_users):
             # Nothing depends on it now, and many groups may be at work, so it is only kept in case something will.
@@ -318,6 +323,14 @@ class GpuTime:
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
+
+    def busy_total(self, group: Group, gpu: str, now: float) -> float:
+        """Return for how many seconds the processes of a group were busy on a GPU since it came, up to now."""
+        total = self._totals.get((group.id, gpu), 0.0)
+        if group.busy and not (group.metered and not group.overdue):
+            # The current burst is counted when it ends.
+            total += max(0.0, now - max(group.burst.ran_since, group.burst.counted_until))
+        return total
 
     def _window(self, windows: dict[tuple[str, str], Window], key: tuple[str, str]) -> Window:
         window = windows.get(key)

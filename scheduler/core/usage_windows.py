@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TypeVar
 
 #: Units of a second in which time is counted.
 PARTS = 10**9
 #: A process (0 if nothing is metered), and its team, user and group, which are charged.
 Process = tuple[int, tuple[str, ...]]
+#: What time is divided among.
+Key = TypeVar("Key")
 #: Numbers of buckets, and nanoseconds in each.
 Parts = list[tuple[int, int]]
 _NOTHING = (0, 0)
@@ -136,7 +139,7 @@ class ChargedTime:
                 mine.append((number, busy - charged))
                 continue
             bucket[process] = busy, charged
-            for one, charge in _divide({p: b for p, (b, _) in bucket.items()}, self.width):
+            for one, charge in divide({p: b for p, (b, _) in bucket.items()}, self.width):
                 busy, charged = bucket[one]
                 if charge != charged:
                     bucket[one] = busy, charge
@@ -144,7 +147,7 @@ class ChargedTime:
         return more
 
 
-def _divide(busy: dict[Process, int], passed: int) -> Iterable[tuple[Process, int]]:
+def divide(busy: dict[Key, int], passed: int) -> Iterable[tuple[Key, int]]:
     """Return the charges of processes that were busy for these times while ``passed`` nanoseconds passed.
 
     The overlap is assumed to be as small as possible. Within it, a process with a shorter busy time was busy only while

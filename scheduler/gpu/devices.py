@@ -8,7 +8,7 @@ import ctypes
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.messages import Device
 from ..protocol.wire import register_slice
@@ -17,6 +17,17 @@ log = logging.getLogger(__name__)
 
 #: Readings that take longer than this (seconds) are not made in the scheduler's event loop.
 SLOW = 0.0002
+
+
+class EnergyReading(NamedTuple):
+    """What NVML shows of a GPU's energy; None: it has no such figure."""
+
+    #: When it was read, seconds on CLOCK_MONOTONIC.
+    at: float
+    #: Joules since the driver was loaded.
+    joules: float | None
+    #: The present power.
+    watts: float | None
 
 
 class Devices:
@@ -36,10 +47,14 @@ class Devices:
         self.driver_version: str | None = None
         #: The percentage of time for which each GPU was busy lately, as of the last `poll`.
         self.utilization: dict[str, int | None] = {}
+        #: The energy and the power of each GPU, as of the last `poll`.
+        self.energy: dict[str, EnergyReading] = {}
         #: The state of NVML, in words.
         self.state = "not found"
         #: Whether readings are slow enough to need a thread of their own.
         self.slow = False
+        #: Whether that is so for `poll`, which reads more.
+        self.slow_to_poll = False
 
     def start(self) -> list[Device]:
         """Load NVML and return a first reading of every GPU; none without NVML."""
@@ -145,15 +160,34 @@ class Devices:
         return Device(gpu, int(memory.total) - reserved, used, name, index)
 
     def poll(self, gpu: str) -> Device | None:
-        """Read a GPU's memory as `read` does, and how busy the GPU is."""
+        """Read a GPU's memory as `read` does, how busy the GPU is, and its energy."""
         device = self.read(gpu)
         if device is not None:
+            begun = time.perf_counter()
             try:
                 rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handles[gpu])
                 self.utilization[gpu] = int(rates.gpu)
             except self._nvml.NVMLError:
                 self.utilization[gpu] = None
+            self.energy[gpu] = self._read_energy(self._handles[gpu])
+            self.slow_to_poll = time.perf_counter() - begun > SLOW
         return device
+
+    def watts(self, gpu: str) -> int | None:
+        """Return a GPU's power as of the last `poll`; None: NVML has no figure."""
+        reading = self.energy.get(gpu)
+        return None if reading is None or reading.watts is None else round(reading.watts)
+
+    def _read_energy(self, handle: Any) -> EnergyReading:
+        """Read the energy counter and the power; old GPUs lack the first, MIG slices both."""
+        nvml = self._nvml
+        joules = watts = None
+        with contextlib.suppress(nvml.NVMLError):
+            joules = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+        at = time.monotonic()
+        with contextlib.suppress(nvml.NVMLError):
+            watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        return EnergyReading(at, joules, watts)
 
     def processes(self, gpu: str) -> dict[int, int] | None:
         """Return the bytes of a GPU that each process holds; None if NVML has no figure. May take milliseconds."""

@@ -37,6 +37,7 @@ from ..core.rules import ANTI_THRASH, DEFAULTS
 from ..protocol.address import Access, too_long
 from . import arguments
 from .entitlements import entitlement, parsed
+from .prices import Prices
 from .principals import Identity
 
 SOCKET = "/run/gpushare/scheduler.sock"
@@ -100,6 +101,12 @@ class NodeScheduler(Configurable):
         "number of GPUs in use at the same time; host: bytes over all GPUs. 'user:*' applies to users without an "
         "entry. A team consists of its members, and of the system's or the Hub's group of that name. Reloaded on "
         "SIGHUP (default: no limits).",
+    ).tag(config=True)
+
+    prices = Dict(
+        help="Prices for reports, such as {'gpu_hour': 2.5, 'kwh': 0.3, 'currency': 'EUR'}. gpu_hour: an hour of GPU "
+        "time; gpu_gib_hour and host_gib_hour: a GiB on a GPU and of evicted data in host memory for an hour; kwh: a "
+        "kilowatt-hour of a GPU's energy; currency: shown after amounts (default: none).",
     ).tag(config=True)
 
     policy = Unicode(
@@ -245,6 +252,14 @@ class NodeScheduler(Configurable):
             return shares
         except ValueError as error:
             raise TraitError(f"NodeScheduler.shares: {error}") from None
+
+    @validate("prices")
+    def _valid_prices(self, proposal: dict[str, Any]) -> Any:
+        try:
+            Prices.parsed(proposal["value"])
+        except ValueError as error:
+            raise TraitError(f"NodeScheduler.prices: {error}") from None
+        return proposal["value"]
 
     @validate("quantum")
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:

@@ -26,6 +26,7 @@ class Definition(NamedTuple):
 
 
 _GPU = ("gpu",)
+_WHOSE = ("user", "team")
 
 METRICS: dict[str, Definition] = {
     "gpushare_up": Definition(
@@ -54,6 +55,21 @@ METRICS: dict[str, Definition] = {
         "gauge",
         _GPU,
         "fraction of the time in which a CUDA kernel ran, as reported by NVML",
+    ),
+    "gpushare_gpu_power_watts": Definition(
+        "gauge",
+        _GPU,
+        "power of a GPU, as reported by NVML; missing if NVML has no figure",
+    ),
+    "gpushare_gpu_energy_joules_total": Definition(
+        "counter",
+        _GPU,
+        "energy of a GPU; missing if it is not measured",
+    ),
+    "gpushare_gpu_idle_energy_joules_total": Definition(
+        "counter",
+        _GPU,
+        "the part of a GPU's energy that it would also have consumed without work",
     ),
     "gpushare_gpu_draining": Definition(
         "gauge",
@@ -89,6 +105,26 @@ METRICS: dict[str, Definition] = {
         "counter",
         ("user",),
         "GPU time that a user's notebooks have used",
+    ),
+    "gpushare_use_seconds_total": Definition(
+        "counter",
+        _WHOSE,
+        "GPU time that the notebooks of a user and team have used",
+    ),
+    "gpushare_use_energy_joules_total": Definition(
+        "counter",
+        _WHOSE,
+        "energy of the GPUs for these notebooks, without idle energy; missing if it is not measured",
+    ),
+    "gpushare_use_byte_seconds_total": Definition(
+        "counter",
+        (*_WHOSE, "kind"),
+        "memory of these notebooks, multiplied by time: gpu (on GPUs), host (evicted data in host memory)",
+    ),
+    "gpushare_use_moved_bytes_total": Definition(
+        "counter",
+        _WHOSE,
+        "memory of these notebooks that was restored and evicted",
     ),
     "gpushare_host_memory_bytes": Definition(
         "gauge",

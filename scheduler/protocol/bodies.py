@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
 from msgspec.structs import asdict, fields
@@ -189,6 +189,13 @@ class Audit(Body):
 
 class Report(Audit):
     until: Wall | None = None
+    #: What rows are divided by.
+    by: Annotated[
+        list[Literal["user", "team", "notebook", "day"]],
+        Meta(max_length=4, description="a list of user, team, notebook, day"),
+    ] = []
+    #: Whose notebooks rows are of.
+    user: Text | None = None
 
 
 #: By operation; operations that are missing have no parameters.

@@ -12,14 +12,16 @@ import sqlite3
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..core import messages as ev
 from ..core.core import Core
 from ..core.foreign_use import CONTEXTS, CONTEXTS_PART
+from ..core.model import Group
 from ..gpu.devices import Devices
+from ..node.prices import Prices
 from ..observability import usage_audit
 from ..observability.audit import Audit
 from ..observability.counters import Counters
@@ -91,10 +93,13 @@ class Administration:
         The server.
     folder
         The folder of the records that outlive the scheduler; None: no records.
+    prices
+        What use costs.
     """
 
-    def __init__(self, server: Host, folder: Path | None) -> None:
+    def __init__(self, server: Host, folder: Path | None, prices: Prices) -> None:
         self._server = server
+        self._prices = prices
         self._steering = None if folder is None else folder / "steering.json"
         self.audit = _open_audit(folder)
         self._history = History(None if folder is None else folder / "usage.sqlite3", time.time())
@@ -187,6 +192,12 @@ class Administration:
         self.counters.observe(entry, core)
         if entry.kind == "grant":
             self._history.usage.granted(entry.fields["waited"], now)
+        elif entry.kind in ("evict", "restore"):
+            self._history.usage.moved(core, entry.group, entry.fields["bytes"], now)
+
+    def leave(self, group: Group) -> None:
+        """Count the use of a group whose last process is about to leave."""
+        self._history.usage.leave(self._server.core, group, time.monotonic())
 
     def _count(self, now: float) -> None:
         """Add the counts since the last time to the usage history."""
@@ -209,7 +220,7 @@ class Administration:
         self._due = now + again
         self.counters.update(core)
         wall = time.time()
-        self._history.usage.update(core, wall)
+        self._history.usage.update(core, wall, now, self._server.devices.energy)
         self._count(wall)
         self._history.write(wall)
         pause = AGAIN if self._usage_audit.unsure else COMPARE
@@ -358,11 +369,26 @@ class Administration:
             raise RequestError("'since' must be before 'until'")
         self._count(time.time())
         try:
-            return {"report": self._history.report(since, until)}
+            found = self._history.report(since, until, asked.by, asked.user)
         except sqlite3.Error as error:
             raise RequestError(
                 f"Cannot read the usage history: {error}. Try again later."
             ) from None
+        return {"report": self._priced(found)}
+
+    def _priced(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return a report with what the use costs, if it costs anything."""
+        prices = self._prices
+        if not prices:
+            return {**report, "prices": None}
+        priced = {
+            **report,
+            "prices": asdict(prices),
+            "idle_cost": round(prices.energy_cost(report["idle_energy"]), 4),
+        }
+        if "rows" in report:
+            priced["rows"] = [{**row, "cost": prices.cost(row)} for row in report["rows"]]
+        return priced
 
     def _op_metrics(self, connection: Connection, asked: bodies.Body) -> Answer:
         return {"metrics": [*self._samples(), *self.counters.samples()]}
@@ -384,6 +410,9 @@ class Administration:
             utilization = self._server.devices.utilization.get(uuid)
             if utilization is not None:
                 yield Sample("gpushare_gpu_utilization_ratio", (uuid,), utilization / 100)
+            energy = self._server.devices.energy.get(uuid)
+            if energy is not None and energy.watts is not None:
+                yield Sample("gpushare_gpu_power_watts", (uuid,), energy.watts)
             yield Sample("gpushare_gpu_draining", (uuid,), gpu["draining"])
             yield Sample("gpushare_gpu_leases", (uuid,), len(core.gpus[uuid].holders))
             yield Sample("gpushare_gpu_waiting", (uuid,), core.gpus[uuid].waiting)
@@ -401,12 +430,27 @@ class Administration:
             yield Sample("gpushare_user_memory_bytes", whose, size)
         for user, seconds in self._history.usage.had.items():
             yield Sample("gpushare_user_gpu_seconds_total", (user,), seconds)
+        yield from self._use_samples()
         for kind, size in status["host"].items():
             yield Sample("gpushare_host_memory_bytes", (kind,), size)
         yield Sample("gpushare_connections", ("client",), clients)
         yield Sample("gpushare_connections", ("control",), connections - clients)
         lag = max((lag for _, lag in self._lags), default=0.0)
         yield Sample("gpushare_event_loop_lag_seconds", (), lag)
+
+    def _use_samples(self) -> Iterator[Sample]:
+        """Return what users and teams have used since the scheduler started, and the energy of the GPUs."""
+        usage = self._history.usage
+        for whose, use in sorted(usage.uses.items()):
+            for kind, size in (("gpu", use.gpu_bytes), ("host", use.host_bytes)):
+                yield Sample("gpushare_use_byte_seconds_total", (*whose, kind), size)
+            yield Sample("gpushare_use_seconds_total", whose, use.seconds)
+            yield Sample("gpushare_use_moved_bytes_total", whose, use.moved)
+            if use.measured:
+                yield Sample("gpushare_use_energy_joules_total", whose, use.energy)
+        for uuid, one in sorted(usage.energy.items()):
+            yield Sample("gpushare_gpu_energy_joules_total", (uuid,), one.energy)
+            yield Sample("gpushare_gpu_idle_energy_joules_total", (uuid,), one.idle)
 
     def _find(self, text: str) -> str:
         if text in self._on_hold:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..gpu.drivers import Driver
+from ..node.prices import Prices
 from ..node.principals import Identity
 from ..protocol.address import Access
 from .throttle import PERSONAL, Limits
@@ -29,5 +30,7 @@ class Options:
     access: Access | None = None
     #: A socket that another program made and owns; None: the server makes it at `path`.
     listener: socket.socket | None = None
+    #: What use costs, for reports.
+    prices: Prices = field(default_factory=Prices)
     #: The driver that clients use, for checkpoints; None: no process hibernates.
     driver: Driver | None = None

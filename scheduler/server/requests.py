@@ -258,6 +258,7 @@ class Requests:
         status = snapshot.status(core, now, self._server.ledger, estimates)
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
+            gpu["power"] = self._server.devices.watts(gpu["uuid"])
         view, who = self._server.view_of(connection), self._who(connection)
         status["host"]["pool"] = self._server.pools.status(None if view is None else who.user)
         if view is not None:

@@ -122,7 +122,7 @@ class Server:
         self._readings: set[asyncio.Task[None]] = set()
         self._succession = Succession(core, devices, options, self.handle, self._clients)
         self.hibernations = Hibernations(options.driver, devices, self.handle)
-        self.administration = Administration(self, options.identity.state_dir)
+        self.administration = Administration(self, options.identity.state_dir, options.prices)
         self._requests = Requests(self)
         self.placement = Placement(core)
 
@@ -196,6 +196,7 @@ class Server:
             group = self.core.clients[connection.number].group
             if len(group.clients) == 1:
                 self.placement.leaves(group, time.monotonic())
+                self.administration.leave(group)
             self.handle(ev.Detach(connection.number))
             self._succession.write_soon()
 
@@ -469,7 +470,7 @@ class Server:
 
     def _read_now(self, how: Reading, gpu: str) -> ev.Device | None:
         """Read a GPU. If that is slow, a thread reads it and passes the result to the core, and None is returned."""
-        if self.devices.slow:
+        if self.devices.slow or (self.devices.slow_to_poll and how == self.devices.poll):
             task = self._loop.create_task(self._read_in_thread(how, gpu))
             self._readings.add(task)
             task.add_done_callback(self._readings.discard)

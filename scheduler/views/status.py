@@ -145,6 +145,7 @@ def _gpu(gpu: Gpu, figures: Figures) -> dict[str, Any]:
         "available": max(0, gpu.free),
         "draining": gpu.drained,
         "utilization": None,
+        "power": None,
     }
 
 

@@ -3,18 +3,34 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from jupyter_gpushare.cli.show.report import line
-from jupyter_gpushare.scheduler.observability.usage_report import HOUR, KEPT, WRITE, History, Hour
-from tests.scheduler.quota_node import Node
+from jupyter_gpushare.cli.show.report import energy_text, line, use_table
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.node.prices import Prices
+from jupyter_gpushare.scheduler.observability.energy import Divided, EnergyMeter, Part
+from jupyter_gpushare.scheduler.observability.usage_report import (
+    HOUR,
+    KEPT,
+    MOST_NOTEBOOKS,
+    WRITE,
+    By,
+    History,
+    Hour,
+    Owner,
+    Use,
+)
+from tests.scheduler.quota_node import GIB, Node
 
 NOON = 1_000_000 * HOUR
 
@@ -35,35 +51,349 @@ def open_history() -> Iterator[Opener]:
         history.close()
 
 
+class Clock:
+    """Adds up the use of a node in steps of a second.
+
+    Parameters
+    ----------
+    node, history
+        What is added up, and where.
+    watts
+        The power of each GPU in the following steps; None: its energy is not measured.
+    """
+
+    def __init__(
+        self, node: Node, history: History, watts: dict[str, float | None] | None = None
+    ) -> None:
+        self.node, self.history, self.wall = node, history, float(NOON)
+        self.watts = watts or {}
+        self.joules = dict.fromkeys(self.watts, 1000.0)
+        self.counts = True
+        self.began: dict[int, float] = {}
+        self.look()
+
+    def look(self) -> None:
+        readings = {
+            gpu: Reading(self.node.now, self.joules[gpu] if self.counts else None, watts)
+            for gpu, watts in self.watts.items()
+            if watts is not None
+        }
+        self.history.usage.update(self.node.core, self.wall, self.node.now, readings)
+
+    def run(self, seconds: float, step: float = 1.0) -> None:
+        for _ in range(round(seconds / step)):
+            self.node.sleep(step)
+            self.report_meters()
+            self.wall += step
+            for gpu, watts in self.watts.items():
+                self.joules[gpu] += (watts or 0.0) * step
+            self.look()
+
+    def report_meters(self) -> None:
+        """Let all busy processes report the GPU time that they have had."""
+        for number, kernel in self.node.kernels.items():
+            client = self.node.core.clients[number]
+            if client.busy and client.group.metered:
+                busy = self.node.now - self.began.setdefault(number, client.burst_at)
+                for gpu in kernel.usages:
+                    self.node.do(ev.Meter(number, gpu, busy, self.node.now, 0))
+
+    def report(self, *by: By, user: str | None = None) -> dict[str, Any]:
+        return self.history.report(NOON, self.wall, by, user)
+
+
+class Reading(NamedTuple):
+    at: float
+    joules: float | None
+    watts: float | None
+
+
 def test_used_and_shared_hours_follow_their_definition(open_history: Opener) -> None:
     node, history = Node(2), open_history(None)
     ada, ben = node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-0")
     alone = node.kernel("c", "ada", "GPU-1")
-
-    clock = itertools.count(NOON)
-
-    def look(seconds: int) -> None:
-        for now in itertools.islice(clock, seconds):
-            history.usage.update(node.core, now)
-
-    look(1)
-    look(10)
+    clock = Clock(node, history)
+    clock.run(10)
     ada.run()
-    look(20)
+    clock.run(20)
     ben.run()
-    look(30)
+    clock.run(30)
     ada.end()
     ben.end()
     alone.run()
-    look(40)
+    clock.run(39)
     found = history.report(NOON, NOON + HOUR)
-    assert (found["gpus"], found["present"]) == (2, 200)
-    assert (found["used"], found["shared"]) == (90, 50)
+    assert (found["gpus"], found["present"]) == (2, 198)
+    assert (found["used"], found["shared"]) == (89, 50)
     # Of what two had at once, each has half.
-    assert found["users"] == {"ada": 20 + 15 + 40, "ben": 15}
-    # Nothing is known about a time without samples.
-    history.usage.update(node.core, next(clock) + 500)
-    assert history.report(NOON, NOON + HOUR)["used"] == 90
+    assert found["users"] == {"ada": 20 + 15 + 39, "ben": 15}
+    # Nothing is known about a time in which the machine was asleep.
+    node.sleep(500)
+    clock.look()
+    assert history.report(NOON, NOON + HOUR)["used"] == 89
+
+
+def test_short_bursts_count_for_their_length(open_history: Opener) -> None:
+    node = Node(1)
+    kernel = node.kernel("a", "ada", "GPU-0")
+    clock = Clock(node, open_history(None))
+    for _ in range(10):
+        node.sleep(0.3)
+        kernel.run()
+        node.sleep(0.25)
+        kernel.end()
+        node.sleep(0.45)
+        clock.wall += 1
+        clock.look()
+    (row,) = clock.report("notebook")["rows"]
+    assert row["seconds"] == pytest.approx(2.5)
+    # A group's last burst counts, although the group has left before the next look.
+    kernel.run()
+    node.sleep(0.5)
+    clock.history.usage.leave(node.core, node.core.groups["a"], node.now)
+    node.do(ev.Detach(kernel.number))
+    node.sleep(0.5)
+    clock.look()
+    (row,) = clock.report("notebook")["rows"]
+    assert row["seconds"] == pytest.approx(3.0)
+
+
+def test_energy_is_divided_in_proportion_to_gpu_time(open_history: Opener) -> None:
+    node = Node(1)
+    ada, ben = node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-0")
+    clock = Clock(node, open_history(None), {"GPU-0": 100.0})
+    clock.run(10)
+    clock.watts["GPU-0"] = 400.0
+    ada.run()
+    clock.run(10)
+    ben.run()
+    clock.run(10)
+    ada.end()
+    ben.end()
+    clock.watts["GPU-0"] = 100.0
+    clock.run(10)
+    found = clock.report("user")
+    assert (found["energy"], found["idle_energy"], found["measured"]) == (10_000, 2_000, 40)
+    assert {row["user"]: (row["seconds"], row["energy"]) for row in found["rows"]} == {
+        "ada": (15, 6_000),
+        "ben": (5, 2_000),
+    }
+
+
+def test_idle_energy_is_what_the_gpu_consumes_without_work(open_history: Opener) -> None:
+    node = Node(1)
+    kernel = node.kernel("a", "ada", "GPU-0")
+    clock = Clock(node, open_history(None), {"GPU-0": 100.0})
+    clock.run(10)
+    for _ in range(10):
+        # A tenth of a second at 700 W, and the rest at 100 W.
+        clock.joules["GPU-0"] += 160.0
+        clock.wall += 1
+        kernel.run()
+        node.sleep(0.1)
+        kernel.end()
+        node.sleep(0.9)
+        clock.look()
+    found = clock.report("user")
+    assert (found["energy"], found["idle_energy"]) == (2_600, 1_900)
+    assert [row["energy"] for row in found["rows"]] == [700]
+
+
+def test_without_a_counter_the_power_is_integrated(open_history: Opener) -> None:
+    node = Node(1)
+    kernel = node.kernel("a", "ada", "GPU-0")
+    clock = Clock(node, open_history(None), {"GPU-0": 200.0})
+    clock.counts = False
+    clock.look()
+    kernel.run()
+    clock.run(10)
+    found = clock.report("user")
+    assert (found["energy"], found["measured"]) == (2_000, 10)
+    # A machine that was asleep consumed an unknown amount.
+    node.sleep(60)
+    clock.look()
+    assert clock.report()["energy"] == 2_000
+
+
+def test_energy_without_readings_is_not_measured(open_history: Opener) -> None:
+    node = Node(2)
+    kernels = [node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-1")]
+    clock = Clock(node, open_history(None), {"GPU-0": 300.0, "GPU-1": None})
+    for kernel in kernels:
+        kernel.run()
+    clock.run(10)
+    found = clock.report("user")
+    assert (found["energy"], found["measured"], found["present"]) == (3_000, 10, 20)
+    energies = {row["user"]: (row["energy"], row["measured"]) for row in found["rows"]}
+    assert energies == {"ada": (3_000, 10), "ben": (None, 0)}
+    text = energy_text({**found, "prices": None})
+    assert text == "0.001 kWh (0.000 idle), 50% of the GPU hours not measured"
+    bare = open_history(None)
+    Clock(node, bare).run(5)
+    found = bare.report(NOON, NOON + HOUR)
+    assert (found["energy"], found["idle_energy"]) == (None, None)
+    assert energy_text({**found, "prices": None}) == "energy not measured"
+
+
+def test_a_counter_that_began_again_is_not_energy(open_history: Opener) -> None:
+    node = Node(1)
+    clock = Clock(node, open_history(None), {"GPU-0": 100.0})
+    clock.run(5)
+    # The driver was loaded again. The power bridges the gap.
+    clock.joules["GPU-0"] = 0.0
+    clock.run(5)
+    assert clock.report()["energy"] == 1_000
+
+
+def test_energy_waits_for_gpu_time_that_is_reported_afterwards() -> None:
+    meter: EnergyMeter[str] = EnergyMeter()
+    now, joules = 0.0, 0.0
+
+    def look(**busy: float) -> Divided[str] | None:
+        nonlocal now, joules
+        now, joules = now + 1, joules + 500
+        meter.add_time(1.0, Reading(now, joules, None))
+        for user, seconds in busy.items():
+            meter.add_busy(user, seconds)
+        return meter.divide(["ada", "ben"])
+
+    meter.add_time(0.0, Reading(0.0, 0.0, None))
+    for _ in range(5):
+        assert look(ben=0.5) is None
+    divided = look(ben=0.5, ada=3.0)
+    assert divided == Divided({"ada": Part(3.0, 1500), "ben": Part(3.0, 1500)}, 3000, 0, 6)
+    # Work that is never reported counts as long as it runs.
+    for _ in range(29):
+        assert look() is None
+    divided = look()
+    assert divided == Divided({"ada": Part(15.0, 7500), "ben": Part(15.0, 7500)}, 15000, 0, 30)
+    # When it is reported at last, it does not count twice.
+    assert look(ben=31.0, ada=31.0) == Divided(
+        {"ada": Part(0.5, 250), "ben": Part(0.5, 250)}, 500, 0, 1
+    )
+
+
+def test_memory_counts_by_time_and_place(open_history: Opener) -> None:
+    node = Node(1)
+    ada = node.kernel("a", "ada", "GPU-0", 60)
+    clock = Clock(node, open_history(None))
+    clock.run(10)
+    assert clock.report("user")["rows"] == []
+    ada.run()
+    clock.run(10)
+    ada.end()
+    ben = node.kernel("b", "ben", "GPU-0", 60)
+    ben.run()
+    clock.run(5)
+    for entry in node.history:
+        if entry.kind in ("evict", "restore"):
+            clock.history.usage.moved(node.core, entry.group, entry.fields["bytes"], NOON)
+    rows = {row["user"]: row for row in clock.report("user")["rows"]}
+    evicted = next(e.fields["bytes"] for e in node.history if e.kind == "evict")
+    assert rows["ada"]["gpu_byte_seconds"] == 10 * 60 * GIB + 5 * (60 * GIB - evicted)
+    assert rows["ada"]["host_byte_seconds"] == 5 * evicted
+    assert rows["ben"]["gpu_byte_seconds"] == 5 * 60 * GIB
+    assert rows["ada"]["moved"] == 60 * GIB + evicted
+    assert rows["ben"]["moved"] == 60 * GIB
+
+
+def test_reports_are_divided_by_user_team_notebook_and_day(
+    open_history: Opener, tmp_path: Path
+) -> None:
+    path = tmp_path / "usage.sqlite3"
+    day = 24 * HOUR
+    for number in range(3):
+        history = open_history(path)
+        hour = history.usage.hours.setdefault(NOON // HOUR + 24 * number, Hour())
+        for user, team, notebook in (
+            ("ada", "course", "a.ipynb"),
+            ("ada", "course", "b.ipynb"),
+            ("ben", "course", "a.ipynb"),
+            ("eve", "", "a.ipynb"),
+        ):
+            seconds = 10.0 if user == "ada" else 1.0
+            hour.uses[Owner(user, team, notebook)] = Use(seconds, seconds, 2, 3, 4, 5)
+        # A scheduler that is restarted loses nothing.
+        history.write(NOON, at_once=True)
+        history.close()
+    history = open_history(path)
+
+    def rows(*by: By, user: str | None = None) -> list[tuple[Any, ...]]:
+        found = history.report(NOON, NOON + 3 * day, by, user)["rows"]
+        keys = [key for key in ("user", "team", "notebook") if key in found[0]]
+        return [(*(row[key] for key in keys), row["seconds"]) for row in found]
+
+    assert rows("user") == [("ada", 60), ("ben", 3), ("eve", 3)]
+    assert rows("team") == [("course", 63), ("", 3)]
+    # Notebooks of two users with one name are two notebooks.
+    assert rows("notebook") == [
+        ("ada", "a.ipynb", 30),
+        ("ada", "b.ipynb", 30),
+        ("ben", "a.ipynb", 3),
+        ("eve", "a.ipynb", 3),
+    ]
+    assert rows("notebook", user="eve") == [("eve", "a.ipynb", 3)]
+    days = history.report(NOON, NOON + 3 * day, ("day", "user"))["rows"]
+    assert len({row["day"] for row in days}) == 3
+    assert len(days) == 9
+    (first,) = history.report(NOON, NOON + HOUR, ("day",), "ada")["rows"]
+    assert first == {
+        "day": time.strftime("%Y-%m-%d", time.localtime(NOON)),
+        "seconds": 20,
+        "measured": 20,
+        "gpu_byte_seconds": 4,
+        "host_byte_seconds": 6,
+        "moved": 8,
+        "energy": 10,
+    }
+    text = use_table(
+        {"rows": [{**first, "cost": 1.5, "user": "ada"}], "prices": {"currency": "EUR"}},
+        ["user"],
+    ).plain
+    head, row = text.splitlines()
+    assert head.split() == [
+        *("DAY", "USER", "GPU", "HOURS", "GPU", "GIB-HOURS", "HOST", "GIB-HOURS", "MOVED", "KWH"),
+        "COST",
+    ]
+    assert row.split()[1:] == ["ada", "0.01", "0.00", "0.00", "8", "B", "0.000", "1.50", "EUR"]
+
+
+def test_a_notebook_that_changes_its_name_all_the_time_does_not_fill_the_disk(
+    open_history: Opener,
+) -> None:
+    node = Node(1)
+    node.kernel("a", "ada", "GPU-0").run()
+    clock = Clock(node, open_history(None))
+    for number in range(MOST_NOTEBOOKS + 50):
+        node.do(ev.Rename("a", f"{number}.ipynb"))
+        clock.run(1)
+    rows = clock.report("notebook")["rows"]
+    assert len(rows) == MOST_NOTEBOOKS + 1
+    assert rows[0]["notebook"] == ""
+    assert sum(row["seconds"] for row in rows) == MOST_NOTEBOOKS + 50
+
+
+def test_prices() -> None:
+    prices = Prices.parsed({"gpu_hour": 2, "gpu_gib_hour": 0.1, "host_gib_hour": 0.01, "kwh": 0.5})
+    row = {
+        "seconds": 1800,
+        "gpu_byte_seconds": 10 * 3600 * GIB,
+        "host_byte_seconds": 100 * 3600 * GIB,
+        "energy": 3.6e6,
+    }
+    assert prices.cost(row) == 1 + 1 + 1 + 0.5
+    assert prices.cost({**row, "energy": None}) == 3
+    assert prices
+    assert not Prices.parsed({"currency": "EUR"})
+    for stated, words in (
+        ({"gpu": 1}, "unknown price 'gpu'; use gpu_hour, "),
+        ({"kwh": -1}, "'kwh' must be a number, 0 or more, not -1"),
+        ({"kwh": math.nan}, "'kwh' must be a number, 0 or more, not nan"),
+        ({"kwh": True}, "'kwh' must be a number"),
+        ({"currency": 1}, "'currency' must be text"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            Prices.parsed(stated)
 
 
 def test_only_noticeable_waits_are_counted(open_history: Opener) -> None:
@@ -233,8 +563,8 @@ def test_a_report_is_one_line(open_history: Opener) -> None:
     kernels = [node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-0")]
     for kernel in kernels:
         kernel.run()
-    for second in range(3601):
-        history.usage.update(node.core, NOON + second)
+    # Of the first hour, all but one second is over.
+    Clock(node, history).run(3599)
     history.usage.granted(0.0, NOON)
     history.usage.granted(4.0, NOON)
     history.usage.count(NOON, avoided=1, given=2)
@@ -242,6 +572,7 @@ def test_a_report_is_one_line(open_history: Opener) -> None:
     assert "\n" not in text
     assert text.partition(": ")[2] == (
         "1 GPU, 2 users, 1.0 of 1.0 GPU hours used (100%), 1.0 of them shared by several users (100%); "
-        "2 leases, 1 wait of 4.0 s on average and 4.0 s at most; 1 out-of-memory error avoided, 2 raised"
+        "2 leases, 1 wait of 4.0 s on average and 4.0 s at most; 1 out-of-memory error avoided, 2 raised; "
+        "energy not measured"
     )
     assert line(open_history(None).report(0, NOON)).startswith("no data for this period")

@@ -57,8 +57,15 @@ def test_a_scheduler_counts_its_actions(scheduler: Scheduler) -> None:
         for name, (kind, _, _) in METRICS.items()
         if not any(n.startswith(name) for n, _ in found)
     }
-    # No client was computing when the scheduler took its sample, once a second.
-    assert missing <= {"gpushare_user_gpu_seconds_total"}
+    # The scheduler adds these up once a second.
+    assert missing <= {
+        "gpushare_user_gpu_seconds_total",
+        "gpushare_gpu_energy_joules_total",
+        "gpushare_gpu_idle_energy_joules_total",
+        "gpushare_use_seconds_total",
+        "gpushare_use_energy_joules_total",
+        "gpushare_use_byte_seconds_total",
+    }
 
     def value(name: str, **labels: str) -> float:
         return found[name, tuple(sorted({"node": "n1", **labels}.items()))]
@@ -70,6 +77,7 @@ def test_a_scheduler_counts_its_actions(scheduler: Scheduler) -> None:
     assert value("gpushare_out_of_memory_given_total", reason="device") == 1
     assert value("gpushare_out_of_memory_given_total", reason="cap") == 0
     assert value("gpushare_moved_bytes_total", gpu=gpu, direction="out") > 0
+    assert value("gpushare_gpu_power_watts", gpu=gpu) >= 72
     assert value("gpushare_connections", kind="client") == 3
     waits = [
         value("gpushare_wait_seconds_count", **{"class": c}) for c in ("interactive", "background")

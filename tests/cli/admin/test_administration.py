@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.cli.show.report import entry_text, moment
+from jupyter_gpushare.cli.show.status import render
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
 from tests.support.scheduler import GIB, Scheduler, Start, state, until
@@ -27,7 +28,15 @@ def node(start: Start, environ: dict[str, str], tmp_path: Path) -> Node:
     config = tmp_path / "config.json"
     folder = str(tmp_path / "state")
     config.write_text(
-        json.dumps({"NodeScheduler": {"socket": environ["GPUSHARE_SOCKET"], "state_dir": folder}})
+        json.dumps(
+            {
+                "NodeScheduler": {
+                    "socket": environ["GPUSHARE_SOCKET"],
+                    "state_dir": folder,
+                    "prices": {"gpu_hour": 3600, "kwh": 3600, "currency": "EUR"},
+                }
+            }
+        )
     )
     return lambda: start("--config", str(config))
 
@@ -131,16 +140,33 @@ def test_a_report_includes_the_time_before_a_restart(node: Node, gpushare: Comma
                 return float(control.request("report")["report"]["used"])
 
             until(lambda: used() > 0)
+            # The simulated GPU always consumes something.
+            until(lambda: control.request("report")["report"]["energy"])
+            (gpu,) = control.request("status")["status"]["gpus"]
+            assert gpu["power"] >= 72
+            assert f"{gpu['power']} W" in render(control.request("status")["status"]).plain
     scheduler.close()
     node()
     found = json.loads(gpushare("report", "--week", "--json").stdout)
     assert (found["gpus"], found["avoided"], found["leases"]) == (1, 1, 1)
     assert 0 < found["used"] <= found["present"]
     assert sum(found["users"].values()) == pytest.approx(found["used"], abs=0.2)
+    assert 0 < found["idle_energy"] <= found["energy"]
     done = gpushare("report")
     assert "1 GPU, 1 user, " in done.stdout
-    assert done.stdout.endswith("1 out-of-memory error avoided, 0 raised\n")
+    assert "1 out-of-memory error avoided, 0 raised; 0.00" in done.stdout
+    assert " kWh (0.00" in done.stdout
     assert done.stdout.count("\n") == 1
+    found = json.loads(gpushare("report", "--by", "notebook", "--json").stdout)
+    (row,) = [row for row in found["rows"] if row["seconds"]]
+    # The price of an hour makes a second cost 1 EUR, and a kilojoule, too.
+    cost = row["seconds"] + (row["energy"] or 0.0) / 1000
+    assert row["cost"] == pytest.approx(cost, abs=0.01)
+    assert found["idle_cost"] == pytest.approx(found["idle_energy"] / 1000, abs=0.01)
+    done = gpushare("report", "--by", "user", "day")
+    *_, head, line = done.stdout.splitlines()
+    assert head.split()[:3] == ["DAY", "USER", "GPU"]
+    assert line.endswith(" EUR")
 
 
 def test_metrics_are_printed(scheduler: Scheduler, gpushare: Command) -> None:
@@ -162,6 +188,7 @@ def test_metrics_are_printed(scheduler: Scheduler, gpushare: Command) -> None:
         (["audit", "--since", "soon"], "use for example 2h, 3d, 2026-03-01"),
         (["report", "--week", "--since", "2h"], "--week cannot be combined with --since"),
         (["report", "--since", "1h", "--until", "2h"], "'since' must be before 'until'"),
+        (["report", "--user", "ada"], "--user requires --by"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(
