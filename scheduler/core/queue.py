@@ -31,15 +31,7 @@ class WaitQueue:
     sorted_by: tuple[int, int] = field(default=(0, 0), init=False)
 
     def _rank(self, wait: Wait) -> None:
-        own = wait.group.wait
-        lease = own if wait.wakes and wait.for_lease and own is not None else wait
-        parts, rank = self.policy.rank(lease)
-        retry = -1.0 if lease.front else 0.0
-        wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *rank)
-        first = wait.group.makes_way_for
-        # Otherwise it would immediately take back what was taken from it.
-        if lease.grow is None and first is not None and first.rank > wait.rank and first.queued:
-            wait.parts, wait.rank = first.parts, first.rank
+        rank(wait, self.policy)
 
     def waits_of(self, group: Group) -> list[Wait]:
         """Return the waits of a group, in order."""
@@ -127,6 +119,19 @@ class WaitQueue:
             self.new.remove(wait)
         if wait.group.wait is wait:
             wait.group.wait = None
+
+
+def rank(wait: Wait, policy: PolicyGuard) -> None:
+    """Compute the rank of a wait, which need not be in the queue."""
+    own = wait.group.wait
+    lease = own if wait.wakes and wait.for_lease and own is not None else wait
+    parts, found = policy.rank(lease)
+    retry = -1.0 if lease.front else 0.0
+    wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *found)
+    first = wait.group.makes_way_for
+    # Otherwise it would immediately take back what was taken from it.
+    if lease.grow is None and first is not None and first.rank > wait.rank and first.queued:
+        wait.parts, wait.rank = first.parts, first.rank
 
 
 def place(wait: Wait) -> tuple[Rank, int]:

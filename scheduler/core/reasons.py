@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,21 @@ class Explainer:
         The time.
     plans
         Plans that were made already.
+    queue
+        The waits, in order; default: those of the core.
     """
 
-    def __init__(self, core: Sources, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
+    def __init__(
+        self,
+        core: Sources,
+        now: float,
+        plans: Mapping[Wait, Plan] | None = None,
+        queue: Sequence[Wait] | None = None,
+    ) -> None:
         self._core = core
         self._now = now
         self._plans: dict[Wait, Plan] = dict(plans or {})
+        self._queue = core.model.queue if queue is None else queue
         self._ahead: dict[Wait, Wait] | None = None
 
     def plan(self, wait: Wait) -> Plan:
@@ -98,7 +107,7 @@ class Explainer:
         """Return the first wait ahead of each wait: on each GPU, all waits after its head wait for that."""
         heads: dict[str, tuple[int, Wait]] = {}
         found: dict[Wait, Wait] = {}
-        for place, wait in enumerate(self._core.model.queue):
+        for place, wait in enumerate(self._queue):
             uuids = list(wait.gpus)
             ahead = [heads[u] for u in uuids if u in heads]
             if ahead:

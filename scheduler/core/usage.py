@@ -193,6 +193,8 @@ class GpuTime:
         team = self._team_of(group)
         if team is not None:
             chain.insert(0, Claim(team, self._claims.get(team, NOTHING)))
+        if group.assumed:
+            return tuple(chain)
         self._chains[group.id] = made_of, tuple(chain)
         if known is not None:
             self._full.clear()
@@ -372,6 +374,10 @@ class GpuTime:
             self._full[whose, gpu] = until
         return max(found.values(), default=None)
 
+    def limited_until(self, group: Group, gpu: str, now: float) -> float | None:
+        """Return what ``throttled_until`` returns, and remember nothing."""
+        return max(self._limits_reached(group, gpu, now).values(), default=None)
+
     def limited_by(self, group: Group, gpu: str, now: float) -> str | None:
         """Return the team, user or group whose limit a group has reached."""
         found = self._limits_reached(group, gpu, now)
@@ -472,7 +478,8 @@ class GpuTime:
         self.of(group)
         if not self.several_users:
             return 0.0
-        found = self._came[group.user]
+        # Only the user of an assumed group may be new.
+        found = self._came.get(group.user, -1.0 / (1 + len(self._came)))
         for gpu in gpus:
             found = max(found, self._last_served.get((group.user, gpu), found))
         return found

@@ -30,6 +30,7 @@ OPERATIONS = {
     "subscribe": Role.USERS,
     "explain": Role.USERS,
     "shares": Role.USERS,
+    "when": Role.USERS,
     "release": Role.OWNER,
     "evict": Role.OWNER,
     "hibernate": Role.OWNER,

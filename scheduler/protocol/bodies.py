@@ -13,6 +13,8 @@ from ..core import messages as ev
 
 #: Longest name of one of a user's servers, and longest text for all users.
 LONGEST_SERVER, LONGEST_TEXT = 255, 500
+#: Bytes that no machine has.
+LARGEST = 1 << 60
 #: Seconds on CLOCK_MONOTONIC, and seconds since 1970, that no machine reaches.
 LATEST, LATEST_WALL = 1e12, 1e11
 #: More cells than wait in any Jupyter kernel.
@@ -45,6 +47,7 @@ class Body(Struct, kw_only=True):
 Text = Annotated[str, Meta(min_length=1, description="a non-empty string")]
 Switch = Annotated[bool, Meta(description="true or false")]
 Bytes = Annotated[int, Meta(description="a whole number of bytes, 0 for no limit")]
+Size = Annotated[int, Meta(ge=0, le=LARGEST, description="a whole number of bytes")]
 Fraction = Annotated[float, Meta(description="a fraction of a GPU's time, from 0 (none) to 1")]
 Weight = Annotated[float, Meta(description="a number above 0")]
 Seconds = Annotated[float, Meta(ge=0, le=LATEST, description="a number of seconds, 0 or more")]
@@ -63,6 +66,17 @@ class Explain(Body):
     group: Text | None = None
     #: Whether sentences come with the codes.
     text: Switch = False
+
+
+class When(Body):
+    group: Text | None = None
+    #: For a notebook that is not there yet: its size and class, and a GPU.
+    bytes: Size | None = None
+    #: The default is the class that a new notebook has.
+    priority: Annotated[
+        ev.Class | None, Meta(description=f"one of {', '.join(get_args(ev.Class))}")
+    ] = None
+    gpu: Text | None = None
 
 
 class Login(Body):
@@ -217,6 +231,7 @@ BODIES: dict[str, type[Body]] = {
     "focus": Focus,
     "hint": Hint,
     "explain": Explain,
+    "when": When,
     "record": Record,
     "recordings": Recordings,
     "cancel": Group,

@@ -295,8 +295,14 @@ class Administration:
 
     # --- Operations ---------------------------------------------------------------------------
 
-    def _op_drain(self, connection: Connection, asked: bodies.Drain) -> Answer:
-        gpu, on = asked.gpu, asked.on
+    def gpu(self, gpu: str) -> str:
+        """Return the UUID of the GPU that a request names: by its UUID, the beginning of it, or its index.
+
+        Raises
+        ------
+        RequestError
+            There is none, or more than one.
+        """
         known = self._server.core.gpus
         found = [u for u, one in known.items() if gpu in (u, str(one.index))]
         found = found or [u for u in known if gpu and u.startswith(gpu)]
@@ -305,9 +311,13 @@ class Administration:
                 f"{gpu!r} matches {'none' if not found else 'more than one'} of this machine's GPUs: "
                 + ", ".join(f"{one.index} ({u})" for u, one in known.items())
             )
-        self._server.handle(ev.Drain(found[0], on))
+        return found[0]
+
+    def _op_drain(self, connection: Connection, asked: bodies.Drain) -> Answer:
+        gpu = self.gpu(asked.gpu)
+        self._server.handle(ev.Drain(gpu, asked.on))
         self._save_settings()
-        return {"gpu": found[0], "on": on}
+        return {"gpu": gpu, "on": asked.on}
 
     def _op_maintenance(self, connection: Connection, asked: bodies.Maintenance) -> Answer:
         self._server.handle(ev.Maintain(" ".join(asked.text.split())))

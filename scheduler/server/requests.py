@@ -29,7 +29,7 @@ from ..observability.writer import Writer
 from ..protocol import bodies
 from ..protocol import wire as protocol
 from ..protocol.bodies import RequestError
-from ..views import explain
+from ..views import explain, when
 from ..views import status as snapshot
 from ..views.estimates import Forecast
 from ..views.redaction import View
@@ -118,6 +118,7 @@ class Requests:
             "focus": self._op_focus,
             "hint": self._op_hint,
             "explain": self._op_explain,
+            "when": self._op_when,
             "record": self._op_record,
             "recordings": self._op_recordings,
             "cancel": self._op_cancel,
@@ -421,6 +422,27 @@ class Requests:
         if view is not None:
             explanation = view.explanation(explanation)
         return {"explanation": answers.explanation(explanation) if asked.text else explanation}
+
+    def _op_when(self, connection: Connection, asked: bodies.When) -> dict[str, Any]:
+        core, forecast, now = self._server.core, self._server.forecast, time.monotonic()
+        view, who = self._server.view_of(connection), self._who(connection)
+        if (asked.group is None) == (asked.bytes is None):
+            raise RequestError(
+                "say either which notebook ('group') or how much memory a new one will use ('bytes')"
+            )
+        if asked.bytes is None:
+            if asked.priority is not None or asked.gpu is not None:
+                raise RequestError("'priority' and 'gpu' are for a new notebook ('bytes')")
+            group = self._find(connection, str(asked.group))
+            found = when.of_group(core, forecast, now, group)
+        else:
+            found = when.of_new(
+                core, forecast, now,
+                user=who.user, teams=who.teams, size=asked.bytes,
+                activity_class=asked.priority or "interactive",
+                gpu=None if asked.gpu is None else self._server.administration.gpu(asked.gpu),
+            )  # fmt: skip
+        return {"when": answers.when(found if view is None else view.when(found))}
 
     def _op_record(self, connection: Connection, asked: bodies.Record) -> dict[str, Any]:
         core, path, seconds = self._server.core, Path(asked.file), asked.seconds

@@ -20,7 +20,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,31 +222,65 @@ class Forecast:
     def estimates(self, core: Core, now: float) -> dict[str, Estimate]:
         """Return the estimates for waiting groups, by group. Some waits cannot be estimated."""
         self.due = False
+        found: dict[str, Estimate] = {}
+        for wait, one, walk, kind in self._estimates(core, now, core.queue):
+            group = wait.group.id
+            if self._waits.get(group, walk) is None:
+                self._waits[group] = FirstForecast(now, walk, kind)
+            found[group] = one
+        return found
+
+    def foresee(
+        self, core: Core, now: float, queue: Sequence[Wait], asked: Wait
+    ) -> Estimate | None:
+        """Return the estimate for a wait that does not exist, as if it were in the queue; None: there is none.
+
+        Parameters
+        ----------
+        core
+            The core.
+        now
+            The time.
+        queue
+            The waits in order, with the one that is asked for.
+        asked
+            That wait.
+        """
+        for wait, one, _, _ in self._estimates(core, now, queue, asked):
+            if wait is asked:
+                return one
+        return None
+
+    def _estimates(
+        self, core: Core, now: float, queue: Sequence[Wait], asked: Wait | None = None
+    ) -> Iterator[tuple[Wait, Estimate, Time, int]]:
+        """Iterate over the first wait of each group: its estimate, from which walk, and the class of the forecast."""
         if (core.rules.quantum, core.policy.name) != self._quantum:
             self._quantum = core.rules.quantum, core.policy.name
             self._expected.clear()
         intervals = [one.interval() for one in self._residuals]
-        found: dict[str, Estimate] = {}
+        seen: set[str] = set()
         before: dict[str, float] = {}
-        for wait, walk, kind in self._walk(core, now):
-            group = wait.group.id
-            if group in found:
+        for wait, walk, kind in self._walk(core, now, queue, asked):
+            if wait.group.id in seen:
                 continue
-            if self._waits.get(group, walk) is None:
-                self._waits[group] = FirstForecast(now, walk, kind)
+            seen.add(wait.group.id)
             # An estimate is at least that of the waits ahead, although the group may be served first.
             least = max((before.get(uuid, 0.0) for uuid in wait.gpus), default=0.0)
-            found[group] = one = _estimate(walk, intervals[kind], least)
+            one = _estimate(walk, intervals[kind], least)
             for uuid in wait.gpus:
                 before[uuid] = one.seconds
-        return found
+            yield wait, one, walk, kind
 
-    def _walk(self, core: Core, now: float) -> list[tuple[Wait, Time, int]]:
+    def _walk(
+        self, core: Core, now: float, queue: Sequence[Wait], asked: Wait | None
+    ) -> list[tuple[Wait, Time, int]]:
         """Return when waits are served, as far as that can be estimated, and the class of each forecast."""
         rooms: dict[str, Room] = {}
         found: list[tuple[Wait, Time, int]] = []
-        for wait in core.queue:
-            if not wait.counts(core.turn.now):
+        for wait in queue:
+            # A hibernated group wakes for the wait that is asked for, and so it counts.
+            if wait is not asked and not wait.counts(core.turn.now):
                 continue
             on = []
             for uuid in wait.gpus:
@@ -359,7 +393,9 @@ class Forecast:
         found = self._expected.get(group.id)
         if found is None:
             last = core.residency.quantum_of(group) + group.footprint_cost
-            found = self._expected[group.id] = self._left(group, 0.0, last)
+            found = self._left(group, 0.0, last)
+            if not group.assumed:
+                self._expected[group.id] = found
         return found
 
     def _left(self, group: Group, elapsed: float, last: float) -> Time:
@@ -386,6 +422,8 @@ def _need(core: Core, wait: Wait, room: Room) -> int:
     """Return the room that a wait will need, including what is evicted before and must be restored."""
     need = core.model.need(wait, room.gpu)
     if wait.grow is None:
+        # Without a wait for it, no room is made yet for what its hibernated clients need.
+        need += 0 if wait.queued else wait.group.shares[room.gpu.uuid].asleep
         need += room.lost.get(wait.group.id, 0)
         if room.leaving:
             need += wait.group.shares[room.gpu.uuid].leaving

@@ -193,6 +193,10 @@ class View:
         """Reduce an explanation."""
         return {**explanation, "groups": [self._explained(one) for one in explanation["groups"]]}
 
+    def when(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """Reduce the forecast for one of the user's own groups."""
+        return {**answer, "reason": self._cut_code(answer["reason"])}
+
     def shares(self, shares: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Reduce the entitlements and the usage of users and teams."""
         found: dict[str, Any] = {}

@@ -182,15 +182,15 @@ def _group(
         "last_cell": ledger.last_cell(group.id),
         "totals": {**_totals(group, wait), **ledger.totals(group.id, now)},
         "yields_in": yields_in,
-        "estimate": None if estimate is None else _bounded(estimate, reason),
+        "estimate": None if estimate is None else bounded(estimate, reason)._asdict(),
     }
 
 
-def _bounded(estimate: Estimate, reason: dict[str, Any] | None) -> dict[str, float]:
+def bounded(estimate: Estimate, reason: dict[str, Any] | None) -> Estimate:
     """Return the estimate, limited by the bounds that the reason states for this wait."""
     params = {} if reason is None else reason["params"]
     bounds = [params[key] for key in ("yields_in", "until_in") if params.get(key) is not None]
-    return {name: min([value, *bounds]) for name, value in estimate._asdict().items()}
+    return Estimate(*(min([value, *bounds]) for value in estimate))
 
 
 def _reason(

@@ -35,7 +35,7 @@ from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
 from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Pseudonyms, View
 from jupyter_gpushare.scheduler.views.words import answers
-from tests.scheduler.world.constants import GPUS, GROUPS, PATIENCE, SPEED, USERS
+from tests.scheduler.world.constants import GPUS, GROUPS, PATIENCE, SPEED, TOTAL, USERS
 from tests.scheduler.world.world import World
 
 MARKS = {user: f"Q{user.upper()}Q" for user in ("ada", "ben", "cy")}
@@ -196,6 +196,9 @@ class Watched(World):
             answers.append(self.answer(viewer, "explain", text=True))
             for group in status["groups"]:
                 answers.append(self.answer(viewer, "explain", group=group["id"], text=True))
+                if group["user"] == status["viewer"]["user"]:
+                    answers.append(self.answer(viewer, "when", group=group["id"]))
+            answers.append(self.answer(viewer, "when", bytes=TOTAL // 2))
             reader = protocol.FrameReader(from_scheduler=True)
             pushed = [protocol.decode_json(frame.body) for frame in reader.feed(viewer.written)]
             viewer.written = b""

@@ -463,6 +463,9 @@ class Group:
     hibernate_asked_at: float | None = None
     #: Whether restoring it on another GPU has failed, so that it is not tried again.
     settled: bool = False
+    #: Whether it is not there, and only stands for a notebook that a program may start (``views/when.py``). Nothing may
+    #: be remembered about it.
+    assumed: bool = False
     #: The timers for its class, and for its hibernation when it is idle.
     ages: Timer = field(init=False)
     rests: Timer = field(init=False)

@@ -13,6 +13,7 @@ from .events import process_text, settings_text
 from .explanations import explanation_lines, with_texts
 from .groups import hibernation_text, preferences_text, rank, remark, state_text
 from .notices import notice_text
+from .prospects import when_text
 from .reasons import reason_text
 
 Answer = dict[str, Any]
@@ -51,6 +52,11 @@ def explanation(found: Mapping[str, Any]) -> Answer:
     """Return an explanation with the sentence for each code, and with all sentences as lines of text."""
     groups = [with_texts(group) for group in found["groups"]]
     return {**found, "groups": groups, "lines": explanation_lines(groups)}
+
+
+def when(found: Mapping[str, Any]) -> Answer:
+    """Return a forecast with its sentence."""
+    return {**found, "text": when_text(found)}
 
 
 def _group(group: Mapping[str, Any]) -> Answer:
