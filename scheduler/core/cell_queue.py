@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .hints import Hints
 from .messages import Queued
 from .model import Group, Model
 from .turn import Turn
@@ -21,12 +22,15 @@ class CellQueue:
 
     model: Model
     turn: Turn
+    hints: Hints
 
     def on_queued(self, event: Queued) -> None:
         """Note how many cells wait in a group's Jupyter kernel."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
+        if event.count > group.queued:
+            self.hints.note(group, "queued")
         changed = (group.queued > 0) != (event.count > 0)
         group.queued = event.count
         if changed:
