@@ -11,9 +11,9 @@
 #include "base/config.h"
 #include "identity.h"
 #include "segment/devices.h"
-#include "segment/energy.h"
 #include "segment/engines.h"
 #include "segment/memory.h"
+#include "segment/power.h"
 #include "segment/segment.h"
 
 #include <pthread.h>

@@ -9,14 +9,12 @@
 
 #include "segment/layout.h"
 
-/* Adds the energy up to now. Called with the segment's lock held, before contexts on a device of the machine change. */
-void sim_energy_advance(unsigned machine);
-void sim_energy_advance_all(void);
+/* Whether any process has a context on a device of the machine. Called with the segment's lock held, like the others.
+ */
+bool sim_energy_has_context(const struct sim_segment *segment, unsigned machine);
 
-/* Joules in thousandths, since the machine was made. */
-uint64_t sim_segment_energy_mj(unsigned device);
-
-/* Watts in thousandths: the mean since the last reading by any process, or over at least 20 ms. */
-unsigned sim_segment_power_mw(unsigned device);
+/* Adds the energy up to now. Called before contexts on a device of the machine change. */
+void sim_energy_advance(struct sim_segment *segment, unsigned machine);
+void sim_energy_advance_all(struct sim_segment *segment);
 
 #endif

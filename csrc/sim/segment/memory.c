@@ -64,7 +64,7 @@ bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes)
         uint64_t room = usage.total - usage.used - bytes;
         if (usage.managed > room)
             steal(device, usage.managed - room, UINT64_MAX, NULL);
-        sim_energy_advance(device);
+        sim_energy_advance(sim_segment, device);
         sim_record_self->charged[device][what] += bytes;
     }
     pthread_mutex_unlock(&sim_segment->lock);
@@ -77,7 +77,7 @@ void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes)
     if (sim_record_self == NULL)
         return;
     sim_segment_lock(&sim_segment->lock);
-    sim_energy_advance(device);
+    sim_energy_advance(sim_segment, device);
     (is_parked ? parked : sim_record_self->charged)[device][what] -= bytes;
     pthread_mutex_unlock(&sim_segment->lock);
 }
@@ -96,7 +96,7 @@ void sim_segment_park(uint64_t left)
 {
     sim_segment_lock(&sim_segment->lock);
     if (sim_record_self != NULL) { /* the record may end meanwhile */
-        sim_energy_advance_all();
+        sim_energy_advance_all(sim_segment);
         memcpy(parked, sim_record_self->charged, sizeof parked);
         memset(sim_record_self->charged, 0, sizeof sim_record_self->charged);
         for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
@@ -136,7 +136,7 @@ bool sim_segment_unpark(const unsigned to[SIM_MAX_DEVICES])
     sim_records_reap();
     bool fits = sim_record_self != NULL && is_parked && make_room(to);
     if (fits) {
-        sim_energy_advance_all();
+        sim_energy_advance_all(sim_segment);
         for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
             for (unsigned what = 0; what < SIM_CHARGES; what++)
                 sim_record_self->charged[to[machine]][what] += parked[machine][what];

@@ -114,7 +114,7 @@ void sim_shared_file_leave(struct sim_shared_file *shared, const struct sim_reco
 
 void sim_record_clear(struct sim_record *record)
 {
-    sim_energy_advance_all();
+    sim_energy_advance_all(sim_segment);
     for (struct sim_shared_file *shared = sim_segment->shared; shared < sim_segment->shared + SIM_MAX_SHARED; shared++)
         if (shared->file != 0)
             sim_shared_file_leave(shared, record);
