@@ -6,10 +6,10 @@ import reactHooks from 'eslint-plugin-react-hooks';
 import tseslint from 'typescript-eslint';
 
 export default tseslint.config(
-  { ignores: ['lib/', 'node_modules/'] },
+  { ignores: ['**/lib/', '**/node_modules/'] },
   js.configs.recommended,
   {
-    files: ['src/**/*.{ts,tsx}', 'hub/page/**/*.{ts,tsx}'],
+    files: ['**/src/**/*.{ts,tsx}', '**/hub/page/**/*.{ts,tsx}'],
     extends: [
       ...tseslint.configs.recommendedTypeChecked,
       react.configs.flat.recommended,
@@ -44,7 +44,7 @@ export default tseslint.config(
     }
   },
   {
-    files: ['*.js'],
+    files: ['**/*.js'],
     languageOptions: {
       sourceType: 'commonjs',
       globals: {
@@ -59,7 +59,7 @@ export default tseslint.config(
     }
   },
   {
-    files: ['*.mjs'],
+    files: ['**/*.mjs'],
     languageOptions: { globals: { URL: 'readonly' } }
   },
   prettier
