@@ -45,8 +45,12 @@ export interface IGpuShareModel {
    * @throws Error - if the server refuses or does not respond; its message explains why.
    */
   act(action: IAction): Promise<void>;
-  /** Report the kernel of the active document to the server; null if there is none or the page does not have the focus. */
-  focus(kernelId: string | null): void;
+  /**
+   * Report the kernel of the active document to the server; null if there is none or the page does not have the focus.
+   *
+   * @param hint - The sign that the user will soon use the GPU in it, if this is one.
+   */
+  focus(kernelId: string | null, hint?: Hint): void;
   /** The server's explanation of a group's place in the queue; null if there is none. */
   explain(group: string): Promise<unknown>;
 }
@@ -56,6 +60,9 @@ export const IGpuShareModel = new Token<IGpuShareModel>(
   'The state of the GPUs that notebooks share, and the actions on it.'
 );
 
+/** Signs that a user will soon use the GPU in a notebook: it came to the front, or the user began to type in it. */
+export type Hint = 'focus' | 'typing';
+
 /** The parts of the state that a view needs. */
 export interface ILookOptions {
   timeline?: boolean;
@@ -64,7 +71,10 @@ export interface ILookOptions {
 }
 
 export type IAction =
-  | { op: 'release' | 'evict' | 'hibernate' | 'wake'; group: string }
+  | {
+      op: 'release' | 'evict' | 'hibernate' | 'wake' | 'ready';
+      group: string;
+    }
   | {
       op: 'adjust';
       group: string;
@@ -92,6 +102,8 @@ export interface IPreferences {
   side: 'left' | 'right';
   units: Units;
   statusBar: 'state' | 'state-and-memory' | 'none';
+  /** Whether the server is told when the user returns to a notebook whose memory is not on the GPU. */
+  prefetch: boolean;
 }
 
 /**
@@ -113,6 +125,8 @@ export namespace CommandIds {
   export const hibernate = 'gpushare:hibernate';
   /** Wake a hibernated notebook before its next cell does. */
   export const wake = 'gpushare:wake';
+  /** Restore the memory before the next cell does. */
+  export const ready = 'gpushare:ready';
   /** `{ priority }`: 'interactive', 'background' or 'auto'. */
   export const setPriority = 'gpushare:set-priority';
   /** Turn keeping the memory on the GPU on or off. */

@@ -8,6 +8,7 @@ import { Signal } from '@lumino/signaling';
 import { Palette } from '../core/palette';
 import type {
   IGroup,
+  IPrefetch,
   ISession,
   ISleep,
   ISpan,
@@ -17,6 +18,7 @@ import type {
 } from '../core/status';
 import { isOf } from '../core/status';
 import type {
+  Hint,
   IAction,
   IGpuShareModel,
   ILookOptions,
@@ -39,7 +41,8 @@ export const PREFERENCES: IPreferences = {
   history: 5,
   side: 'right',
   units: 'binary',
-  statusBar: 'state-and-memory'
+  statusBar: 'state-and-memory',
+  prefetch: true
 };
 
 export function makePreferences(
@@ -186,6 +189,16 @@ export function makeWaking(id: string, changes: Partial<IGroup> = {}): IGroup {
   });
 }
 
+export function makePrefetch(changes: Partial<IPrefetch> = {}): IPrefetch {
+  return {
+    hint: 'typing',
+    likelihood: 0.804,
+    stage: 'restoring',
+    since: 99,
+    ...changes
+  };
+}
+
 /** A status at second 100, on one GPU. */
 export function makeStatus(...groups: IGroup[]): IStatus {
   return {
@@ -298,8 +311,9 @@ export class FakeModel implements IGpuShareModel {
       : Promise.resolve();
   }
 
-  focus(kernelId: string | null): void {
+  focus(kernelId: string | null, hint?: Hint): void {
     this.fronts.push(kernelId);
+    this.hints.push(hint ?? null);
   }
 
   explain(group: string): Promise<unknown> {
@@ -315,6 +329,8 @@ export class FakeModel implements IGpuShareModel {
   explanation: unknown = null;
   /** The active kernels that were reported. */
   readonly fronts: (string | null)[] = [];
+  /** The hint in each of these reports; null if there was none. */
+  readonly hints: (Hint | null)[] = [];
   /** The views that are visible. */
   readonly looks: ILookOptions[] = [];
   now: number;

@@ -70,7 +70,7 @@ const isGroup = shape({
   kind: isText,
   state: oneOf(
     ...['running', 'idle_lease', 'finishing', 'waiting', 'restoring', 'idle'],
-    ...['hibernated', 'waking']
+    ...['hibernated', 'waking', 'prefetching']
   ),
   since: isNumber,
   position: nullable(isNumber),
@@ -110,6 +110,15 @@ const isGroup = shape({
         estimate: nullable(isNumber)
       })
     )
+  ),
+  prefetch: optional(
+    nullable(
+      shape({
+        hint: isText,
+        stage: isText,
+        ...numbers('likelihood', 'since')
+      })
+    )
   )
 });
 
@@ -143,7 +152,8 @@ const isSettings = nullable(
     anti_thrash: oneOf('auto', 'on', 'off'),
     policy: isText,
     policies: optional(arrayOf(isText)),
-    hibernate_after: optional(nullable(isNumber))
+    hibernate_after: optional(nullable(isNumber)),
+    prefetch: optional(isFlag)
   })
 );
 

@@ -36,6 +36,8 @@ export interface ISettings {
   policies?: string[];
   /** Seconds of idleness after which a notebook hibernates; null: never. Older schedulers do not report it. */
   hibernate_after?: number | null;
+  /** Whether notebooks are made ready before they use the GPU. Older schedulers do not report it. */
+  prefetch?: boolean;
 }
 
 /** Whether idle notebooks can be hibernated, and woken on another GPU. */
@@ -94,7 +96,8 @@ export type State =
   | 'restoring'
   | 'idle'
   | 'hibernated'
-  | 'waking';
+  | 'waking'
+  | 'prefetching';
 
 /** A lease group: a kernel with all its processes, or one `gpushare run`. */
 export interface IGroup {
@@ -120,6 +123,8 @@ export interface IGroup {
   totals: ITotals;
   /** Null while it is awake and no attempt was made to hibernate it. */
   hibernation?: ISleep | null;
+  /** Null while it is not made ready before it uses the GPU. Other users' groups and older schedulers do not report it. */
+  prefetch?: IPrefetch | null;
   /** The scheduler's clock at the time of this message. Values that count up or down start here. */
   at: number;
 }
@@ -144,6 +149,16 @@ export interface ISleep {
   code: string | null;
   /** The same in the scheduler's words. */
   text: string;
+}
+
+/** How far a group has been made ready before it uses the GPU. */
+export interface IPrefetch {
+  /** The sign that led to this: `focus`, `typing`, `queued`, `ready` or `cell`. */
+  hint: string;
+  /** How likely the group is to use the GPU within a minute of that sign. */
+  likelihood: number;
+  stage: 'evicting' | 'waking' | 'restoring' | 'ready';
+  since: number;
 }
 
 export type Class = 'interactive' | 'background';
@@ -269,6 +284,24 @@ export interface IDelta {
 /** Whether a group uses the GPU now; one with an idle lease (`idle_lease`) does not. */
 export function isRunning({ state }: Pick<IGroup, 'state'>): boolean {
   return ['running', 'finishing', 'restoring'].includes(state);
+}
+
+/** Whether a group has to be restored before it uses the GPU, and nothing restores it yet. */
+export function isAway(group: IGroup): boolean {
+  const { state, preferences, prefetch } = group;
+  return (
+    ['idle', 'idle_lease', 'hibernated'].includes(state) &&
+    !(prefetch || preferences.frozen || preferences.on_hold) &&
+    (state === 'hibernated' || memoryOf(group).swapped > 0)
+  );
+}
+
+/** Whether a group was made ready before it uses the GPU. */
+export function isReady({
+  state,
+  prefetch
+}: Pick<IGroup, 'state' | 'prefetch'>): boolean {
+  return state === 'idle_lease' && prefetch?.stage === 'ready';
 }
 
 /** Whether a group is waiting for the GPU, or has to wake first. */

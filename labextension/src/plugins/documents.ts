@@ -6,9 +6,9 @@ import type {
 import { IConsoleTracker } from '@jupyterlab/console';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
+import { DisposableDelegate } from '@lumino/disposable';
 
 import { Documents } from '../state/documents';
-import { FocusReporter } from '../state/focus';
 import { IDocuments, IGpuShareModel } from '../tokens';
 import { Lifetime } from './lifetime';
 import { load } from './translation';
@@ -41,7 +41,27 @@ export const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
         trans: load(translator)
       })
     );
-    lifetime.add(new FocusReporter(model, documents));
+    // Pages of servers that share no GPU do not load it.
+    const report = (): void => {
+      if (model.status?.availability.code === 'ok') {
+        stop();
+        import(/* webpackChunkName: "focus" */ '../state/focus')
+          .then(({ FocusReporter }) => {
+            lifetime.add(new FocusReporter(model, documents));
+          })
+          .catch((error: unknown) => {
+            console.error(error);
+            // Loading is tried again when another document becomes active.
+            documents.changed.connect(report);
+          });
+      }
+    };
+    const stop = (): void => {
+      model.changed.disconnect(report);
+      documents.changed.disconnect(report);
+    };
+    model.changed.connect(report);
+    lifetime.add(new DisposableDelegate(stop));
     return documents;
   },
   deactivate: lifetime.end

@@ -20,6 +20,7 @@ import type {
 } from '../core/status';
 import { isOf } from '../core/status';
 import type {
+  Hint,
   IAction,
   IGpuShareModel,
   ILookOptions,
@@ -128,8 +129,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
   }
 
-  focus(kernelId: string | null): void {
-    this._requests.focus(kernelId);
+  focus(kernelId: string | null, hint?: Hint): void {
+    this._requests.focus(kernelId, hint);
   }
 
   explain(group: string): Promise<unknown> {

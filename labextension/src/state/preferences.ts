@@ -12,7 +12,8 @@ export const DEFAULTS: Readonly<IPreferences> = {
   history: 5,
   side: 'right',
   units: 'binary',
-  statusBar: 'state-and-memory'
+  statusBar: 'state-and-memory',
+  prefetch: true
 };
 
 /** Read the user's settings; invalid values are replaced by the defaults. */
@@ -26,6 +27,7 @@ export function readPreferences(
     const value = settings[key];
     return valid(value) ? (value as IPreferences[K]) : DEFAULTS[key];
   };
+  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   const within = (least: number, most: number) => (value: unknown) =>
     typeof value === 'number' && value >= least && value <= most;
   const among =
@@ -33,12 +35,13 @@ export function readPreferences(
     (value: unknown) =>
       typeof value === 'string' && values.includes(value);
   return {
-    notify: read('notify', value => typeof value === 'boolean'),
+    notify: read('notify', isFlag),
     notificationDelay: read('notificationDelay', within(1, 3600)),
     history: read('history', within(1, 30)),
     side: read('side', among('left', 'right')),
     units: read('units', among('binary', 'decimal')),
-    statusBar: read('statusBar', among('state', 'state-and-memory', 'none'))
+    statusBar: read('statusBar', among('state', 'state-and-memory', 'none')),
+    prefetch: read('prefetch', isFlag)
   };
 }
 

@@ -6,7 +6,7 @@ import { UUID } from '@lumino/coreutils';
 import { readChanges, readStatus } from '../core/delta';
 import type { IAnnouncement, ICode, IDelta, IStatus } from '../core/status';
 import type { ITranslation } from '../core/translation';
-import type { IAction } from '../tokens';
+import type { Hint, IAction } from '../tokens';
 
 /** The longest time for an answer, in milliseconds. A connection that broke while the computer slept never answers. */
 const PATIENCE = 10_000;
@@ -72,11 +72,11 @@ export class Requests {
     }
   }
 
-  focus(kernelId: string | null): void {
+  focus(kernelId: string | null, hint?: Hint): void {
     // Kept alive because the page may be closing.
     this._request('focus', {
       method: 'POST',
-      body: JSON.stringify({ page: this._id, kernel_id: kernelId }),
+      body: JSON.stringify({ page: this._id, kernel_id: kernelId, hint }),
       keepalive: true
     }).catch(() => undefined);
   }

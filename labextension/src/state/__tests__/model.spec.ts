@@ -8,6 +8,7 @@ import type { IDelta, IStatus } from '../../core/status';
 import {
   makeGroup,
   makeHibernated,
+  makePrefetch,
   makeSpan,
   makeStatus,
   makeTimeline,
@@ -267,6 +268,22 @@ describe('deltas', () => {
       state: 'running',
       at: 102
     });
+    expect(server.asked).toBe(1);
+  });
+
+  it('bring groups that are made ready, and whether any are', async () => {
+    const settings = model.status?.settings && {
+      ...model.status.settings,
+      prefetch: false
+    };
+    const prefetch = makePrefetch();
+    server.delta(2, {
+      groups: [makeGroup('b', { state: 'prefetching', prefetch })],
+      set: { settings }
+    });
+    await pass(0.1);
+    expect(model.status?.settings?.prefetch).toBe(false);
+    expect(model.groupOf('b')?.prefetch).toEqual(prefetch);
     expect(server.asked).toBe(1);
   });
 
@@ -586,13 +603,18 @@ describe('other requests', () => {
     const page = server.requests[0]?.path.split('watch=')[1];
     server.requests.length = 0;
     model.focus('a');
+    model.focus('a', 'typing');
     model.focus(null);
     await pass(0.1);
     expect(server.requests).toEqual(
-      ['a', null].map(kernel_id => ({
+      [
+        { kernel_id: 'a' },
+        { kernel_id: 'a', hint: 'typing' },
+        { kernel_id: null }
+      ].map(body => ({
         method: 'POST',
         path: 'gpushare/api/focus',
-        body: { page, kernel_id }
+        body: { page, ...body }
       }))
     );
   });

@@ -21,7 +21,8 @@ describe('readPreferences', () => {
       history: 10,
       side: 'left',
       units: 'decimal',
-      statusBar: 'none'
+      statusBar: 'none',
+      prefetch: false
     };
     expect(readPreferences(chosen)).toEqual(chosen);
   });
@@ -33,7 +34,8 @@ describe('readPreferences', () => {
     { history: null },
     { side: 'top' },
     { units: 1000 },
-    { statusBar: true }
+    { statusBar: true },
+    { prefetch: 'on' }
   ])('rejects %j', wrong => {
     expect(readPreferences(wrong)).toEqual(DEFAULTS);
   });
