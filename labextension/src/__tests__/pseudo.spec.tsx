@@ -35,6 +35,7 @@ import {
   makeGroup,
   makeHibernated,
   makeSession,
+  makePrefetch,
   makeSleep,
   makeSpan,
   makeStatus,
@@ -152,7 +153,7 @@ const REASONS: (ICode | null)[] = [
 
 const STATES: State[] = [
   ...(['running', 'idle_lease', 'finishing', 'restoring', 'idle'] as const),
-  ...(['hibernated', 'waking'] as const)
+  ...(['hibernated', 'waking', 'prefetching'] as const)
 ];
 
 const LEFT_ALONE = [
@@ -184,6 +185,16 @@ const GROUPS: IGroup[] = [
     makeGroup('a', { name, sessions, state: 'restoring', reason, cell }),
     makeWaking('a', { name, sessions, reason, cell })
   ]),
+  ...['focus', 'typing', 'queued', 'cell', 'ready'].flatMap(hint =>
+    (['evicting', 'waking', 'restoring', 'ready'] as const).map(stage =>
+      makeGroup('a', {
+        name,
+        sessions,
+        state: stage === 'ready' ? 'idle_lease' : 'prefetching',
+        prefetch: makePrefetch({ hint, stage })
+      })
+    )
+  ),
   ...[1.2, null].map(estimate =>
     makeHibernated('a', {
       name,

@@ -5,6 +5,7 @@ import type { IDisposable } from '@lumino/disposable';
 import { DisposableDelegate, DisposableSet } from '@lumino/disposable';
 
 import type { IGroup } from '../core/status';
+import { isAway } from '../core/status';
 import { CommandIds } from '../tokens';
 import { nameIn } from '../words/mentions';
 import type { ICommandsOptions } from './options';
@@ -149,7 +150,7 @@ function notifyOfChanges({
     const now = JSON.stringify([
       group && [
         ...[group.id, group.state, group.class, group.preferences],
-        group.hibernation
+        ...[group.hibernation, isAway(group)]
       ],
       status?.may,
       status?.hibernation,

@@ -84,6 +84,7 @@ const ABOUT_GROUP: Readonly<
   [CommandIds.release]: ({ group }) => ({ op: 'release', group: group.id }),
   [CommandIds.hibernate]: ({ group }) => ({ op: 'hibernate', group: group.id }),
   [CommandIds.wake]: ({ group }) => ({ op: 'wake', group: group.id }),
+  [CommandIds.ready]: ({ group }) => ({ op: 'ready', group: group.id }),
   [CommandIds.evict]: evict,
   [CommandIds.setPriority]: ({ group, args }) => ({
     op: 'adjust',

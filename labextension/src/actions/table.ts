@@ -6,7 +6,7 @@ import type {
 
 import type { ITranslation } from '../core/translation';
 import type { AntiThrash, IGroup, IStatus, Priority } from '../core/status';
-import { isRunning, isWaiting } from '../core/status';
+import { isAway, isRunning, isWaiting } from '../core/status';
 import { CommandIds } from '../tokens';
 import { cannotText, isFinal, refusalText } from '../words/refusals';
 import { goToLabel, gpuText } from '../words/short';
@@ -184,6 +184,21 @@ export const ACTIONS: readonly IActionRow[] = [
     isEnabled: ({ group }) => group?.hibernation?.state !== 'waking',
     isVisible: ({ group }) => isAsleep(group),
     ranks: { palette: 8, row: 33, chip: 8, document: 2 }
+  },
+  {
+    command: CommandIds.ready,
+    scope: 'notebook',
+    label: ({ trans }) => trans.__('Get Ready'),
+    short: ({ trans }) => trans.__('Get ready'),
+    caption: ({ trans }) =>
+      trans.__(
+        'Restore its memory now instead of at its next cell, if the GPU has room.'
+      ),
+    isEnabled: ({ group }) => group !== null && isAway(group),
+    // Older schedulers do not report it.
+    isVisible: ({ group, status }) =>
+      group?.prefetch !== undefined && status?.settings?.prefetch !== false,
+    ranks: { palette: 8, row: 34, chip: 9, document: 3 }
   },
   {
     command: CommandIds.setPriority,

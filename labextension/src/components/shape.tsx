@@ -24,6 +24,8 @@ export function markOf(group: IGroup): Mark {
       return group.state;
     case 'waking':
       return 'waiting';
+    case 'prefetching':
+      return 'restoring';
     case 'running':
     case 'finishing':
       return 'running';

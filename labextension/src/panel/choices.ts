@@ -57,6 +57,7 @@ function entriesOf(group: IGroup, holder: IGroup | null): IEntry[] {
   }
   return [
     entry(CommandIds.wake),
+    entry(CommandIds.ready),
     entry(CommandIds.evict),
     entry(CommandIds.hibernate)
   ];

@@ -16,7 +16,7 @@ import { explain } from '../words/availability';
 import { isolate, shortName } from '../words/mentions';
 import type { Names } from '../words/names';
 import { noticeText } from '../words/notices';
-import { runningText } from '../words/panel';
+import { idleText, runningText } from '../words/panel';
 import type { IWording } from '../words/short';
 import { loadingText } from '../words/short';
 import { Announcement } from './announce';
@@ -240,7 +240,7 @@ function Body(props: IBodyProps): JSX.Element {
       <Section
         {...section}
         id="idle"
-        label={trans.__('Idle')}
+        label={idleText(trans)}
         // The card shows the active notebook in full.
         groups={sections.idle.filter(({ id }) => id !== current)}
       />

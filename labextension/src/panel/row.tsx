@@ -16,7 +16,12 @@ import { detailText } from '../words/details';
 import { printable } from '../words/names';
 import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
-import { sleepTitle, waitTitle, whereText } from '../words/states';
+import {
+  prefetchText,
+  sleepTitle,
+  waitTitle,
+  whereText
+} from '../words/states';
 import { Actions } from './actions';
 import { Badges } from './badges';
 import type { Clock } from './clock';
@@ -205,9 +210,11 @@ export function Reason(props: IReasonProps): JSX.Element {
   ) : (
     <span
       title={
-        group.state === 'hibernated'
-          ? sleepTitle(group, wording.trans)
-          : undefined
+        group.prefetch
+          ? prefetchText(group.prefetch, wording.trans)
+          : group.state === 'hibernated'
+            ? sleepTitle(group, wording.trans)
+            : undefined
       }
     >
       {text}

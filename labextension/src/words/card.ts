@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { formatBytes, formatDuration } from '../core/format';
 import type { IGroup } from '../core/status';
-import { isWaiting, memoryOf } from '../core/status';
+import { isReady, isWaiting, memoryOf } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { gpusText } from './details';
-import { hostMemoryText, runningText } from './panel';
+import { hostMemoryText, idleText, runningText } from './panel';
 import { whyText } from './reasons';
 import type { IWording } from './short';
 import { leftText, onGpuText, placeText } from './short';
-import { freedText, turnText, wakeText } from './states';
+import { freedText, isBrief, prefetchText, turnText, wakeText } from './states';
 
 /** The state of the active notebook, with the one time that matters: `Waiting, 2nd · about 9 s`. */
 export function cardState(
@@ -32,7 +32,8 @@ function stateOf(group: IGroup, trans: ITranslation, now: number): string {
   if (group.preferences.frozen) {
     return trans.__('Frozen');
   }
-  const since = formatDuration(now - (group.cell?.since ?? group.since));
+  const seconds = now - (group.cell?.since ?? group.since);
+  const since = formatDuration(seconds);
   switch (group.state) {
     case 'waiting':
       return trans.__('Waiting, %1', placeText(group.position, trans));
@@ -48,11 +49,16 @@ function stateOf(group: IGroup, trans: ITranslation, now: number): string {
       return trans.__('Restoring');
     case 'hibernated':
       return trans.__('Hibernated');
+    case 'prefetching':
+      return trans.__('Getting ready');
     case 'idle_lease':
-      return trans.__('Idle lease');
+      return isReady(group) ? trans.__('Ready') : trans.__('Idle lease');
     case 'idle':
-      return group.cell
-        ? trans.__('Cell running, not using the GPU')
+      if (group.cell) {
+        return trans.__('Cell running, not using the GPU');
+      }
+      return isBrief(seconds)
+        ? idleText(trans)
         : trans.__('Idle for %1', since);
     // Newer schedulers may report other states.
     default:
@@ -83,8 +89,11 @@ export function cardReason(
         ? whyText(group, wording, isTimed ? null : now - group.at)
         : '';
     }
+    case 'prefetching':
     case 'idle_lease':
-      return trans.__('It can use the GPU again without waiting.');
+      return group.prefetch
+        ? prefetchText(group.prefetch, trans)
+        : trans.__('It can use the GPU again without waiting.');
     default:
       return '';
   }

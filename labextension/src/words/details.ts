@@ -16,6 +16,7 @@ import {
   classText,
   freedText,
   memoryText,
+  prefetchText,
   sleepTitle,
   stateText,
   turnText,
@@ -143,7 +144,9 @@ export function detailsOf(
   } else {
     lines.unshift(stateText(group, trans, now));
   }
-  if (group.state === 'idle_lease') {
+  if (group.prefetch) {
+    lines.push(prefetchText(group.prefetch, trans));
+  } else if (group.state === 'idle_lease') {
     lines.push(
       trans.__('Idle lease: it can use the GPU again without waiting.')
     );

@@ -20,6 +20,11 @@ export function runningText(trans: ITranslation): string {
   return trans.__('Running');
 }
 
+/** The heading of the notebooks that are idle, and the state of one. */
+export function idleText(trans: ITranslation): string {
+  return trans.__('Idle');
+}
+
 /**
  * How busy a GPU is; '' if that is unknown.
  *

@@ -2,6 +2,7 @@
 import type { Units } from '../core/format';
 import { formatEstimate } from '../core/format';
 import type { ICode, IEstimate, IGroup } from '../core/status';
+import { isReady } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { shorten } from './mentions';
 import type { Names } from './names';
@@ -101,10 +102,13 @@ export function frozenText(trans: ITranslation): string {
 
 /** The state of a group, in a few words. */
 export function stateName(
-  { state }: Pick<IGroup, 'state'>,
+  group: Pick<IGroup, 'state' | 'prefetch'>,
   trans: ITranslation
 ): string {
-  switch (state) {
+  if (isReady(group)) {
+    return trans.__('ready');
+  }
+  switch (group.state) {
     case 'running':
       return trans.__('running');
     case 'finishing':
@@ -117,13 +121,15 @@ export function stateName(
       return trans.__('hibernated');
     case 'waking':
       return trans.__('waking');
+    case 'prefetching':
+      return trans.__('getting ready');
     case 'idle_lease':
       return trans.__('idle lease');
     case 'idle':
       return trans.__('idle');
     // Newer schedulers may report other states.
     default:
-      return state;
+      return group.state;
   }
 }
 

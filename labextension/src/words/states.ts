@@ -12,9 +12,10 @@ import type {
   IGroup,
   ISleep,
   IGroupPreferences,
+  IPrefetch,
   Kind
 } from '../core/status';
-import { memoryOf } from '../core/status';
+import { isReady, memoryOf } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { refusalText } from './refusals';
 import type { IWording } from './short';
@@ -107,19 +108,26 @@ export function stateText(
   trans: ITranslation,
   now: number
 ): string {
-  const since = formatDuration(now - (group.cell?.since ?? group.since));
+  const seconds = now - (group.cell?.since ?? group.since);
+  const since = formatDuration(seconds);
+  const cell = group.cell && trans.__('cell running for %1', since);
   switch (group.state) {
     case 'running': {
-      const state = group.cell
-        ? trans.__('cell running for %1', since)
-        : trans.__('running for %1', since);
+      const state = cell ?? trans.__('running for %1', since);
       const turn = turnText(group, trans, now);
       return turn === null ? state : [state, turn].join(' · ');
     }
+    case 'prefetching':
+      return [cell, stageText(group, trans)].filter(Boolean).join(' · ');
     case 'idle_lease':
-      return group.cell
+      if (isReady(group)) {
+        return [cell, stateName(group, trans)].filter(Boolean).join(' · ');
+      }
+      return cell
         ? trans.__('cell running for %1 · idle lease', since)
-        : trans.__('idle lease for %1', since);
+        : isBrief(seconds)
+          ? stateName(group, trans)
+          : trans.__('idle lease for %1', since);
     case 'finishing':
       return trans.__('finishing its queued GPU work');
     case 'restoring':
@@ -127,9 +135,64 @@ export function stateText(
     case 'hibernated':
       return trans.__('hibernated for %1', since);
     default:
-      return group.cell
+      return cell
         ? trans.__('cell running for %1, not using the GPU', since)
-        : trans.__('idle for %1', since);
+        : isBrief(seconds)
+          ? stateName({ state: 'idle' }, trans)
+          : trans.__('idle for %1', since);
+  }
+}
+
+/** Whether a notebook has been idle for too short a time to show how long. */
+export function isBrief(seconds: number): boolean {
+  return seconds < 1;
+}
+
+/** How far a group has been made ready before it uses the GPU. */
+function stageText(group: IGroup, trans: ITranslation): string {
+  switch (group.prefetch?.stage) {
+    case 'evicting':
+      return trans.__('getting ready: evicting idle memory');
+    case 'waking':
+      return trans.__('getting ready: waking up');
+    case 'restoring':
+      return trans.__('getting ready: restoring its memory');
+    default:
+      return stateName(group, trans);
+  }
+}
+
+/** Why a group is made ready before it uses the GPU; '' if the page has no words for it. */
+export function prefetchText(
+  { hint, likelihood }: IPrefetch,
+  trans: ITranslation
+): string {
+  const part = formatPercent(Math.round(100 * likelihood) / 100);
+  switch (hint) {
+    case 'focus':
+      return trans.__(
+        'It is in front. In %1 of cases, GPU work follows within a minute.',
+        part
+      );
+    case 'typing':
+      return trans.__(
+        'It is being edited. In %1 of cases, GPU work follows within a minute.',
+        part
+      );
+    case 'queued':
+      return trans.__(
+        'More of its cells are queued. In %1 of cases, GPU work follows within a minute.',
+        part
+      );
+    case 'cell':
+      return trans.__(
+        'Its cell has begun. In %1 of cases, GPU work follows within a minute.',
+        part
+      );
+    case 'ready':
+      return trans.__('Its user has asked for it to be ready.');
+    default:
+      return '';
   }
 }
 

@@ -12,6 +12,7 @@ import {
   makeSleep,
   makeStatus,
   makePreferences,
+  makePrefetch,
   trans
 } from '../../__tests__/fixtures';
 import type { IGroup, ISession } from '../../core/status';
@@ -217,6 +218,29 @@ describe('commands', () => {
     });
     expect(commands.isVisible(hibernate)).toBe(false);
     expect(commands.isEnabled(wake)).toBe(true);
+  });
+
+  it('get a notebook ready whose memory is not on the GPU', async () => {
+    const { ready } = CommandIds;
+    // Older schedulers cannot do it.
+    expect(commands.isVisible(ready)).toBe(false);
+    change('a', { prefetch: null });
+    expect(commands.isVisible(ready)).toBe(true);
+    await commands.execute(ready);
+    expect(model.acts).toEqual([{ op: 'ready', group: 'a' }]);
+    change('a', { state: 'prefetching', prefetch: makePrefetch() });
+    expect(commands.isEnabled(ready)).toBe(false);
+    change('a', { state: 'hibernated', prefetch: null });
+    expect(commands.isEnabled(ready)).toBe(true);
+    change('a', { state: 'idle', gpus: [], prefetch: null });
+    expect(commands.isEnabled(ready)).toBe(false);
+    const status = makeStatus(makeGroup('a', { prefetch: null }));
+    const { settings } = status;
+    model.status = {
+      ...status,
+      settings: settings && { ...settings, prefetch: false }
+    };
+    expect(commands.isVisible(ready)).toBe(false);
   });
 
   it('hibernate a busy notebook when it is idle, unless cancelled', async () => {

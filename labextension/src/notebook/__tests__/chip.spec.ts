@@ -9,6 +9,7 @@ import {
   makeWaiting,
   makeWaking,
   makePreferences,
+  makePrefetch,
   plain
 } from '../../__tests__/fixtures';
 import type { IGroup } from '../../core/status';
@@ -49,6 +50,11 @@ describe('The chip', () => {
       }
     ],
     ['GPU: restoring', { state: 'restoring' }],
+    ['GPU: getting ready', { state: 'prefetching' }],
+    [
+      'GPU: ready',
+      { state: 'idle_lease', prefetch: makePrefetch({ stage: 'ready' }) }
+    ],
     ['GPU: frozen', { preferences: makePreferences({ frozen: true }) }]
   ])('says %s', async (expected, changes) => {
     await open('plots');
@@ -192,7 +198,8 @@ describe('The chip', () => {
       'Limit Its Memory…',
       'Evict Its Memory',
       'Hibernate Now',
-      'Wake'
+      'Wake',
+      'Get Ready'
     ]);
     const menu = screen.getByRole('menu').parentElement as HTMLElement;
     for (const key of [40, 40, 40, 13]) {

@@ -160,7 +160,8 @@ describe('actions', () => {
       'Freeze',
       'Evict Its Memory',
       'Hibernate Now',
-      'Wake'
+      'Wake',
+      'Get Ready'
     ]);
     for (const key of ['ArrowUp', 'Enter']) {
       fireEvent.keyDown(menu, {
@@ -168,7 +169,7 @@ describe('actions', () => {
         keyCode: { ArrowUp: 38, Enter: 13 }[key]
       });
     }
-    expect(commands.executed).toEqual([[CommandIds.wake, { group: 'eda' }]]);
+    expect(commands.executed).toEqual([[CommandIds.ready, { group: 'eda' }]]);
     expect(screen.queryByRole('menu')).toBeNull();
     expect(more.getAttribute('aria-expanded')).toBe('false');
     expect(document.activeElement).toBe(more);

@@ -10,7 +10,8 @@ import {
   makeStatus,
   makeWaiting,
   makeWaking,
-  makePreferences
+  makePreferences,
+  makePrefetch
 } from '../../__tests__/fixtures';
 import type { IGroup } from '../../core/status';
 import { CommandIds } from '../../tokens';
@@ -86,6 +87,51 @@ describe('the card of the active notebook', () => {
         'keeps 5 GiB on the GPU · 2 GiB in host memory',
         'Evict memory',
         'Hibernate now'
+      ]
+    ],
+    [
+      'has just become idle',
+      makeGroup('a', { since: 99.2 }),
+      [
+        'Idle',
+        'keeps 5 GiB on the GPU · 2 GiB in host memory',
+        'Evict memory',
+        'Hibernate now'
+      ]
+    ],
+    [
+      'is idle, and can be made ready',
+      makeGroup('a', { prefetch: null }),
+      [
+        'Idle for 10 s',
+        'keeps 5 GiB on the GPU · 2 GiB in host memory',
+        'Get ready',
+        'Evict memory'
+      ]
+    ],
+    [
+      'is being made ready',
+      makeGroup('a', { state: 'prefetching', prefetch: makePrefetch() }),
+      [
+        'Getting ready',
+        'It is being edited. In 80% of cases, GPU work follows within a minute.',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Evict memory',
+        'Hibernate now'
+      ]
+    ],
+    [
+      'is ready',
+      makeGroup('a', {
+        state: 'idle_lease',
+        prefetch: makePrefetch({ hint: 'ready', stage: 'ready' })
+      }),
+      [
+        'Ready',
+        'Its user has asked for it to be ready.',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Release',
+        'Let others go first'
       ]
     ],
     [

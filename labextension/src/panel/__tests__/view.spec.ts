@@ -60,6 +60,7 @@ describe('makeSections', () => {
       makeGroup('thinks', { state: 'idle_lease', cell }),
       makeGroup('arrives', { state: 'restoring' }),
       makeGroup('ends', { state: 'finishing' }),
+      makeGroup('prepares', { state: 'prefetching', since: 15 }),
       makeGroup('sleeps', { since: 20 }),
       makeHibernated('hibernates', { since: 10 }),
       makeWaiting('second', 2),
@@ -69,7 +70,13 @@ describe('makeSections', () => {
     const ids = (groups: IGroup[]): string[] => groups.map(({ id }) => id);
     expect(ids(running)).toEqual(['runs', 'arrives', 'ends']);
     expect(ids(waiting)).toEqual(['wakes', 'first', 'second']);
-    expect(ids(idle)).toEqual(['keeps', 'thinks', 'sleeps', 'hibernates']);
+    expect(ids(idle)).toEqual([
+      'keeps',
+      'thinks',
+      'sleeps',
+      'prepares',
+      'hibernates'
+    ]);
   });
 
   it('shows the first of many rows, and that of the active notebook', () => {

@@ -5,10 +5,11 @@ import {
   makeSleep,
   makeWaking,
   makePreferences,
+  makePrefetch,
   plain,
   trans
 } from '../../__tests__/fixtures';
-import type { ISleep, State } from '../../core/status';
+import type { IGroup, ISleep, State } from '../../core/status';
 import { availabilityText, unsharedText } from '../availability';
 import { isolate, shorten } from '../mentions';
 import { noticeText } from '../notices';
@@ -21,6 +22,7 @@ import {
   freedText,
   boundText,
   memoryText,
+  prefetchText,
   sleepTitle,
   stateText,
   waitTitle,
@@ -411,6 +413,64 @@ describe('stateText', () => {
       'cell running for 12 s, not using the GPU'
     );
     expect(plain(stateText(makeGroup('a'), trans, 100))).toBe('idle for 10 s');
+  });
+
+  it.each<[string, number, Partial<IGroup>]>([
+    ['idle', 90.9, {}],
+    ['idle for 1 s', 91, {}],
+    ['idle lease', 90.9, { state: 'idle_lease' }],
+    ['idle lease for 1 s', 91, { state: 'idle_lease' }]
+  ])('has no time before a second has passed: %s', (said, now, changes) => {
+    const group = makeGroup('a', changes);
+    expect(plain(stateText(group, trans, now))).toBe(said);
+  });
+
+  it.each<[string, Partial<IGroup>]>([
+    [
+      'getting ready: evicting idle memory',
+      {
+        state: 'prefetching',
+        prefetch: makePrefetch({ stage: 'evicting' })
+      }
+    ],
+    [
+      'getting ready: waking up',
+      { state: 'prefetching', prefetch: makePrefetch({ stage: 'waking' }) }
+    ],
+    [
+      'getting ready: restoring its memory',
+      { state: 'prefetching', prefetch: makePrefetch() }
+    ],
+    ['getting ready', { state: 'prefetching' }],
+    [
+      'cell running for 12 s · getting ready: restoring its memory',
+      { state: 'prefetching', prefetch: makePrefetch(), cell }
+    ],
+    [
+      'ready',
+      { state: 'idle_lease', prefetch: makePrefetch({ stage: 'ready' }) }
+    ],
+    [
+      'cell running for 12 s · ready',
+      { state: 'idle_lease', prefetch: makePrefetch({ stage: 'ready' }), cell }
+    ]
+  ])('of a notebook that is made ready: %s', (said, changes) => {
+    expect(plain(stateText(makeGroup('a', changes), trans, 100))).toBe(said);
+  });
+});
+
+describe('prefetchText', () => {
+  const often = 'In 80% of cases, GPU work follows within a minute.';
+
+  it.each([
+    ['focus', `It is in front. ${often}`],
+    ['typing', `It is being edited. ${often}`],
+    ['queued', `More of its cells are queued. ${often}`],
+    ['cell', `Its cell has begun. ${often}`],
+    ['ready', 'Its user has asked for it to be ready.'],
+    ['of a newer scheduler', '']
+  ])('explains the hint %s', (hint, said) => {
+    expect(prefetchText(makePrefetch({ hint }), trans)).toBe(said);
   });
 });
 
