@@ -301,7 +301,7 @@ export function isReady({
   state,
   prefetch
 }: Pick<IGroup, 'state' | 'prefetch'>): boolean {
-  return state === 'idle_lease' && prefetch?.stage === 'ready';
+  return ['idle_lease', 'idle'].includes(state) && prefetch?.stage === 'ready';
 }
 
 /** Whether a group is waiting for the GPU, or has to wake first. */

@@ -32,6 +32,9 @@ function stateOf(group: IGroup, trans: ITranslation, now: number): string {
   if (group.preferences.frozen) {
     return trans.__('Frozen');
   }
+  if (isReady(group)) {
+    return trans.__('Ready');
+  }
   const seconds = now - (group.cell?.since ?? group.since);
   const since = formatDuration(seconds);
   switch (group.state) {
@@ -52,7 +55,7 @@ function stateOf(group: IGroup, trans: ITranslation, now: number): string {
     case 'prefetching':
       return trans.__('Getting ready');
     case 'idle_lease':
-      return isReady(group) ? trans.__('Ready') : trans.__('Idle lease');
+      return trans.__('Idle lease');
     case 'idle':
       if (group.cell) {
         return trans.__('Cell running, not using the GPU');
@@ -79,6 +82,9 @@ export function cardReason(
   if (group.preferences.frozen) {
     return trans.__('It cannot use the GPU until you unfreeze it.');
   }
+  if (group.prefetch) {
+    return prefetchText(group.prefetch, trans);
+  }
   switch (group.state) {
     case 'waiting':
     case 'waking':
@@ -89,11 +95,8 @@ export function cardReason(
         ? whyText(group, wording, isTimed ? null : now - group.at)
         : '';
     }
-    case 'prefetching':
     case 'idle_lease':
-      return group.prefetch
-        ? prefetchText(group.prefetch, trans)
-        : trans.__('It can use the GPU again without waiting.');
+      return trans.__('It can use the GPU again without waiting.');
     default:
       return '';
   }

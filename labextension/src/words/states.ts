@@ -111,6 +111,9 @@ export function stateText(
   const seconds = now - (group.cell?.since ?? group.since);
   const since = formatDuration(seconds);
   const cell = group.cell && trans.__('cell running for %1', since);
+  if (isReady(group)) {
+    return [cell, stateName(group, trans)].filter(Boolean).join(' · ');
+  }
   switch (group.state) {
     case 'running': {
       const state = cell ?? trans.__('running for %1', since);
@@ -120,9 +123,6 @@ export function stateText(
     case 'prefetching':
       return [cell, stageText(group, trans)].filter(Boolean).join(' · ');
     case 'idle_lease':
-      if (isReady(group)) {
-        return [cell, stateName(group, trans)].filter(Boolean).join(' · ');
-      }
       return cell
         ? trans.__('cell running for %1 · idle lease', since)
         : isBrief(seconds)

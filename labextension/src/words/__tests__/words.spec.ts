@@ -450,6 +450,7 @@ describe('stateText', () => {
       'ready',
       { state: 'idle_lease', prefetch: makePrefetch({ stage: 'ready' }) }
     ],
+    ['ready', { prefetch: makePrefetch({ stage: 'ready' }) }],
     [
       'cell running for 12 s · ready',
       { state: 'idle_lease', prefetch: makePrefetch({ stage: 'ready' }), cell }
