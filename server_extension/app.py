@@ -196,6 +196,11 @@ class GpuShareExtension(ExtensionApp):
         return bool(me.get("admin", True))
 
     @property
+    def prefetches(self) -> bool:
+        """Whether the scheduler is told which notebooks will soon use the GPU."""
+        return self.options is not None and bool(self.options.prefetch)
+
+    @property
     def on_node(self) -> bool:
         """Whether the scheduler serves other users, too: what concerns everybody is not for servers to state."""
         me = self.host.me if self.host is not None else {}
@@ -281,6 +286,8 @@ class GpuShareExtension(ExtensionApp):
         for gpu in status["gpus"]:
             # It changes every second, and each change would be a message to all pages.
             gpu.pop("power", None)
+        if status["settings"] is not None and not self.prefetches:
+            status["settings"] = {**status["settings"], "prefetch": False}
         documents = await self.documents.by_kernel() if self.host else {}
         for group in status["groups"]:
             group["sessions"] = documents.get(group["id"], [])

@@ -93,6 +93,12 @@ class GpuShare(LoggingConfigurable):
         "pressure (default: 600). For a scheduler that this server starts.",
     ).tag(config=True)
 
+    prefetch = Bool(
+        DEFAULTS.prefetch,
+        help="Whether the memory of a notebook is restored before its next cell when its user returns to it. If False, "
+        "pages of this server send no hints, and users cannot ask for it in JupyterLab (default: True).",
+    ).tag(config=True)
+
     record = Unicode(
         help="File to which the scheduler records its input events, for `gpushare replay` (default: none). For a "
         "scheduler that this server starts.",

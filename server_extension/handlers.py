@@ -33,6 +33,10 @@ PAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 NOT_A_PAGE = "the name of a page must be 1 to 64 letters, digits, '_' or '-'"
 
+#: Signs that a user will soon use the GPU in a notebook, as a page sees them.
+HINTS = ("focus", "typing")
+NO_PREFETCH = "this server does not restore memory ahead of a cell: its configuration has c.GpuShare.prefetch = False"
+
 
 class Extension(Protocol):
     """What the handlers need of the extension."""
@@ -47,8 +51,17 @@ class Extension(Protocol):
         """Whether this server may change settings that affect all users, as far as is known."""
         ...
 
+    @property
+    def prefetches(self) -> bool:
+        """Whether the scheduler is told which notebooks will soon use the GPU."""
+        ...
+
     async def request(self, op: str, **params: Any) -> dict[str, Any]:
         """Send a control request and return the answer."""
+        ...
+
+    def send(self, op: str, params: dict[str, Any]) -> None:
+        """Send a control request without waiting for the reply, if there is a scheduler."""
         ...
 
     async def entitled(self) -> dict[str, Any]:
@@ -83,7 +96,9 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         answer = self.authorizer.is_authorized(self, self.current_user, action, resource)
         return bool(await ensure_async(answer))
 
-    async def forward(self, op: str, optional: tuple[str, ...], group: bool = True) -> None:
+    async def forward(
+        self, op: str, optional: tuple[str, ...], group: bool = True, **fixed: Any
+    ) -> None:
         """Pass a request on to the scheduler, which judges its values, and answer as it does.
 
         Parameters
@@ -94,6 +109,8 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
             The parameters that the body may have; one at least, if there are any.
         group
             Whether it must name a group as well.
+        **fixed
+            Parameters that do not depend on the body.
         """
         body = self.get_json_body()
         body = body if isinstance(body, dict) else {}
@@ -111,7 +128,7 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         if None in body.values():
             self.refuse(400, "a parameter is null; omit it instead")
             return
-        await self.answer(self.extension.request(op, **body))
+        await self.answer(self.extension.request(op, **body, **fixed))
 
     async def answer(self, reply: Awaitable[dict[str, Any]]) -> None:
         """Answer as the scheduler does."""
@@ -228,6 +245,19 @@ class WakeHandler(GpuShareHandler):
         await self.forward("wake", ())
 
 
+class ReadyHandler(GpuShareHandler):
+    """Restores the memory of a group before it uses the GPU."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Begin, and answer with the group's id and how far it is."""
+        if not self.extension.prefetches:
+            self.refuse(403, NO_PREFETCH)
+            return
+        await self.forward("hint", (), kind="ready")
+
+
 class AdjustHandler(GpuShareHandler):
     """Takes preferences for a group."""
 
@@ -290,7 +320,7 @@ class ExplainHandler(GpuShareHandler):
 
 
 class FocusHandler(GpuShareHandler):
-    """Receives which document a user has in front on a page."""
+    """Receives which document a user has in front on a page, and whether the user has just returned to it."""
 
     @web.authenticated
     @authorized
@@ -301,6 +331,10 @@ class FocusHandler(GpuShareHandler):
         page = body.pop("page", None)
         if not (isinstance(page, str) and PAGE.fullmatch(page)):
             self.refuse(400, NOT_A_PAGE)
+            return
+        hint = body.pop("hint", None)
+        if hint is not None and hint not in HINTS:
+            self.refuse(400, f"the hint must be one of {', '.join(HINTS)}")
             return
         ((kind, name),) = body.items() if len(body) == 1 else ((None, None),)
         if kind not in ("path", "kernel_id") or not isinstance(name, str | None):
@@ -315,6 +349,8 @@ class FocusHandler(GpuShareHandler):
         if kernel_id is not None and kernel_id not in self.extension.serverapp.kernel_manager:
             kernel_id = None
         self.extension.focus.take(page, kernel_id)
+        if hint is not None and kernel_id is not None and self.extension.prefetches:
+            self.extension.send("hint", {"group": kernel_id, "kind": hint})
         self.finish({"group": self.extension.focus.group})
 
 
@@ -328,6 +364,7 @@ def handlers() -> list[tuple[Any, ...]]:
         (r"/gpushare/api/evict", EvictHandler),
         (r"/gpushare/api/hibernate", HibernateHandler),
         (r"/gpushare/api/wake", WakeHandler),
+        (r"/gpushare/api/ready", ReadyHandler),
         (r"/gpushare/api/adjust", AdjustHandler),
         (r"/gpushare/api/settings", SettingsHandler),
         (r"/gpushare/api/shares", SharesHandler),

@@ -61,7 +61,7 @@ async def status_of(
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
-    posts = ("release", "evict", "hibernate", "wake", "adjust", "settings", "focus")
+    posts = ("release", "evict", "hibernate", "wake", "ready", "adjust", "settings", "focus")
     assert sorted(found) == [
         ("DELETE", "gpushare/api/watchers/page"),
         *(("GET", f"gpushare/api/{name}") for name in ("changes", "explain", "shares", "status")),
@@ -143,6 +143,7 @@ class TestLooking:
             ("release", '{"group": "nobody"}', may["adjust"]),
             ("hibernate", '{"group": "nobody"}', may["adjust"]),
             ("wake", '{"group": "nobody"}', may["adjust"]),
+            ("ready", '{"group": "nobody"}', may["adjust"]),
             ("settings", '{"anti_thrash": "off"}', may["settings"]),
         ):
             code, _ = await status_of(jp_fetch, "POST", f"gpushare/api/{path}", body)

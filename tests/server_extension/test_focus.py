@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from jupyter_server.serverapp import ServerApp
+from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import focus as module
@@ -74,6 +75,67 @@ async def test_the_page_that_reported_last_has_the_focus(
     await told("")
 
 
+async def test_a_return_to_a_document_is_a_hint(
+    scheduler: AsyncControlClient, kernel: Any, say: Any, eventually: Any, sent: Sent
+) -> None:
+    assert await say("a", kernel_id=kernel.id, hint="focus") == kernel.id
+    assert await say("a", kernel_id=kernel.id, hint="typing") == kernel.id
+    # Reports without a hint, and about what is not ours.
+    await say("a", kernel_id=kernel.id)
+    await say("a", kernel_id="elsewhere", hint="typing")
+    await say("a", kernel_id=None, hint="focus")
+
+    mine = pwd.getpwuid(os.getuid()).pw_name
+    expected = [
+        ("focus", {"user": mine, "group": kernel.id}),
+        ("hint", {"group": kernel.id, "kind": "focus"}),
+        ("hint", {"group": kernel.id, "kind": "typing"}),
+        ("focus", {"user": mine, "group": ""}),
+    ]
+
+    def told() -> Sent:
+        return [one for one in sent if one[0] in ("focus", "hint")]
+
+    async def all_told() -> bool:
+        return len(told()) == len(expected)
+
+    await eventually(all_told)
+    assert told() == expected
+
+
+class TestPrefetchOff:
+    """An administrator has switched it off for all users of the server."""
+
+    @pytest.fixture
+    def jp_server_config(self, jp_server_config: Config) -> Config:
+        jp_server_config.GpuShare = Config({"prefetch": False})
+        return jp_server_config
+
+    async def test_there_are_no_hints(
+        self,
+        scheduler: AsyncControlClient,
+        kernel: Any,
+        say: Any,
+        told: Any,
+        jp_fetch: Fetch,
+        get_status: Callable[[], Awaitable[dict[str, Any]]],
+        sent: Sent,
+    ) -> None:
+        assert (await get_status())["settings"]["prefetch"] is False
+        assert await say("a", kernel_id=kernel.id, hint="typing") == kernel.id
+        refused = await jp_fetch(
+            "gpushare/api/ready",
+            method="POST",
+            body=json.dumps({"group": kernel.id}),
+            raise_error=False,
+        )
+        assert refused.code == 403
+        assert "c.GpuShare.prefetch = False" in json.loads(refused.body)["message"]
+        await say("a", kernel_id=None)
+        await told("")
+        assert "hint" not in [op for op, _ in sent]
+
+
 async def test_the_focus_ends_with_its_page(
     scheduler: AsyncControlClient,
     kernel: Any,
@@ -129,6 +191,9 @@ async def test_a_document_is_named_by_its_path(
         '{"page": "a", "kernel_id": 7}',
         '{"page": "a", "kernel_id": null, "path": null}',
         '{"page": "a", "group": "x"}',
+        '{"page": "a", "kernel_id": null, "hint": "ready"}',
+        '{"page": "a", "kernel_id": null, "hint": 7}',
+        '{"page": "a", "hint": "focus"}',
     ],
 )
 async def test_nonsense_is_refused(jp_fetch: Fetch, body: str) -> None:

@@ -198,6 +198,14 @@ async def test_evict_revokes_the_lease_and_evicts_the_memory(
     assert holder.evict().bytes == held > 0
 
 
+async def test_ready_asks_for_a_group_to_be_made_ready(
+    holder: FakeClient, jp_fetch: Fetch, sent: list[tuple[str, dict[str, Any]]]
+) -> None:
+    code, answer = await post(jp_fetch, "ready", '{"group": "first"}')
+    assert (code, answer["group"]) == (200, "first")
+    assert ("hint", {"group": "first", "kind": "ready"}) in sent
+
+
 async def test_preferences_are_accepted(
     holder: FakeClient, jp_fetch: Fetch, get_status: GetStatus
 ) -> None:
@@ -277,6 +285,7 @@ async def test_settings_are_accepted(
         ("settings", '{"hibernate_after": "never"}', "hibernate_after"),
         ("settings", '{"reserve": 1}', "reserve"),
         ("release", '{"group": "first", "evict": true}', "evict"),
+        ("ready", '{"group": "first", "kind": "focus"}', "kind"),
     ],
 )
 async def test_an_invalid_request_is_answered_with_a_sentence(
@@ -287,7 +296,7 @@ async def test_an_invalid_request_is_answered_with_a_sentence(
     assert words in answer["message"]
 
 
-@pytest.mark.parametrize("op", ["release", "evict", "hibernate", "wake"])
+@pytest.mark.parametrize("op", ["release", "evict", "hibernate", "wake", "ready"])
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -306,7 +315,9 @@ async def test_a_request_without_a_valid_group_is_answered_with_a_sentence(
     assert words in answer["message"]
 
 
-@pytest.mark.parametrize("op", ["release", "evict", "hibernate", "wake", "adjust", "explain"])
+@pytest.mark.parametrize(
+    "op", ["release", "evict", "hibernate", "wake", "ready", "adjust", "explain"]
+)
 @pytest.mark.parametrize("group", ["nobody", "100%"])
 async def test_an_unknown_group_is_not_found(
     scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, group: str
