@@ -47,6 +47,7 @@ SECTIONS = {
         "evict": Command("steer.release", "release the GPU and evict all memory to the host"),
         "hibernate": Command("steer.release", "free all GPU memory, including the CUDA context"),
         "wake": Command("steer.release", "wake a hibernated notebook before its next cell does"),
+        "ready": Command("steer.ready", "restore memory to the GPU before it is needed"),
         "background": Command("steer.adjust", "let interactive notebooks go first"),
         "interactive": Command("steer.adjust", "go ahead of background notebooks"),
         "auto": Command("steer.adjust", "choose the class automatically (the default)"),

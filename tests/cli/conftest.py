@@ -25,6 +25,7 @@ MODULES = [
         "cli.show.report",
         "cli.show.status",
         "cli.steer.adjust",
+        "cli.steer.ready",
         "cli.steer.release",
         "cli.steer.settings",
         "cli.steer.shares",

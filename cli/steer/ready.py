@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare ready``: restores memory to the GPU before it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.words.groups import STATES
+from .groups import add_group, ask, groups
+
+#: Seconds for which the command follows what happens, in which it must begin, and between two requests for the status.
+PATIENCE, BEGIN, PAUSE = 10.0, 1.0, 0.05
+
+DESCRIPTION = """\
+Restore the memory of an idle notebook or program to the GPU now instead of at its next cell, and wake it if it is
+hibernated. No running or waiting notebook loses memory or time on the GPU for this. The memory stays for a minute, or
+until another notebook needs the room.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    add_group(subparsers.add_parser("ready", description=DESCRIPTION))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send the request, and print what happened."""
+    try:
+        with ControlClient() as client:
+            reply, _ = ask(client, "hint", args.group, kind="ready")
+            return _follow(client, reply["group"])
+    except ControlError as error:
+        return complain(str(error))
+
+
+def _follow(client: ControlClient, group: str) -> int:
+    """Print what becomes of the request, and return the exit status."""
+    begun = time.monotonic()
+    while True:
+        found = next((each for each in groups(client) if each["id"] == group), None)
+        if found is None:
+            return complain("the notebook or program has ended")
+        name, state, prefetch = found["name"], found["state"], found.get("prefetch")
+        if prefetch is not None and prefetch["stage"] != "ready":
+            if time.monotonic() > begun + PATIENCE:
+                print(
+                    f"{name} is still getting ready. Run `gpushare status` to see when it is done."
+                )
+                return 0
+        elif state not in ("idle", "idle_lease", "hibernated"):
+            print(f"{name} uses the GPU already: {STATES.get(state, state)}.")
+            return 0
+        elif state != "hibernated" and not any(share["swapped"] for share in found["gpus"]):
+            print(f"{name} is ready: all of its memory is on the GPU.")
+            return 0
+        elif time.monotonic() > begun + BEGIN:
+            return complain(
+                f"{name} cannot get ready now. To find out why, run: gpushare explain {name}"
+            )
+        time.sleep(PAUSE)
