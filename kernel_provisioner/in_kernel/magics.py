@@ -86,6 +86,9 @@ class Magic:
         if verb in ("release", "evict", "hibernate", "wake"):
             done = interposer.control(verb, group=given or own)
             return Answer(done, DONE[verb].format(given or "This kernel"))
+        if verb == "ready":
+            done = interposer.control("hint", group=given or own, kind="ready")
+            return Answer(done, DONE[verb].format(given or "This kernel"))
         if verb == "keep":
             return self._adjusted(f"keep {given}", keep=given == "on")
         if verb in PARSERS:

@@ -17,6 +17,10 @@ VERBS: Dict[str, Tuple[str, str]] = {
         "take an idle notebook off the GPU completely; its next cell wakes it",
     ),
     "wake": ("[GROUP]", "wake a hibernated notebook before its next cell does"),
+    "ready": (
+        "[GROUP]",
+        "restore data to the GPU before the next cell needs it, if there is room",
+    ),
     "background": (
         "",
         "lower the priority: interactive notebooks go first, and this one is evicted first",
@@ -48,6 +52,7 @@ DONE = {
     "evict": "{} has released the GPU, and its data is being evicted to host memory.",
     "hibernate": "{} will be hibernated as soon as it is idle. Its next cell wakes it.",
     "wake": "{} will wake as soon as the GPU has room for it.",
+    "ready": "{} will have its data on the GPU as soon as there is room for it.",
     "background": "{} now has low priority: interactive notebooks go first, and its data is evicted first.",
     "interactive": "{} now goes ahead of background notebooks, however long its cells run.",
     "auto": "{} is now interactive when a cell starts, and background after 2 s of GPU time.",

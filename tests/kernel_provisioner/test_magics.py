@@ -366,6 +366,26 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
         assert "was hibernated" in repr_of(await kernel.execute("%gpushare history"))
 
 
+async def test_a_kernel_gets_ready_before_its_next_cell(scheduler: Ask) -> None:
+    async with started() as kernel, started() as other:
+        await kernel.execute(SETUP)
+        name = group_of(scheduler, kernel)["name"]
+        await other.execute(f"%gpushare evict {name}")
+        await eventually(
+            lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
+        )
+        bursts = group_of(scheduler, kernel)["totals"]["bursts"]
+        said = displayed(await other.execute(f"%gpushare ready {name}"))["text/plain"]
+        assert said == f"{name} will have its data on the GPU as soon as there is room for it."
+        await eventually(
+            lambda: group_of(scheduler, kernel)["gpus"][0]["swapped"] == 0, "the memory is back"
+        )
+        assert group_of(scheduler, kernel)["totals"]["bursts"] == bursts
+        printed = (await kernel.execute("%gpushare ready --json")).stream("stdout")
+        assert json.loads(printed)["group"] == kernel.manager.kernel_id
+        assert (await kernel.execute("work()")).reply["status"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("line", "preference"),
     [
