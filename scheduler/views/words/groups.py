@@ -17,6 +17,7 @@ STATES = {
     "restoring": "restoring",
     "waking": "waking",
     "waiting": "waiting",
+    "prefetching": "getting ready",
     "idle_lease": "idle lease",
     "idle": "idle",
     "hibernated": "hibernated",
