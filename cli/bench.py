@@ -41,6 +41,7 @@ BENCHES = {
     "scheduler": ("scheduler_events", "run"),
     "class": ("class_load", "run"),
     "hibernate": ("hibernate", "run"),
+    "idle-power": ("idle_power", "run"),
     "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
 }
@@ -49,6 +50,7 @@ NAMED_ONLY = frozenset(
     {
         "class",
         "hibernate",
+        "idle-power",
         "interference",
         "lab",
         "makespan",
@@ -100,7 +102,7 @@ def add_parser(subparsers: Any) -> None:
         type=float,
         metavar="S",
         help="duration in seconds; makespan: of half a job's time slice; shares: of each condition; two-gpus: of the "
-        "computation; hibernate: of the crowd",
+        "computation; hibernate: of the crowd; idle-power: in each state",
     )
     parser.add_argument(
         "--gib",
@@ -118,7 +120,7 @@ def add_parser(subparsers: Any) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help="hibernate: stop after this many seconds (default: 1200)",
+        help="hibernate, idle-power: stop after this many seconds (default: 1200, 600)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line instead of text"

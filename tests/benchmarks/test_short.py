@@ -30,6 +30,7 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "context": ({}, {"PROCESSES": 2}),
     "swap": ({}, {"ROUNDS": 1}),
     "switch": ({}, {"SWITCHES": 2}),
+    "idle-power": ({"seconds": 0.3}, {}),
     "scheduler": ({}, {"CLIENTS": 20, "EVENTS": 200, "TURNS": 1}),
     "class": (
         {},
