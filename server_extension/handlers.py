@@ -18,6 +18,7 @@ from ..scheduler.node.entitlements import Shares
 from ..scheduler.protocol.client import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
 from .feed import Feed, TooManyPages
 from .focus import Focus
+from .openapi import document
 from .preferences import NONE
 from .sessions import Documents
 from .shares import merged
@@ -315,8 +316,43 @@ class ExplainHandler(GpuShareHandler):
     @authorized
     async def get(self) -> None:
         """Answer for one group, or for all that wait."""
-        group = self.get_query_argument("group", "")
-        await self.answer(self.extension.request("explain", **({"group": group} if group else {})))
+        params: dict[str, Any] = {}
+        if group := self.get_query_argument("group", ""):
+            params["group"] = group
+        if self.get_query_argument("text", "0") not in ("", "0"):
+            params["text"] = True
+        await self.answer(self.extension.request("explain", **params))
+
+
+class WhenHandler(GpuShareHandler):
+    """Forecasts when a notebook would run."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer for a group, or for a notebook that is not there yet."""
+        params: dict[str, Any] = {}
+        for name in ("group", "bytes", "priority", "gpu"):
+            if value := self.get_query_argument(name, ""):
+                params[name] = value
+        if "bytes" in params:
+            if not NUMBER.fullmatch(params["bytes"]):
+                self.refuse(
+                    400, "'bytes' must be a whole number of bytes, such as bytes=1073741824"
+                )
+                return
+            params["bytes"] = int(params["bytes"])
+        await self.answer(self.extension.request("when", **params))
+
+
+class OpenApiHandler(GpuShareHandler):
+    """Serves the OpenAPI document."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with the document."""
+        self.finish(document(self.base_url))
 
 
 class FocusHandler(GpuShareHandler):
@@ -369,5 +405,7 @@ def handlers() -> list[tuple[Any, ...]]:
         (r"/gpushare/api/settings", SettingsHandler),
         (r"/gpushare/api/shares", SharesHandler),
         (r"/gpushare/api/explain", ExplainHandler),
+        (r"/gpushare/api/when", WhenHandler),
+        (r"/gpushare/api/openapi.json", OpenApiHandler),
         (r"/gpushare/api/focus", FocusHandler),
     ]

@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_server.serverapp import ServerApp
+from tornado.httpclient import HTTPClientError
 from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
+from tests.server_extension.documented import check
 from tests.server_extension.schedulers import forked_schedulers
 from tests.support.environment import inherited
 
@@ -115,6 +117,25 @@ def gpu(scheduler: AsyncControlClient, jp_asyncio_loop: Any) -> dict[str, Any]:
     """Return what the scheduler says of the simulated GPU."""
     status = jp_asyncio_loop.run_until_complete(scheduler.request("status"))["status"]
     return status["gpus"][0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def jp_fetch(jp_fetch: Fetch) -> Fetch:
+    """Fetch as pytest-jupyter does, and compare each answer of the extension with the OpenAPI document."""
+
+    async def fetch(*parts: str, **options: Any) -> Any:
+        path = "/" + "/".join(part.strip("/") for part in parts)
+        try:
+            response = await jp_fetch(*parts, **options)
+        except HTTPClientError as error:
+            if path.startswith("/gpushare/api/") and error.response is not None:
+                check(options.get("method", "GET"), path, error.code, error.response.body)
+            raise
+        if path.startswith("/gpushare/api/"):
+            check(options.get("method", "GET"), path, response.code, response.body)
+        return response
+
+    return fetch
 
 
 @pytest.fixture

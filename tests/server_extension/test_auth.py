@@ -16,7 +16,7 @@ from traitlets.config import Config
 
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.feed import SCHEMA_ID
-from jupyter_gpushare.server_extension.handlers import GpuShareHandler
+from tests.server_extension.documented import endpoints
 from tests.server_extension.page import PATIENCE
 from tests.support.client import FakeClient
 
@@ -34,20 +34,6 @@ class Deny(Authorizer):
         return not resource.startswith("gpushare")
 
 
-def endpoints(app: ServerApp) -> list[tuple[str, str]]:
-    """Return method and path of all that the extension serves, as the server knows it."""
-    found = []
-    for rule in app.web_app.default_router.rules[0].target.rules:
-        target = rule.target
-        if isinstance(target, type) and target.__module__.startswith("jupyter_gpushare"):
-            path = rule.matcher.regex.pattern.rstrip("$").removeprefix(app.base_url)
-            path = path.replace("([^/]+)", "page")
-            for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
-                if getattr(target, method.lower()) is not getattr(GpuShareHandler, method.lower()):
-                    found.append((method, path))
-    return found
-
-
 async def status_of(
     fetch: Fetch, method: str, path: str, body: str = '{"group": "x"}', **options: Any
 ) -> tuple[int, Any]:
@@ -61,10 +47,11 @@ async def status_of(
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
+    gets = ("changes", "explain", "openapi.json", "shares", "status", "when")
     posts = ("release", "evict", "hibernate", "wake", "ready", "adjust", "settings", "focus")
     assert sorted(found) == [
         ("DELETE", "gpushare/api/watchers/page"),
-        *(("GET", f"gpushare/api/{name}") for name in ("changes", "explain", "shares", "status")),
+        *(("GET", f"gpushare/api/{name}") for name in gets),
         ("PATCH", "gpushare/api/shares"),
         *(("POST", f"gpushare/api/{name}") for name in sorted(posts)),
         ("PUT", "gpushare/api/shares"),
