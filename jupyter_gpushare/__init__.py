@@ -3,11 +3,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._version import LIBRARIES, __version__, docs_url
 
-__all__ = ["LIBRARIES", "__version__", "docs_url"]
+if TYPE_CHECKING:
+    from .client import AsyncClient, Client
+
+__all__ = ["LIBRARIES", "AsyncClient", "Client", "__version__", "docs_url"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the clients when a program uses them: kernels and commands import this package without them."""
+    if name in ("AsyncClient", "Client"):
+        from . import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:

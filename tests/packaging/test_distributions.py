@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 ROOMS = (
     "scheduler",
+    "client",
     "kernel_provisioner",
     "server_extension",
     "cli",

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The blocking client."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import ssl
+from typing import Any, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
+
+from . import calls
+from .calls import Call, Forecast
+from .find import find_server
+
+Answer = TypeVar("Answer")
+
+
+class Client:
+    """Shows and controls how notebooks share the GPUs of a Jupyter server. In a kernel, it needs no arguments.
+
+    Parameters
+    ----------
+    url
+        The base URL of the server, such as ``http://localhost:8888/``; default: ``GPUSHARE_URL``, the server that
+        started this kernel, or the only server that this user runs.
+    token
+        A token of the server or of JupyterHub; default: ``GPUSHARE_TOKEN``, or what the running server states.
+    timeout
+        Seconds to wait for an answer.
+    context
+        For servers with a certificate of their own: an SSL context that accepts it.
+
+    Raises
+    ------
+    NoServer
+        No server, or more than one, was found.
+
+    Examples
+    --------
+    >>> client = Client("http://localhost:8888/", "TOKEN")  # doctest: +SKIP
+    >>> client.when_could_i_run(memory=8 << 30).text  # doctest: +SKIP
+    'It can run now: the GPU has room for it'
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout: float = 60.0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._server = find_server(url, token)
+        self._timeout = timeout
+        found: list[BaseHandler] = [] if context is None else [HTTPSHandler(context=context)]
+        if is_loopback(self._server.url):
+            # A proxy cannot reach this machine by that name.
+            found.append(ProxyHandler({}))
+        self._opener = build_opener(*found)
+
+    @property
+    def url(self) -> str:
+        """The base URL of the Jupyter server."""
+        return self._server.url
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of all GPUs and groups, as docs/reference/control.md describes it ("Status")."""
+        return self._send(calls.status())
+
+    def explain(self, group: str | None = None) -> dict[str, Any]:
+        """Return why groups wait, and why running groups are throttled.
+
+        Parameters
+        ----------
+        group
+            The ID or name of a group; default: all that wait or are throttled.
+
+        Returns
+        -------
+        dict
+            The explanation of docs/reference/control.md ("Explanations"). Its ``lines`` are sentences.
+        """
+        return self._send(calls.explain(group))
+
+    def when_could_i_run(
+        self,
+        group: str | None = None,
+        *,
+        memory: int | None = None,
+        priority: str | None = None,
+        gpu: str | None = None,
+    ) -> Forecast:
+        """Return when a notebook would run if it asked now. This changes nothing.
+
+        Parameters
+        ----------
+        group
+            The ID or name of one of the user's groups; default, without ``memory``: this kernel.
+        memory
+            For a notebook that is not there yet: the bytes that it will use on the GPU.
+        priority
+            The class of a new notebook; default: ``interactive``.
+        gpu
+            The UUID or index of the GPU of a new notebook; default: the one that comes first.
+        """
+        return self._send(calls.when(group, memory, priority, gpu))
+
+    def release(self, group: str | None = None) -> str:
+        """End the burst of a group, so that the next one can run; return its ID.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.act("release", group))
+
+    def evict(self, group: str | None = None) -> str:
+        """Release the GPU and evict all memory of a group to the host; return its ID.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.act("evict", group))
+
+    def hibernate(self, group: str | None = None) -> str:
+        """Free all GPU memory of a group as soon as it is idle, including its CUDA context; return its ID.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.act("hibernate", group))
+
+    def wake(self, group: str | None = None) -> str:
+        """Wake a hibernated group before its next cell does; return its ID.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.act("wake", group))
+
+    def set_class(self, priority: str, group: str | None = None) -> str:
+        """Set the class of a group; return its ID.
+
+        Parameters
+        ----------
+        priority
+            ``interactive``, ``background``, or ``auto``: its behaviour decides.
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.set_class(group, priority))
+
+    def _send(self, call: Call[Answer]) -> Answer:
+        request = Request(
+            call.url(self._server), call.content(), calls.headers(self._server), method=call.method
+        )
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                status, content = answer.status, answer.read()
+        except HTTPError as error:
+            with error:
+                status, content = error.code, error.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise calls.unreachable(self._server, getattr(error, "reason", error)) from None
+        return call.result(self._server, status, content)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
