@@ -42,6 +42,7 @@ BENCHES = {
     "class": ("class_load", "run"),
     "hibernate": ("hibernate", "run"),
     "idle-power": ("idle_power", "run"),
+    "comeback": ("comeback", "run"),
     "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
 }
@@ -49,6 +50,7 @@ BENCHES = {
 NAMED_ONLY = frozenset(
     {
         "class",
+        "comeback",
         "hibernate",
         "idle-power",
         "interference",
@@ -109,8 +111,8 @@ def add_parser(subparsers: Any) -> None:
         "--size",
         type=float,
         metavar="G",
-        help="memory in GiB; makespan, two-gpus: of each job or notebook; hibernate: to evict and restore, or to "
-        "page-lock",
+        help="memory in GiB; makespan, two-gpus, comeback: of each job or notebook; hibernate: to evict and restore, "
+        "or to page-lock",
     )
     parser.add_argument(
         "--kernels", type=int, metavar="N", help="hibernate: number of kernels in the crowd"

@@ -45,6 +45,7 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "lab": ({}, {"NOTEBOOKS": 40, "ROUNDS": 1, "WINDOW": 2.0}),
     "two-gpus": ({"seconds": 1.0}, {}),
+    "comeback": ({"rounds": 1}, {"TYPING": 0.3}),
     "simulation": ({}, {"DAY": {"researchers": 4.0, "jobs": 1.0, "hours": 0.2}, "GPUS": 2}),
 }
 #: The tests that run the others.
