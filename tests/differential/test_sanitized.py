@@ -85,7 +85,7 @@ def nothing_is_found(
 @pytest.fixture(scope="session")
 def checked(root: Path) -> Path:
     """Build the interposer with the check of the locks' order and without a sanitizer; return its folder."""
-    libraries = build(root, "ranks", "interposer", "LOCK_RANKS=1", "CFLAGS=-O1 -g1")
+    libraries = build(root, "ranks", "interposer", "LOCK_RANKS=1", "CFLAGS=-O0 -g1")
     sim = libraries / "sim"
     sim.unlink(missing_ok=True)
     sim.symlink_to(LIBRARIES / "sim")
