@@ -110,6 +110,9 @@ PYTEST = env -u MAKEFLAGS $(BOUND) python -m pytest -q --durations=15
 # tests of a file run in one worker, because they share servers.
 WORKERS := 4
 PYTEST_PARALLEL = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# Compiles the tests once, with pytest's assertions. Otherwise, each of the workers, which start at the same time, would
+# compile all of them.
+COLLECT := env -u MAKEFLAGS python -m pytest -q --collect-only
 
 .PHONY: test test-labextension test-python test-lower-bounds acceptance test-slow screenshots lint lint-labextension format
 # The set-up is part of the parallel run: while one core installs and builds what pytest needs, the other runs the targets
@@ -123,8 +126,10 @@ test-labextension: $(STAMPS)/node ## run the tests of the JupyterLab extension
 	cd labextension && jlpm test
 
 test-python: setup $(STAMPS)/proxy $(PACKAGES) ## run pytest, without the slow tests
-	$(PYTEST_PARALLEL) -m "not slow" --ignore=tests/lower_bounds --ignore=$(OLDEST_JUPYTERLAB)
+	@tools/step "Collecting the tests" $(COLLECT) $(TESTS)
+	$(PYTEST_PARALLEL) $(TESTS)
 
+TESTS = -m "not slow" --ignore=tests/lower_bounds --ignore=$(OLDEST_JUPYTERLAB)
 # Its server runs in the environment below, and its browser is driven from .venv.
 OLDEST_JUPYTERLAB := tests/labextension/test_oldest_jupyterlab.py
 
