@@ -150,7 +150,7 @@ class Activity:
             if found != group.activity_class:
                 group.activity_class = found
                 mark_shares(group)
-                if group.lease is not None:
+                if group.lease is not None and not group.lent:
                     for share in group.shares.values():
                         share.gpu.background += 1 if found == "background" else -1
                 self.queue.rank_again(group)

@@ -43,6 +43,7 @@ from .policy_api import PolicyRegistry, View
 from .policy_guard import PolicyGuard
 from .policy_view import PolicyView
 from .preferences import PreferenceStore
+from .prefetch import Prefetcher
 from .pressure import Pressure
 from .queue import WaitQueue
 from .quotas import Quotas
@@ -156,9 +157,13 @@ class Assembly:
             self.model, self.turn, self.timers, self.checks, self.ledger, self.eligibility, self.costs, self.queue,
             self.notices, self.orders, self.leases, self.relocation,
         )
-        self.hibernation_commands = HibernationCommands(self.model, self.turn, self.hibernation)
+        self.hibernation_commands = HibernationCommands(self.model, self.turn, self.hibernation, self.hints)
         self.pressure = Pressure(
             self.model, self.turn, self.eligibility, self.residency, self.hibernation
+        )
+        self.prefetcher = Prefetcher(
+            self.model, self.turn, self.times, self.policy, self.residency, self.chooser, self.readings, self.hints,
+            self.leases, self.orders, self.hibernation,
         )
 
     def _make_cycle(self) -> None:
@@ -184,7 +189,7 @@ class Assembly:
         )
         self.cycle = Cycle(
             self.model, self.turn, self.timers, self.times, self.policy, self.queue, self.activity, self.hibernation,
-            self.admission, self.quotas, self.timer_events, self.gpu_cycle,
+            self.admission, self.quotas, self.timer_events, self.gpu_cycle, self.prefetcher,
         )
 
     def _make_handlers(self) -> None:
@@ -210,11 +215,11 @@ class Assembly:
         )
         self.burst_events = BurstEvents(
             self.model, self.turn, self.times, self.classes, self.thrash, self.queue, self.activity,
-            self.cell_queue, self.leases, self.hibernation, self.collectives, self.hints,
+            self.cell_queue, self.leases, self.hibernation, self.collectives, self.prefetcher,
         )
         self.memory_events = MemoryEvents(
             self.model, self.turn, self.timers, self.host_reserve, self.checks, self.ledger, self.readings,
-            self.leases, self.shares, self.growth, self.hibernation,
+            self.leases, self.shares, self.growth, self.hibernation, self.prefetcher,
         )
 
     # fmt: on

@@ -67,6 +67,7 @@ class GroupRegistry:
         self.timers.set(group.rests, None)
         self.model.evacuating.pop(group.id, None)
         self.model.hibernating.pop(group.id, None)
+        self.model.prefetching.pop(group.id, None)
         self.turn.drop_marks(group)
         self.times.forget(group)
         self.classes.forget(group.id)

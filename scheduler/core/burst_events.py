@@ -10,11 +10,11 @@ from .cell_queue import CellQueue
 from .checks import ProtocolViolation
 from .collectives import Collectives
 from .hibernation import HibernationManager
-from .hints import Hints
 from .leases import OVER, Leases
 from .messages import Burst, Meter, Released, Request, Stuck
 from .model import Client, Group, Model, is_managed
 from .paging import ThrashingDetector
+from .prefetch import Prefetcher
 from .queue import WaitQueue
 from .turn import Turn
 from .usage import GpuTime
@@ -38,17 +38,21 @@ class BurstEvents:
     leases: Leases
     hibernation: HibernationManager
     collectives: Collectives
-    hints: Hints
+    prefetcher: Prefetcher
 
     def on_request(self, client: Client, event: Request) -> None:
         """Handle a client's request for a lease."""
         group = client.group
         self.turn.touch(group)
-        self.hints.note_use(group)
+        lent = group.lent and not group.yielding
+        self.prefetcher.note_use(group)
         if group.hibernation is not None:
             self.hibernation.request_wake(group)
         if group.lease is not None and not group.yielding:
-            if client.lease is not None:
+            if client.lease is not None and lent:
+                # It has its grant, and continues as soon as that is carried out.
+                self.leases.join(client)
+            elif client.lease is not None:
                 self.leases.send_grant(client, client.lease)
             elif client.silent or client.stage != "awake":
                 client.wants = True
@@ -71,10 +75,17 @@ class BurstEvents:
         if event.phase == "begin":
             client.burst_at = event.at
             if not client.busy:
-                self.hints.note_use(group)
+                self.prefetcher.note_use(group)
+                if group.lent:
+                    self.leases.use(group)  # it began before it received the revocation
                 group.totals.bursts += 1
             self.activity.set_busy(client, True)
             group.ended_at = None
+        elif group.lent:
+            # Its memory was restored, and no thread has used it yet.
+            client.restoring.clear()
+            self.turn.touch(group)
+            return
         else:
             self.activity.set_busy(client, False)
             client.restoring.clear()
@@ -136,7 +147,13 @@ class BurstEvents:
         """Handle a client that released its lease."""
         if client.lease is None or client.lease != event.lease:
             return
-        if event.cause == "failed" and not client.group.yielding:
+        if client.group.lent:
+            if not client.group.yielding:
+                # Its memory could not be restored ahead, and no thread of it waits for that.
+                self.prefetcher.hints.drop(client.group)
+            self.leases.release(client, event.cause)
+            self.collectives.schedule_step(client.group)
+        elif event.cause == "failed" and not client.group.yielding:
             self.leases.retry(client)
         else:
             if event.cause == "release":

@@ -186,7 +186,7 @@ class Core:
         self.times, self.costs = parts.times, parts.costs
         self.policy, self.view, self.residency = parts.policy, parts.view, parts.residency
         self.sources, self.commands = parts.sources, parts.user_commands
-        self.cycle, self.hints = parts.cycle, parts.hints
+        self.cycle, self.prefetcher = parts.cycle, parts.prefetcher
         self._host_reserve, self._pacer = parts.host_reserve, parts.pacer
         self._contention, self._notices = parts.contention, parts.notices
         self.client_handlers, self.other_handlers = parts.client_handlers(), parts.other_handlers()

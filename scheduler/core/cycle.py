@@ -13,6 +13,7 @@ from .host_reserve import HostReserve
 from .messages import Tick
 from .model import Gpu, Model
 from .policy_guard import PolicyGuard
+from .prefetch import Prefetcher
 from .pressure import Pressure
 from .queue import WaitQueue
 from .quotas import Quotas
@@ -44,6 +45,7 @@ class Cycle:
     quotas: Quotas
     timer_events: TimerEvents
     gpu_cycle: GpuCycle
+    prefetcher: Prefetcher
 
     def run(self) -> None:
         """Decide, after an event, on the GPUs where something may have changed."""
@@ -78,6 +80,8 @@ class Cycle:
             self._keep_quotas()
         if turn.to_classify:
             self.activity.classify()
+        # 8. Fetch ahead of need what groups will probably use, after all demand.
+        self.prefetcher.run()
 
     def on_tick(self, event: Tick) -> None:
         """Do nothing: only the time has changed, and each cycle handles the timers that are due."""

@@ -125,6 +125,8 @@ class HibernationManager:
         if after is None:
             return
         later = self.turn.now + max(after, self.look_again)
+        if group.prefetch is not None:
+            since = None  # it is about to be used
         due = later if since is None or group.preferences.keep else since + after
         if group.unfit is not None:
             due = max(due, group.unfit.until)
@@ -381,6 +383,13 @@ class HibernationManager:
             for client in list(group.clients.values()):
                 self._queue_wake(client)
 
+    def wake_ahead(self, group: Group) -> None:
+        """Wake a group before it needs to be awake. What it needs has room now, so it waits for none."""
+        for client in list(group.clients.values()):
+            if client.stage == "hibernated":
+                client.stage = "waiting"
+                self.wake_up(client)
+
     def wake_mixed(self, group: Group) -> None:
         """Wake the whole of a group of which the previous scheduler had hibernated only some clients."""
         state, holders = group.hibernation, with_context(group)
@@ -482,7 +491,8 @@ class HibernationManager:
             client.moved = client.home, needs.gpu
         self.costs.measure_wake(seconds)
         client.stage, client.needs = "awake", None
-        group.active_at = self.turn.now
+        if group.prefetch is None:
+            group.active_at = self.turn.now
         self.turn.mark_gpus(group)
         self.turn.decisions.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0

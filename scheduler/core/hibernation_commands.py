@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .eligibility import unfit_code
 from .hibernation import TEXTS, HibernationManager
+from .hints import Hints
 from .messages import (
     Hibernatable,
     HibernateNow,
@@ -23,6 +24,7 @@ class HibernationCommands:
     model: Model
     turn: Turn
     hibernation: HibernationManager
+    hints: Hints
 
     def on_hibernatable(self, event: Hibernatable) -> None:
         """Note whether processes can hibernate on this machine."""
@@ -45,6 +47,7 @@ class HibernationCommands:
         if group is None:
             return
         if group.hibernation is not None:
+            self.hints.drop(group)
             # It may still be stopped on the way; and a group that wakes will be idle again.
             on_the_way = group.hibernation.stage != "hibernated"
             group.hibernate_asked_at = self.turn.now if on_the_way else None
@@ -63,6 +66,7 @@ class HibernationCommands:
             )
         if code := unfit_code(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
+        self.hints.drop(group)
         group.hibernate_asked_at = self.turn.now
         if found is not None:
             self.hibernation.check(group)

@@ -41,6 +41,11 @@ class Hints:
             self.likelihood.use(group.id, self.turn.now)
             self.timers.set(("hint", group.id), None)
 
+    def drop(self, group: Group) -> None:
+        """Drop the hints of a group that cannot be made ready, so that this is not tried again."""
+        self.likelihood.drop(group.id)
+        self.timers.set(("hint", group.id), None)
+
     def expire(self, group: Group) -> None:
         """End the hints of a group that no longer count."""
         self.likelihood.expire(group.id, self.turn.now)

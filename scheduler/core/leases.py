@@ -11,7 +11,7 @@ from .answers import Answers
 from .contention import ContentionNotices, subscribe, unsubscribe
 from .eviction_orders import EvictionOrders
 from .ledger import Ledger
-from .messages import Cause, Grant, Notice, Revoke
+from .messages import ALL, Cause, Grant, Notice, Revoke, Room
 from .model import Client, Gpu, Group, Holding, LeaseState, Model, Wait
 from .notices import NoticeBoard
 from .planner import Planner
@@ -93,6 +93,53 @@ class Leases:
             self.hold(group, share.gpu)
         self.ledger.charge(group)
 
+    def lend(self, group: Group) -> None:
+        """Grant a group a lease ahead of its first request, so that its memory is restored by then.
+
+        Its room is there. The grant is one that fills, all the same, so that a revocation ends the restore between two
+        pieces. Until its first use, the group is no holder of its GPUs.
+        """
+        lease = self.model.last_lease = self.model.last_lease + 1
+        self._take_step(group, "grant", lease)
+        group.lent = True
+        # Its memory has no residency, and its user's wish to keep it counts from its use on.
+        group.intact, group.spent = False, True
+        self.model.leased[group.id] = group
+        self.turn.quotas_stale = True
+        self.ledger.charge(group)
+        for client in group.clients.values():
+            lacks = {u for u, h in client.holdings.items() if h.promised > h.resident}
+            if not lacks or client.silent or client.stage != "awake":
+                continue
+            client.burst_at = self.turn.now
+            client.restoring = lacks
+            self.continue_lease(client, lease)
+            self.turn.decisions.append(Grant(client.number, lease, True))
+            for uuid in client.holdings:
+                self.turn.decisions.append(Room(client.number, lease, uuid, ALL))
+        self.turn.touch(group)
+
+    def use(self, group: Group) -> None:
+        """Note the first use of a lease that was granted ahead: it is like any other from now on."""
+        group.lent = False
+        if not group.yielding:
+            group.intact = True
+            group.spent = False
+            group.makes_way_for = None
+            self.begin_time_slice(group, self.turn.now)
+        group.burst.ran_before = group.burst.counted_burst = 0.0
+        for share in group.shares.values():
+            self.hold(group, share.gpu)
+        self.turn.record("grant", group, waited=0.0)
+
+    def join(self, client: Client) -> None:
+        """Note that a thread waits for the memory that is being restored under the client's lease."""
+        client.wants = False
+        client.burst_at = self.turn.now
+        client.group.ended_at = None
+        client.group.totals.bursts += not client.busy
+        self.activity.set_busy(client, True)
+
     def serve(self, wait: Wait, continues: bool, filling: bool) -> None:
         """Grant a group the lease that it waits for.
 
@@ -129,6 +176,7 @@ class Leases:
         """Grant the lease of its group to a client."""
         group = client.group
         assert group.lease is not None
+        assert not group.lent
         client.wants = False
         client.burst_at = self.turn.now
         client.restoring = {
@@ -160,13 +208,15 @@ class Leases:
         if not self._take_step(group, "revoke"):
             return
         group.revoked_at = self.turn.now
-        for share in group.shares.values():
+        for share in group.shares.values() if not group.lent else ():
             share.gpu.yielding[group.id] = group
         for client in group.granted.values():
             if client.lease is not None:
                 self.turn.decisions.append(Revoke(client.number, client.lease))
                 self.answers.await_answer(client)
-        self.turn.record("revoke", group)
+        self.turn.touch(group)
+        if not group.lent:
+            self.turn.log("revoke", group)
         if group.overdue:
             # It has owed other answers for too long, so it is not waited for.
             self.turn.recheck_at(self.turn.now)
@@ -208,6 +258,9 @@ class Leases:
                 holding.room = holding.promised
         group.floating = group.stalled = False
         group.stuck = None
+        if group.lent:
+            self._end_lent(group)
+            return
         group.idle_since = self.turn.now
         if cause in OVER:
             group.burst.end(self.turn.now, group.busy > 0)
@@ -221,6 +274,16 @@ class Leases:
         self.turn.record("release", group, cause=cause, ran=group.burst.ran_before)
         for other in group.clients.values():
             self.contention.send(other, 0)
+        if group.evict_on_release:
+            self.orders.evict_all(group)
+
+    def _end_lent(self, group: Group) -> None:
+        """End a lease that was granted ahead and never used. It has changed nothing but where the memory is."""
+        group.lent = False
+        del self.model.leased[group.id]
+        self.turn.quotas_stale = True
+        self.ledger.charge(group)
+        self.turn.touch(group)
         if group.evict_on_release:
             self.orders.evict_all(group)
 
@@ -296,6 +359,8 @@ class Leases:
             self.ledger.set_unavailable(holding, True)
         if group.overdue and client.lease is not None:
             # The core does not know whether it computes, so it assumes that it does.
+            if group.lent:
+                self.use(group)
             self.activity.count_time(group)
             self.activity.set_busy(client, True)
         kernel, since = group.stuck or (None, self.turn.now)
@@ -353,6 +418,8 @@ class Leases:
 
     def grant_step(self, client: Client, lease: int) -> None:
         """Let a client that has released its lease use it once more while its group drains."""
+        if client.group.lent:
+            self.use(client.group)
         client.lease = lease
         client.group.granted[client.number] = client
         self.activity.set_busy(client, True)

@@ -125,6 +125,10 @@ class UseLikelihood:
             self._own.setdefault(group_id, {}).setdefault(sign, _Record()).add(hit=hit)
             self._common.setdefault(sign, _Record()).add(hit=hit)
 
+    def drop(self, group_id: str) -> None:
+        """Drop the hints of a group, and learn nothing from them."""
+        self.live.pop(group_id, None)
+
     def forget(self, group_id: str) -> None:
         """Forget a group that has left. What all groups have taught stays."""
         self.live.pop(group_id, None)

@@ -15,6 +15,7 @@ from .leases import Leases
 from .ledger import Ledger
 from .messages import Evicted, Grow, Moving, Restored, UsageChanged
 from .model import Client, Group, Holding, Model
+from .prefetch import Prefetcher
 from .readings import Readings
 from .shares import Shares
 from .timers import Timers, retry_timer
@@ -36,6 +37,7 @@ class MemoryEvents:
     shares: Shares
     growth: GrowthAdmission
     hibernation: HibernationManager
+    prefetcher: Prefetcher
 
     def on_usage(self, client: Client, event: UsageChanged) -> None:
         """Apply a client's statement of what it holds."""
@@ -58,6 +60,9 @@ class MemoryEvents:
         if client.stage not in ("awake", "parking", "parked"):
             raise ProtocolViolation(client.number, "asks for memory while it hibernates")
         group.active_at = self.turn.now
+        if group.lent:
+            # It allocates before its first submission.
+            self.prefetcher.note_use(group)
         if group.hibernation is not None and not self.hibernation.is_pressed(group):
             self.hibernation.request_wake(group)
         self.hibernation.reconsider(group)
@@ -82,6 +87,8 @@ class MemoryEvents:
         self.turn.touch(group)
         client.restoring.discard(usage.gpu)
         if event.status == "failed":
+            if group.lent:
+                self.prefetcher.note_use(group)
             self.leases.retry(client, event.error)
         if event.status != "done":
             return

@@ -14,7 +14,15 @@ from typing import Literal, Protocol
 from .messages import Class, Entitlement, Grow
 
 State = Literal[
-    "idle", "waiting", "restoring", "running", "idle_lease", "finishing", "hibernated", "waking"
+    "idle",
+    "waiting",
+    "restoring",
+    "running",
+    "idle_lease",
+    "finishing",
+    "hibernated",
+    "waking",
+    "prefetching",
 ]
 #: The sort key of a policy: smaller comes first. Each number is a sum of parts, named by the rule that they come from.
 Parts = tuple[Mapping[str, float], ...]

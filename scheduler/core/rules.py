@@ -91,6 +91,8 @@ class Rules:
         Whether groups that are likely to use the GPU soon are made ready for it (``prefetch.py``).
     prefetch_likelihood
         How likely that must be, from 0 to 1.
+    prefetch_away
+        Seconds for which another group must have been idle before its memory is evicted for that.
     """
 
     quantum: Quantum = "auto"
@@ -135,12 +137,17 @@ class Rules:
     hibernate_pressure: float = 2.0
     prefetch: bool = True
     prefetch_likelihood: float = 0.5
+    prefetch_away: float = 60.0
 
     def __post_init__(self) -> None:
         """Check the settings that can change while the scheduler runs."""
         object.__setattr__(self, "quantum", valid_quantum(self.quantum))
         object.__setattr__(self, "anti_thrash", valid_anti_thrash(self.anti_thrash))
         object.__setattr__(self, "hibernate_after", valid_hibernate_after(self.hibernate_after))
+        if not 0 <= self.prefetch_likelihood <= 1:
+            raise ValueError(
+                f"prefetch_likelihood must be a number from 0 to 1, not {self.prefetch_likelihood!r}"
+            )
 
     def reserve_of(self, total: int) -> int:
         """Return the bytes of a GPU of this size that are never promised."""

@@ -76,6 +76,7 @@ class UserCommands:
             "anti_thrash": self.model.rules.anti_thrash,
             "policy": self.policy.name,
             "hibernate_after": self.model.rules.hibernate_after,
+            "prefetch": self.model.rules.prefetch,
         }
 
     def on_cell(self, event: Cell) -> None:
@@ -145,6 +146,7 @@ class UserCommands:
         if group is None:
             return
         self.turn.touch(group)
+        self.hints.drop(group)
         group.evict_on_release = group.evict_on_release or event.evict
         if group.exclusive:
             self.leases.end_exclusive(group)
@@ -242,7 +244,7 @@ class UserCommands:
         """Change settings."""
         changes = {
             name: value
-            for name in ("quantum", "anti_thrash", "policy", "hibernate_after")
+            for name in ("quantum", "anti_thrash", "policy", "hibernate_after", "prefetch")
             if (value := getattr(event, name)) is not None
         }
         rules = replace(self.model.rules, **changes)

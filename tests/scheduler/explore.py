@@ -82,6 +82,7 @@ START: dict[str, Draw] = {
     "hibernates": among(True, True, False),
     "residue": either(among(0, 4, 4, 20), whole(0, 150)),
     "dearer": FLAG,
+    "prefetch": FLAG,
     "preferences": several(
         among({}, {"keep": True}, {"priority": "background"}, {"exclusive": True}), 0, len(GROUPS)
     ),
@@ -158,6 +159,7 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
     },
     "drain": {"gpu": among(*GPUS), "on": FLAG},
     "hold": {"group": among(*GROUPS), "on": FLAG},
+    "hint": {"group": among(*GROUPS), "kind": among("focus", "typing", "ready", "ready")},
     "focus": {"user": among("ada", "ben"), "group": among("", *GROUPS)},
     "meter": {"seconds": among(0.001, 0.5, 4.0)},
     "report_stuck_kernel": {"data": Drawn},

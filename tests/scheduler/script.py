@@ -52,7 +52,7 @@ class Script(World):
 #: How a world starts unless a test says otherwise.
 DEFAULTS: dict[str, Any] = {
     "quantum": 0.5, "anti_thrash": "auto", "policy": "burst", "steady": True, "foreign": 0,
-    "host": 4000, "context": 20, "hibernates": True, "residue": 0, "dearer": False,
+    "host": 4000, "context": 20, "hibernates": True, "residue": 0, "dearer": False, "prefetch": False,
     "preferences": [],
 }  # fmt: skip
 

@@ -283,6 +283,7 @@ def test_settings_change_and_bad_ones_are_refused() -> None:
         "policy": "burst",
         "policies": ["burst", "fcfs", "gemini", "priority", "tgs"],
         "hibernate_after": 600.0,
+        "prefetch": True,
     }
     for bad in (0, -1, 3601, float("nan"), "fast", True):
         with pytest.raises(ValueError, match="quantum must be"):

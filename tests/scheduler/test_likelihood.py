@@ -125,7 +125,7 @@ def test_without_a_hint_the_lengths_of_absences_count() -> None:
 def test_the_core_learns_from_requests_and_bursts() -> None:
     m = Machine()
     a = m.process("a", 10)
-    uses = m.core.hints.likelihood
+    uses = m.core.prefetcher.hints.likelihood
     m.do(ev.Hint("nobody", "typing"))
     assert not uses.live
     m.do(ev.Hint("a", "focus"))
@@ -161,4 +161,4 @@ def test_it_is_forgotten_with_its_group() -> None:
     m.do(ev.Hint("a", "focus"))
     m.do(ev.Detach(a.number))
     m.sleep(2 * HORIZON)
-    assert not m.core.hints.likelihood.live
+    assert not m.core.prefetcher.hints.likelihood.live

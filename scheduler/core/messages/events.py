@@ -296,6 +296,8 @@ class Configure(Struct, frozen=True):
     policy: str | None = None
     #: Seconds of idleness after which a group hibernates; 0: never.
     hibernate_after: float | None = None
+    #: Whether groups are made ready before they use the GPU.
+    prefetch: bool | None = None
 
 
 class Hold(Struct, frozen=True):

@@ -395,6 +395,8 @@ class Group:
     lease: int | None = None
     granted: dict[int, Client] = field(default_factory=dict)
     yielding: bool = False
+    #: Whether its lease was granted ahead of its first request, and has not been used yet.
+    lent: bool = False
     #: While it fills: the place in the queue that it had; when it last got room; and whether it was revoked because it
     #: got none.
     filling: Wait | None = None
@@ -477,6 +479,8 @@ class Group:
     @property
     def state(self) -> State:
         """The state that users see."""
+        if self.prefetch is not None and self.prefetch.stage != "ready":
+            return "prefetching"
         if self.lease is not None:
             if self.yielding:
                 return "finishing"
@@ -553,7 +557,7 @@ class Group:
     @property
     def runs(self) -> bool:
         """Whether its lease is in use: it has work, is being restored, or keeps the lease for a whole cell."""
-        if self.lease is None:
+        if self.lease is None or self.lent:
             return False
         return self.busy > 0 or self.exclusive or (not self.yielding and self.restoring)
 

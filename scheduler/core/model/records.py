@@ -203,13 +203,24 @@ class Totals:
 class Prefetch:
     """What is done to have a group ready before it uses the GPU (``prefetch.py``)."""
 
-    #: The hint, how likely it makes that the group uses the GPU within a minute, and when that minute is over.
+    #: The hint, and how likely it makes that the group uses the GPU within a minute.
     hint: str
     likelihood: float
-    until: float
     stage: PrefetchStage
     #: Since when it is at this stage.
     since: float
+    #: Bytes that had been restored for the group before.
+    restored_before: int = 0
+    #: Seconds that it has taken so far, which the group would have waited.
+    spent: float = 0.0
+    #: Whether the group was woken for it.
+    woken: bool = False
+
+    def pass_time(self, now: float) -> None:
+        """Count the time since the stage began, unless the group is ready."""
+        if self.stage != "ready":
+            self.spent += now - self.since
+            self.since = now
 
 
 @dataclass(slots=True, eq=False)

@@ -26,6 +26,8 @@ class Model:
     #: Groups that hold a lease; and groups that hold one while room is still being made.
     leased: dict[str, Group] = field(default_factory=dict)
     filling: dict[str, Group] = field(default_factory=dict)
+    #: Groups that are being made ready before they use the GPU, or are ready.
+    prefetching: dict[str, Group] = field(default_factory=dict)
     #: Evictions without an answer yet, by serial: the holding, and the number of bytes.
     evictions: dict[int, tuple[Holding, int]] = field(default_factory=dict)
     #: Groups whose memory is being evicted because they hibernate; and all groups that are about to hibernate.

@@ -23,6 +23,7 @@ PATIENCE = {
     "exclusive_limit": 80.0,
     "revoke_deadline": 20.0,
     "hibernate_after": 30.0,
+    "prefetch_away": 5.0,
 }
 #: How a step of the driver ends: done, failed, not ended, or not ended in time but done later.
 OUTCOMES = ["", "", "failed", "helper", "stuck", "late"]

@@ -75,7 +75,10 @@ class CheckedDecisions(State):
             return  # the process joins a lease that was granted before, or that it still had
         self.check_gpus_of_grant_are_in_service(group)
         self.check_gpu_quotas(group)
-        self.note_grant(group, before)
+        if group.lent:
+            self.check_grant_ahead(group)
+        else:
+            self.note_grant(group, before)
         self.check_memory_of_another_is_left_alone(group)
         if self.core.residency.one_at_a_time:
             self.check_sole_lease(group)
@@ -105,6 +108,22 @@ class CheckedDecisions(State):
             self.in_since[group.id] = self.now
         self.over_since.pop(group.id, None)
 
+    def check_grant_ahead(self, group: Group) -> None:
+        """Nobody needs the room of a lease that no process of the group has requested."""
+        assert group.wait is None, "granted ahead although it waits"
+        assert group.prefetch is not None, "granted ahead for nothing"
+        for share in group.shares.values():
+            demand = [w for w in share.gpu.queue if w.counts(self.now)]
+            assert not demand, "granted ahead although another group waits"
+            assert share.gpu.filling is None, "granted ahead while another group fills"
+
+    def note_first_use(self, group: Group) -> None:
+        """Its memory is protected from the first use of its lease on."""
+        for marks in (self.evicted, self.broken, self.leaving):
+            marks.discard(group.id)
+        self.in_since[group.id] = self.now
+        self.over_since.pop(group.id, None)
+
     def check_memory_of_another_is_left_alone(self, group: Group) -> None:
         """A group whose memory is being evicted for another may not run with it."""
         for share in group.shares.values():
@@ -131,6 +150,8 @@ class CheckedDecisions(State):
 
     def check_eviction(self, process: Process, group: Group, decision: ev.Evict) -> None:
         self.check_process_gives_its_lease_back(process)
+        if decision.serial in self.core.prefetcher.ordered:
+            self.check_victim_of_prefetch(group)
         first = group.id not in self.evicted and group.id not in self.broken
         if not first:
             return
@@ -140,6 +161,15 @@ class CheckedDecisions(State):
         if group.preferences.keep and not group.spent:
             self.check_kept(group, decision.gpu)
         self.check_residency(group)
+
+    def check_victim_of_prefetch(self, group: Group) -> None:
+        """Only groups that have been idle for a while lose memory for a group that does not need it yet."""
+        assert group.lease is None, "evicted ahead of need under a lease"
+        assert group.wait is None, "evicted ahead of need although it waits"
+        assert not group.cells, "evicted ahead of need within a cell"
+        assert group.preferences.stopped or not group.preferences.keep, "evicted although kept"
+        away = group.idle_since if group.away_since is None else group.away_since
+        assert self.now >= away + self.core.rules.prefetch_away, "evicted ahead of need too early"
 
     def check_process_gives_its_lease_back(self, process: Process) -> None:
         # A process whose connection broke may learn with the eviction that its lease is void.

@@ -33,7 +33,11 @@ class Machine(CheckedDecisions):
         """Give an event to the core; check and deliver what it decides."""
         before = {g.id: Before.of(g) for g in self.core.groups.values()}
         self.residency = {g.id: self.core.residency.residency(g) for g in self.core.groups.values()}
+        lent = [g for g in self.core.groups.values() if g.lent]
         decisions = self.core.handle(event, self.now)
+        for group in lent:
+            if group.lease is not None and not group.lent and not group.yielding:
+                self.note_first_use(group)
         self.tape.append((event, self.now, decisions))
         readings = []
         for decision in decisions:

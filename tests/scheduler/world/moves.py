@@ -65,14 +65,19 @@ class MemoryMoves(Machine):
                     assert fits, "no room for what was granted"
                 if not fits:
                     came = arriving.came[gpu]
+                    # If no thread waits for it, there is no reason to try again.
+                    status: Any = "failed" if arriving.wanted else "partial"
                     out.append(
                         ev.Restored(
                             process.number, lease, memory.usage(gpu), came, came, came / SPEED,
-                            "failed",
+                            status,
                         )
                     )  # fmt: skip
-                    process.lease, process.busy, process.waiting = None, False, True
+                    process.lease, process.busy = None, False
+                    process.waiting = arriving.wanted
                     process.arriving = None
+                    if not arriving.wanted:
+                        out.append(ev.Released(process.number, lease, "release"))
                     return True
                 memory.mapped += piece
                 memory.host = min(memory.host, memory.promised - memory.mapped)

@@ -30,6 +30,7 @@ class NodeRules(CheckpointingDriver):
         hibernates=st.booleans(),
         residue=st.sampled_from([0, 4, 4, 20]) | st.integers(0, 150),
         dearer=st.booleans(),
+        prefetch=st.booleans(),
         preferences=st.lists(
             st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
             max_size=len(GROUPS),
@@ -48,12 +49,14 @@ class NodeRules(CheckpointingDriver):
         hibernates: bool,
         residue: int,
         dearer: bool,
+        prefetch: bool,
         preferences: list[dict[str, Any]],
     ) -> None:
         self.hibernates, self.dearer = hibernates, dearer
         self.residue = residue * MIB
         self.host = host * MIB
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash, "policy": policy}
+        self.settings["prefetch"] = prefetch
         self.steady = steady
         self.floated = anti_thrash == "off"
         self.foreign = dict.fromkeys(GPUS, foreign * MIB)

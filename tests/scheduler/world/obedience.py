@@ -63,7 +63,13 @@ class ObedientProcesses(MemoryMoves):
         if process.parked:
             self.request_wake(process)
             return
-        if process.lease is not None:
+        arriving = process.arriving
+        if arriving is not None and not arriving.wanted:
+            # Its memory is being restored ahead. It waits for that, and says so.
+            process.busy = arriving.wanted = True
+            self.serial += 1
+            process.outbox.append(ev.Request(process.number, self.serial))
+        elif process.lease is not None:
             process.busy = True
             process.outbox.append(ev.Burst(process.number, "begin", "none", self.now))
         else:

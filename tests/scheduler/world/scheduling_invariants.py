@@ -25,7 +25,8 @@ class SchedulingInvariants(State):
     @invariant()
     def each_gpu_knows_its_lease_holders(self) -> None:
         for uuid, gpu in self.core.gpus.items():
-            holders = {g.id for g in self.core.model.leased.values() if uuid in g.shares}
+            leased = self.core.model.leased.values()
+            holders = {g.id for g in leased if uuid in g.shares and not g.lent}
             assert gpu.holders.keys() == holders
             assert gpu.background == sum(
                 g.activity_class == "background" for g in gpu.holders.values()
@@ -35,6 +36,30 @@ class SchedulingInvariants(State):
                 again = subscribers_of(gpu)
                 assert list(gpu.subscribers.alike.items()) == list(again.alike.items())
                 assert gpu.subscribers.apart == again.apart
+
+    @invariant()
+    def groups_that_are_made_ready_give_way(self) -> None:
+        """Nothing is done ahead of need on a GPU for which a group waits, and nothing is done for a group at work."""
+        core = self.core
+        for group in core.groups.values():
+            assert (group.id in core.model.prefetching) == (group.prefetch is not None)
+            if group.lent:
+                assert group.lease is not None
+                assert not group.busy, "at work under a lease that it has not used"
+                assert not group.runs
+                assert group.turn != group.lease, "a time slice without work"
+                assert group.prefetch is not None or group.yielding
+            if not (group.lent and not group.yielding) and not (
+                group.prefetch is not None and group.prefetch.stage == "evicting"
+            ):
+                continue
+            assert group.wait is None
+            for share in group.shares.values():
+                demand = [w for w in share.gpu.queue if w.counts(self.now)]
+                assert not demand, "made ready although another group waits"
+                assert share.gpu.filling is None
+                moving = [g for g in share.gpu.holders.values() if g.restoring and not g.overdue]
+                assert not moving, "made ready while memory moves on demand"
 
     @invariant()
     def parked_clients_have_no_lease(self) -> None:

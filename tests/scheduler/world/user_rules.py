@@ -116,3 +116,9 @@ class UserRules(Machine):
     @rule(user=st.sampled_from(["ada", "ben"]), group=st.sampled_from(["", *GROUPS]))
     def focus(self, user: str, group: str) -> None:
         self.feed(ev.Focus(user, group))
+
+    @rule(
+        group=st.sampled_from(GROUPS), kind=st.sampled_from(["focus", "typing", "ready", "ready"])
+    )
+    def hint(self, group: str, kind: Any) -> None:
+        self.feed(ev.Hint(group, kind))

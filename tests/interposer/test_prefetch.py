@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory is restored before the first submission needs it, and the restore gives way to demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from tests.interposer.scripted import PIECE, evicted, filled
+from tests.support.machine import UNIT, Machine, Program, Scripted
+
+MakeMachine = Callable[..., Machine]
+SIZE = 96 * UNIT
+#: Bytes per second: a restore takes half a second.
+SLOW = {"GPUSHARE_SIM_BANDWIDTH": "50000000"}
+
+
+def available(plain: Program) -> int:
+    return int(plain.call("info")["free"])
+
+
+def resident(machine: Machine, name: str) -> int:
+    return int(machine.group(name)["gpus"][0]["resident"])
+
+
+def stage(machine: Machine, name: str) -> str | None:
+    found = machine.group(name)["prefetch"]
+    return None if found is None else str(found["stage"])
+
+
+def swapped(machine: Machine, name: str, size: int = SIZE) -> tuple[Program, int]:
+    """Return a program whose memory is in host memory."""
+    program = machine.program(name)
+    pointer = program.filled(size, 7)
+    machine.control("evict", group=name)
+    machine.until(lambda: resident(machine, name) == 0)
+    return program, pointer
+
+
+def test_the_first_submission_finds_its_memory(machine: Machine) -> None:
+    a, pointer = swapped(machine, "a")
+    before = machine.group("a")["totals"]["waits"]
+    answer = machine.control("hint", group="group-a", kind="typing")
+    assert answer["prefetch"]["hint"] == "typing"
+    machine.until(lambda: stage(machine, "a") == "ready")
+    assert resident(machine, "a") == SIZE
+    # No thread has asked for it.
+    assert machine.group("a")["state"] == "idle_lease"
+    assert a.holds(pointer, SIZE, 7)
+    assert stage(machine, "a") is None
+    found = machine.control("history")["events"]
+    results = [event["result"] for event in found if event["kind"] == "prefetch"]
+    assert results == ["begun", "used"]
+    assert machine.group("a")["totals"]["waits"] == before
+
+
+def test_a_submission_during_the_restore_is_served_by_it(make_machine: MakeMachine) -> None:
+    machine = make_machine(**SLOW)
+    plain = machine.program("plain", GPUSHARE_DISABLE="1")
+    a, pointer = swapped(machine, "a")
+    before = available(plain)
+    machine.control("hint", group="a", kind="ready")
+    machine.until(lambda: available(plain) < before)
+    filling = a.start("fill", pointer=pointer, bytes=UNIT, value=8)
+    machine.until(lambda: machine.group("a")["state"] in ("restoring", "running"))
+    assert a.result(filling)["result"] == 0
+    assert a.holds(pointer, UNIT, 8)
+    assert a.holds(pointer + UNIT, SIZE - UNIT, 7)
+    # It did not start again.
+    restores = [e for e in machine.control("history")["events"] if e["kind"] == "restore"]
+    assert [restore["bytes"] for restore in restores[-1:]] == [SIZE]
+
+
+def test_a_demand_ends_the_restore_between_two_pieces(make_machine: MakeMachine) -> None:
+    machine = make_machine(**SLOW)
+    plain = machine.program("plain", GPUSHARE_DISABLE="1")
+    a, pointer = swapped(machine, "a", 128 * UNIT)
+    b, other = swapped(machine, "b", 160 * UNIT)
+    before = available(plain)
+    machine.control("hint", group="a", kind="ready")
+    machine.until(lambda: available(plain) < before)
+    assert b.call("fill", pointer=other, bytes=UNIT, value=9)["result"] == 0
+    # What had arrived of it had to leave again only as far as the other needed the room.
+    events = machine.control("history")["events"]
+    results = [event["result"] for event in events if event["kind"] == "prefetch"]
+    assert results[:2] == ["begun", "abandoned"]
+    stopped = [e for e in events if e["kind"] == "restore" and e["group"] == "group-a"][-1]
+    assert stopped["status"] == "partial"
+    assert 0 < stopped["bytes"] < 128 * UNIT
+    assert b.holds(other + UNIT, 159 * UNIT, 7)
+    assert a.holds(pointer, 128 * UNIT, 7)
+
+
+def test_a_hibernated_program_is_awake_before_it_calls_the_driver(machine: Machine) -> None:
+    a, pointer = swapped(machine, "a")
+    machine.hibernate("a")
+    machine.control("hint", group="a", kind="ready")
+    machine.until(lambda: stage(machine, "a") == "ready")
+    assert machine.group("a")["hibernation"] is None
+    assert a.holds(pointer, SIZE, 7)
+
+
+def test_a_lease_that_no_thread_requested_is_held_idle(
+    make_script: Callable[..., Scripted],
+) -> None:
+    script, a, _ = make_script()
+    at_a = filled(script, a, 4 * PIECE, 7)
+    evicted(script, 4 * PIECE)
+    script.send(*script.grant(ev.ALL))
+    assert script.next(ev.Burst).phase == "end"
+    assert script.next(ev.Restored).status == "done"
+    with pytest.raises(TimeoutError):
+        script.next(ev.Request, 0.05)
+    filling = a.start("fill", pointer=at_a, bytes=4, value=8)
+    assert script.next(ev.Burst).phase == "begin"
+    assert a.result(filling)["result"] == 0
+    script.send(protocol.revoke(script.lease))
+    assert script.next(ev.Released).cause == "revoke"
+
+
+def test_a_restore_that_fails_without_a_waiting_thread_gives_the_lease_back(
+    make_script: Callable[..., Scripted],
+) -> None:
+    script, a, _ = make_script()
+    at_a = filled(script, a, 4 * PIECE, 7)
+    evicted(script, 4 * PIECE)
+    a.call("fail", rules="cuMemCreate:2+")
+    script.send(*script.grant(ev.ALL))
+    restored = script.next(ev.Restored)
+    assert restored.status == "partial"
+    assert script.next(ev.Released).cause == "release"
+    a.call("fail", rules="")
+    reading = a.start("check", pointer=at_a, bytes=4 * PIECE, value=7)
+    script.next(ev.Request)
+    script.send(*script.grant(ev.ALL))
+    assert a.result(reading)["equal"]
