@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .gpu.drivers import DriverError, find_driver, look_again
-from .node.arguments import Parser, idleness, quantum, size
+from .node.arguments import Parser, idleness, likelihood, quantum, size, switch
 from .protocol.address import TAKEN, AddressError, prepare, socket_path
 from .protocol.text import log_to_stderr
 from .server import systemd
@@ -90,6 +90,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long a notebook or program is idle before it is hibernated, in seconds; off: never hibernate "
         "(default: 600)",
+    )
+    parser.add_argument(
+        "--prefetch",
+        type=switch,
+        metavar="on|off",
+        help="whether the memory of notebooks that will probably be used within a minute is restored ahead of time, "
+        "where no other notebook needs the room (default: on)",
+    )
+    parser.add_argument(
+        "--prefetch-likelihood",
+        type=likelihood,
+        metavar="F",
+        help="how likely the use must be for that, from 0 to 1 (default: 0.5)",
     )
     parser.add_argument(
         "--reserve",
@@ -233,7 +246,10 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
             )
         path = passed
     core = {}
-    for name in ("quantum", "anti_thrash", "reserve", "policy", "hibernate_after"):
+    for name in (
+        *("quantum", "anti_thrash", "reserve", "policy", "hibernate_after"),
+        *("prefetch", "prefetch_likelihood"),
+    ):
         if chosen(name) is not None:
             core[name] = chosen(name)
     if node is not None:

@@ -99,6 +99,14 @@ class GpuShare(LoggingConfigurable):
         "pages of this server send no hints, and users cannot ask for it in JupyterLab (default: True).",
     ).tag(config=True)
 
+    prefetch_likelihood = Float(
+        DEFAULTS.prefetch_likelihood,
+        min=0.0,
+        max=1.0,
+        help="How likely it must be that a notebook is used within a minute for its memory to be restored ahead of "
+        "time, from 0 to 1 (default: 0.5). For a scheduler that this server starts.",
+    ).tag(config=True)
+
     record = Unicode(
         help="File to which the scheduler records its input events, for `gpushare replay` (default: none). For a "
         "scheduler that this server starts.",
@@ -170,6 +178,8 @@ class GpuShare(LoggingConfigurable):
             *("--quantum", str(self.quantum)),
             *("--anti-thrash", str(self.anti_thrash)),
             *("--hibernate-after", f"{self.hibernate_after or 0:g}"),
+            *("--prefetch", "on" if self.prefetch else "off"),
+            *("--prefetch-likelihood", f"{self.prefetch_likelihood:g}"),
         ]
         if self.reserve != "":
             arguments += ["--reserve", str(self.reserve)]

@@ -279,7 +279,7 @@ class SettingsHandler(GpuShareHandler):
     async def post(self) -> None:
         """Do it, and answer with the settings."""
         await self.forward(
-            "set", ("quantum", "anti_thrash", "policy", "hibernate_after"), group=False
+            "set", ("quantum", "anti_thrash", "policy", "hibernate_after", "prefetch"), group=False
         )
 
 

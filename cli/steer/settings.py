@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...scheduler.node.arguments import complain, idleness, nearest, quantum
+from ...scheduler.node.arguments import complain, idleness, nearest, quantum, switch
 from ...scheduler.protocol.client import ControlClient, ControlError
 
 ANTI_THRASH = ["auto", "on", "off"]
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "setting",
         metavar="SETTING VALUE",
         nargs="*",
-        help="policy, quantum, anti-thrash or hibernate-after, and the new value",
+        help="policy, quantum, anti-thrash, hibernate-after or prefetch, and the new value",
     )
     parser.add_argument(
         "--policy",
@@ -49,6 +49,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="S|off",
         help="how long a notebook or program is idle before it is hibernated, in seconds; off: never hibernate",
     )
+    parser.add_argument(
+        "--prefetch",
+        type=switch,
+        metavar="on|off",
+        help="whether the memory of notebooks that will probably be used within a minute is restored ahead of time, "
+        "where no other notebook needs the room",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     except ControlError as error:
         return complain(str(error))
     for name in asked or [name for name in settings if name != "policies"]:
-        value = "off" if settings[name] is None else settings[name]
+        value = {None: "off", False: "off", True: "on"}.get(settings[name], settings[name])
         label = name.replace("_", "-")
         print(f"Set {label} to {value}." if asked else f"{label}: {value}")
     return 0
@@ -93,6 +100,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "quantum": quantum,
     "anti_thrash": _anti_thrash,
     "hibernate_after": idleness,
+    "prefetch": switch,
 }
 
 

@@ -101,6 +101,24 @@ def idleness(text: str) -> float:
     return _above_zero(text, f"invalid time {text!r}; use off or a positive number of seconds")
 
 
+def switch(text: str) -> bool:
+    """Parse ``on`` or ``off``."""
+    if text not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}; use on or off")
+    return text == "on"
+
+
+def likelihood(text: str) -> float:
+    """Parse a likelihood: a number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"invalid likelihood {text!r}; use a number from 0 to 1")
+    return value
+
+
 def _above_zero(text: str, complaint: str) -> float:
     try:
         value = float(text)

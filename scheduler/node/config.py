@@ -136,6 +136,20 @@ class NodeScheduler(Configurable):
         "cell wakes it. 0: never (default: 600).",
     ).tag(config=True)
 
+    prefetch = Bool(
+        DEFAULTS.prefetch,
+        help="Whether the memory of notebooks that will probably be used within a minute is restored ahead of time, "
+        "where no other notebook needs the room (default: yes).",
+    ).tag(config=True)
+
+    prefetch_likelihood = Float(
+        DEFAULTS.prefetch_likelihood,
+        min=0.0,
+        max=1.0,
+        help="How likely it must be that a notebook is used within a minute for its memory to be restored ahead of "
+        "time, from 0 to 1 (default: 0.5).",
+    ).tag(config=True)
+
     reserve = Union(
         [Int(), Unicode()],
         default_value="",

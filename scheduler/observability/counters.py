@@ -50,6 +50,9 @@ class Counters:
         self.given: Counter[str] = Counter()
         #: Hibernations, wakes, and failures of either.
         self.hibernations: Counter[str] = Counter()
+        #: Prefetches by result; the bytes that they restored; and the seconds of waiting that they saved.
+        self.prefetches: Counter[str] = Counter()
+        self.prefetched, self.hidden = 0, 0.0
         self.avoided = self.revocations = self.stuck = self.underreported = 0
         #: By GPU, the groups whose allocation would have failed, and so would the next one.
         self._beyond: dict[str, set[str]] = {}
@@ -70,6 +73,11 @@ class Counters:
                 self.revocations += 1
             case "hibernate" | "wake" | "hibernate_failed" | "wake_failed":
                 self.hibernations[entry.kind] += 1
+            case "prefetch" if fields["result"] != "begun":
+                self.prefetches[fields["result"]] += 1
+                self.prefetched += fields["bytes"]
+                if fields["result"] == "used":
+                    self.hidden += fields["seconds"]
             case "refuse":
                 self.given[fields["code"]] += 1
             case "grow":
@@ -108,6 +116,10 @@ class Counters:
         yield Sample("gpushare_stuck_total", (), self.stuck)
         for kind in ("hibernate", "wake", "hibernate_failed", "wake_failed"):
             yield Sample("gpushare_hibernations_total", (kind,), self.hibernations[kind])
+        for result in ("used", "vain", "abandoned"):
+            yield Sample("gpushare_prefetches_total", (result,), self.prefetches[result])
+        yield Sample("gpushare_prefetched_bytes_total", (), self.prefetched)
+        yield Sample("gpushare_hidden_wait_seconds_total", (), self.hidden)
         yield Sample("gpushare_out_of_memory_avoided_total", (), self.avoided)
         for reason in ("device", "cap", "host"):
             yield Sample("gpushare_out_of_memory_given_total", (reason,), self.given[reason])

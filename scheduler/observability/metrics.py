@@ -156,6 +156,22 @@ METRICS: dict[str, Definition] = {
         ("kind",),
         "hibernations (hibernate, hibernate_failed) and wakes (wake, wake_failed)",
     ),
+    "gpushare_prefetches_total": Definition(
+        "counter",
+        ("result",),
+        "notebooks that were made ready before they used the GPU: used, vain (not used within a minute, or another "
+        "notebook needed the room), abandoned (given up for another notebook before they were ready)",
+    ),
+    "gpushare_prefetched_bytes_total": Definition(
+        "counter",
+        (),
+        "memory that was restored before a notebook needed it",
+    ),
+    "gpushare_hidden_wait_seconds_total": Definition(
+        "counter",
+        (),
+        "waiting for memory that notebooks were saved because they were made ready",
+    ),
     "gpushare_out_of_memory_avoided_total": Definition(
         "counter",
         (),

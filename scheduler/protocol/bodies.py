@@ -112,6 +112,7 @@ class Set(Body):
     hibernate_after: Annotated[
         float | UnsetType | None, Meta(description="a number of seconds, 0 (off) or more")
     ] = UNSET
+    prefetch: Switch | None = None
 
 
 class Adjust(Group):

@@ -35,6 +35,8 @@ from ..views.estimates import Forecast
 from ..views.redaction import View
 from ..views.timeline import Timeline
 from ..views.words import answers
+from ..views.words.codes import code_text
+from ..views.words.explanations import PREFETCHES
 from . import administration
 from .administration import Administration
 from .connection import Connection
@@ -312,7 +314,9 @@ class Requests:
     def _op_set(self, connection: Connection, asked: bodies.Set) -> dict[str, Any]:
         idle = None if asked.hibernate_after is UNSET else asked.hibernate_after or 0.0
         try:
-            self._server.handle(ev.Configure(asked.quantum, asked.anti_thrash, asked.policy, idle))
+            self._server.handle(
+                ev.Configure(asked.quantum, asked.anti_thrash, asked.policy, idle, asked.prefetch)
+            )
         except ValueError as error:
             raise RequestError(str(error)) from None
         if self._server.core.rules.hibernate_after is not None:
@@ -412,7 +416,15 @@ class Requests:
         group = find(connection, asked.group)
         self._server.handle(ev.Hint(group, asked.kind))
         found = self._server.core.groups.get(group)
-        return {"group": group, "prefetch": None if found is None else snapshot.prefetch(found)}
+        if found is None:
+            return {"group": group, "prefetch": None, "code": None, "text": ""}
+        why = explain.prefetch(self._server.core, found, time.monotonic())
+        return {
+            "group": group,
+            "prefetch": snapshot.prefetch(found),
+            "code": None if why is None else why["code"],
+            "text": code_text(PREFETCHES, why),
+        }
 
     def _op_explain(self, connection: Connection, asked: bodies.Explain) -> dict[str, Any]:
         view, group = self._server.view_of(connection), None

@@ -61,6 +61,7 @@ def _explanation(
         "state": group.state,
         "why_class": _why_class(core, group),
         "pace": paced,
+        "prefetch": prefetch(core, group, now),
         "waited": None if wait is None else max(0.0, now - wait.since),
         "reason": reasons.at_work(core.sources, group, now)
         if wait is None
@@ -87,6 +88,22 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
     if group.activity_class == "background":
         return _code("long_cell" if group.cells else "long_use", after=after)
     return _code("fresh_cell" if group.cells else "short_use", after=after)
+
+
+def prefetch(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+    """Return why a group is being made ready before it uses the GPU, or why not; None: it gave no hint."""
+    estimate = core.prefetcher.hints.likelihood.estimate(group.id, now)
+    if estimate is None:
+        return None
+    hint = {
+        "hint": estimate.sign,
+        "likelihood": estimate.likelihood,
+        "trials": estimate.trials,
+        "hits": estimate.hits,
+    }
+    if group.prefetch is not None:
+        return _code(group.prefetch.stage, **hint)
+    return _code(core.prefetcher.why_not(group) or "soon", **hint)
 
 
 # --- The order ------------------------------------------------------------------------------------

@@ -266,6 +266,7 @@ class View:
         cut = {**_plain(one), **self._who(one), "before": before}
         for key in ("why_class", "pace", "reason", "next"):
             cut[key] = None if one[key] is None else self._cut_code(one[key])
+        cut["prefetch"] = one["prefetch"] if one["user"] == self.user else None
         if one["next"] is not None and "ahead" in one["next"]["params"]:
             # It is the first of the groups before this one.
             cut["next"]["params"]["ahead"] = before[0]["name"]

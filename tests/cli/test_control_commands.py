@@ -128,8 +128,14 @@ def test_settings_are_changed_and_printed(scheduler: Scheduler, gpushare: Comman
         "anti-thrash: off",
         "hibernate-after: off",
         "policy: burst",
+        "prefetch: on",
         "quantum: auto",
     ]
+    assert gpushare("set", "--prefetch", "off").stdout == "Set prefetch to off.\n"
+    assert gpushare("set", "prefetch", "on").stdout == "Set prefetch to on.\n"
+    wrong = gpushare("set", "prefetch", "maybe")
+    assert wrong.returncode == 2
+    assert "use on or off" in wrong.stderr
     assert "policy burst, quantum auto" in gpushare("status").stdout
 
 

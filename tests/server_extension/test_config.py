@@ -51,21 +51,24 @@ def test_values_reach_the_scheduler(runtime: Path) -> None:
         quantum=2.5,
         anti_thrash="on",
         hibernate_after=60,
+        prefetch=False,
+        prefetch_likelihood=0.8,
         reserve="512MiB",
         host_memory=1 << 30,
         record=str(runtime / "events"),
     )
     assert options.scheduler_arguments() == (
         *("--policy", "fcfs", "--quantum", "2.5", "--anti-thrash", "on", "--hibernate-after", "60"),
+        *("--prefetch", "off", "--prefetch-likelihood", "0.8"),
         *("--reserve", "512MiB", "--host-memory", str(1 << 30)),
         *("--record", str(runtime / "events")),
     )
     assert GpuShare().scheduler_arguments() == (
         *("--policy", "burst", "--quantum", "auto", "--anti-thrash", "auto"),
-        *("--hibernate-after", "600"),
+        *("--hibernate-after", "600", "--prefetch", "on", "--prefetch-likelihood", "0.5"),
     )
     for off in (0, None):
-        assert GpuShare(hibernate_after=off).scheduler_arguments()[-1] == "0"
+        assert GpuShare(hibernate_after=off).scheduler_arguments()[7] == "0"
 
 
 class TestScheduler:

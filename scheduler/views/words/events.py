@@ -12,6 +12,15 @@ from .groups import preferences_text
 from .notices import notice_text
 from .reasons import reason_text
 
+#: By result of a prefetch, what follows the notebook's name.
+PREFETCHES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "begun": lambda found: "is being made ready, because it will probably be used soon",
+    "used": lambda found: (
+        f"found {size(found['bytes'])} of its memory restored, which saved about {duration(found['seconds'])}"
+    ),
+    "vain": lambda found: f"was made ready ({size(found['bytes'])}) and not used",
+    "abandoned": lambda found: "is no longer being made ready",
+}
 #: By kind of event, its sentence; of those about a notebook or program, what follows its name.
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "join": lambda found: "started using the GPU",
@@ -34,6 +43,7 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     # Viewers see only the code if the notebook belongs to another user.
     "hibernate_failed": lambda found: f"could not be hibernated: {found['text'] or found['code']}",
     "wake_failed": lambda found: f"could not be woken: {found['text'] or found['code']}",
+    "prefetch": lambda found: PREFETCHES[found["result"]](found),
     "cancel": lambda found: "stopped waiting, because its cell was interrupted",
     "adjust": lambda found: (
         f"has new settings: {preferences_text(found['preferences']) or 'the defaults'}"
@@ -65,6 +75,8 @@ def settings_text(found: Mapping[str, Any]) -> str:
     ]
     after = found["hibernate_after"]
     parts.append("hibernation off" if after is None else f"hibernate after {duration(after)}")
+    if not found.get("prefetch", True):
+        parts.append("prefetch off")
     return ", ".join(parts)
 
 

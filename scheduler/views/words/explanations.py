@@ -91,6 +91,55 @@ PACES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+#: What a user did that is a hint.
+HINTS = {
+    "focus": "its user came back to it",
+    "typing": "its user is typing in it",
+    "queued": "more of its cells are queued",
+    "ready": "its user asked for it",
+    "cell": "its cell has begun",
+}
+
+
+def _hint(given: dict[str, Any]) -> str:
+    """Return what the hint was, and how often such a hint was right."""
+    text = HINTS.get(str(given["hint"]), "it will probably be used")
+    if given["hint"] == "ready":
+        return text
+    if given["trials"] < 1:
+        return f"{text}; that leads to GPU work within a minute in about {percent(given['likelihood'])} of all cases"
+    return f"{text}; {given['hits']:.0f} of {given['trials']:.0f} times, that led to GPU work within a minute"
+
+
+def _not_ready(why: str) -> Callable[[dict[str, Any]], str]:
+    return lambda given: f"not made ready: {why}"
+
+
+#: Why a notebook is made ready before it uses the GPU, or why not.
+PREFETCHES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "evicting": lambda given: f"getting ready, room is being made: {_hint(given)}",
+    "waking": lambda given: f"getting ready, it is waking: {_hint(given)}",
+    "restoring": lambda given: f"getting ready, its memory is being restored: {_hint(given)}",
+    "ready": lambda given: f"ready: {_hint(given)}",
+    "soon": lambda given: f"about to get ready: {_hint(given)}",
+    "there": lambda given: "ready: all of its memory is on the GPU",
+    "at_work": lambda given: "ready: it is using the GPU or waiting for it",
+    "off": _not_ready("prefetch is off"),
+    "unlikely": lambda given: (
+        f"not made ready, because it will probably not be used soon: {_hint(given)}"
+    ),
+    "stopped": _not_ready("it is frozen or on hold"),
+    "unsupported": _not_ready("its memory is managed, or may exceed the GPU"),
+    "unavailable": _not_ready("it is being hibernated, or its processes do not respond"),
+    "draining": _not_ready("its GPU is draining"),
+    "limit": _not_ready("it has reached its limit of GPU time"),
+    "quota": _not_ready("its user has reached the quota of GPUs"),
+    "one_at_a_time": _not_ready("notebooks take turns, and another one has the GPU"),
+    "busy": _not_ready("other notebooks are waiting, or their memory is being moved"),
+    "no_room": _not_ready("the GPU has no room that no other notebook is likely to need"),
+}
+
+
 def _wait(seconds: float | None) -> str:
     return "wait" if seconds is None else f"wait up to {duration(seconds)}"
 
@@ -129,10 +178,11 @@ def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
     texts = {
         "why_class": code_text(CLASSES, group["why_class"], str(group["class"] or "class")),
         "pace": code_text(PACES, group["pace"]),
+        "prefetch": code_text(PREFETCHES, group.get("prefetch")),
         "reason": reason_text(group["reason"]),
         "next": code_text(NEXT, group["next"]),
     }
-    worded = {key: group[key] and {**group[key], "text": text} for key, text in texts.items()}
+    worded = {key: group.get(key) and {**group[key], "text": text} for key, text in texts.items()}
     before = [{**other, "text": code_text(RULES, other)} for other in group["before"]]
     return {**group, **worded, "before": before}
 
@@ -148,6 +198,8 @@ def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
         name = group["name"] or group["group"]
         lines.append(f"{name} {head}: {why}" if why else f"{name} {head}")
         lines.append(f"  {group['why_class']['text']}")
+        if group.get("prefetch"):
+            lines.append(f"  {group['prefetch']['text']}")
         for place, other in enumerate(group["before"], start=1):
             lines.append(f"  {place}. {other['name'] or other['group']} {other['text']}")
         if group["next"]:
