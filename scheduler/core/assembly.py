@@ -87,7 +87,7 @@ class Assembly:
         self.times, self.thrash = GpuTime(rules.window), ThrashingDetector()
         self.classes = ActivityClassifier(rules.interactive_burst, rules.interactive_pause)
         self.preferences, self.host_reserve = PreferenceStore(), HostReserve(self.model)
-        self.likelihood = UseLikelihood()
+        self.likelihood = UseLikelihood(self.model.hinted)
         self.hints = Hints(self.model, self.turn, self.timers, self.likelihood)
 
     def _make_accounts(self) -> None:

@@ -45,7 +45,8 @@ class BurstEvents:
         group = client.group
         self.turn.touch(group)
         lent = group.lent and not group.yielding
-        self.prefetcher.note_use(group)
+        if group.id in self.model.hinted or group.prefetch is not None:
+            self.prefetcher.note_use(group)
         if group.hibernation is not None:
             self.hibernation.request_wake(group)
         if group.lease is not None and not group.yielding:
@@ -75,7 +76,8 @@ class BurstEvents:
         if event.phase == "begin":
             client.burst_at = event.at
             if not client.busy:
-                self.prefetcher.note_use(group)
+                if group.id in self.model.hinted or group.prefetch is not None:
+                    self.prefetcher.note_use(group)
                 if group.lent:
                     self.leases.use(group)  # it began before it received the revocation
                 group.totals.bursts += 1

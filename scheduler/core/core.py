@@ -147,6 +147,14 @@ for the other group that needs the most, and for the residues of all others. So 
 they could without hibernation. Some bytes cannot leave, because their group cannot hibernate or because they are its
 residue. They are refused if they would leave too little for what another group was promised (``Limits.crowded_out``).
 So every footprint that was admitted can be served.
+
+Prefetch
+--------
+A hint, such as the first keystroke after a pause, may make it likely that a group will use the GPU within a minute
+(``likelihood.py``). The last step of the cycle then wakes the group and restores its memory (``prefetch.py``): into
+free room, or into that of idle groups that are less likely to be used. It begins only on GPUs where no wait could be
+served and no memory moves on demand, and ends as soon as that changes. Such a lease (``Group.lent``) is no work until
+it is used: it has no time slice, and does not change any rule above.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ class Cycle:
         if turn.to_classify:
             self.activity.classify()
         # 8. Fetch ahead of need what groups will probably use, after all demand.
-        self.prefetcher.run()
+        if model.hinted or model.prefetching:
+            self.prefetcher.run()
 
     def on_tick(self, event: Tick) -> None:
         """Do nothing: only the time has changed, and each cycle handles the timers that are due."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .likelihood import Sign, UseLikelihood
-from .messages import Hint
+from .likelihood import UseLikelihood
+from .messages import Hint, Sign
 from .model import Group, Model
 from .timers import Timers
 from .turn import Turn
@@ -37,7 +37,7 @@ class Hints:
 
     def note_use(self, group: Group) -> None:
         """Note that a group's GPU work begins."""
-        if group.id in self.likelihood.live:
+        if group.id in self.model.hinted:
             self.likelihood.use(group.id, self.turn.now)
             self.timers.set(("hint", group.id), None)
 

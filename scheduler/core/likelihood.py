@@ -15,13 +15,10 @@ The times of the events are the only clock, so a replay of the same events gives
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from .messages import HintKind
+from .messages import Sign
 from .model import Group
-
-#: A hint, or the beginning of a cell, of which the core itself takes note.
-Sign = HintKind | Literal["cell"]
 
 #: Seconds after a hint within which GPU work counts as its result.
 HORIZON = 60.0
@@ -66,7 +63,7 @@ class _Record:
 class UseLikelihood:
     """Estimates how likely groups are to use the GPU soon."""
 
-    #: The hints that count at present: by group and kind, when each was given.
+    #: When each hint was given that still counts, by group and kind: ``Model.hinted``.
     live: dict[str, dict[Sign, float]] = field(default_factory=dict)
     _own: dict[str, dict[Sign, _Record]] = field(default_factory=dict)
     _common: dict[Sign, _Record] = field(default_factory=dict)

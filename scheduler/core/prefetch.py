@@ -95,9 +95,7 @@ class Prefetcher:
     # --- The step of the cycle --------------------------------------------------------------------
 
     def run(self) -> None:
-        """Begin, continue and end prefetches, after all demand was served."""
-        if not self.hints.likelihood.live and not self.model.prefetching:
-            return
+        """Begin, continue and end prefetches, after all demand was served. There is a hint, or a prefetch."""
         for serial in [serial for serial in self.ordered if serial not in self.model.evictions]:
             del self.ordered[serial]
         for name, group in list(self._victims.items()):
@@ -118,7 +116,7 @@ class Prefetcher:
     def _candidates(self) -> list[tuple[Group, Estimate]]:
         """Return the groups for which something can be done, those in progress first, then the most likely."""
         found = []
-        for name in self.hints.likelihood.live:
+        for name in self.model.hinted:
             group = self.model.groups[name]
             if group.lease is not None or group.wait is not None:
                 continue
@@ -318,10 +316,7 @@ class Prefetcher:
                 or other.prefetch is not None
             ):
                 continue
-            if (
-                now < since + self.model.rules.prefetch_away
-                or other.id in self.hints.likelihood.live
-            ):
+            if now < since + self.model.rules.prefetch_away or other.id in self.model.hinted:
                 continue
             chance = unhinted(other, now)
             if chance < estimate.likelihood * self.less_likely:

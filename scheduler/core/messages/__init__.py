@@ -85,6 +85,7 @@ from .values import (
     Phase,
     Priority,
     Quantum,
+    Sign,
     Usage,
     WakeCause,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "Restored",
     "Revoke",
     "Room",
+    "Sign",
     "Step",
     "Stuck",
     "Tick",

@@ -27,6 +27,8 @@ Class = Literal["interactive", "background"]
 #: Signs that a group will soon use the GPU: its notebook came to the front, its user began to type in it, more of its
 #: cells are queued, or its user asks for it to be ready.
 HintKind = Literal["focus", "typing", "queued", "ready"]
+#: A hint, or the beginning of a cell, of which the core itself takes note.
+Sign = Literal["focus", "typing", "queued", "ready", "cell"]
 #: Seconds, or ``"auto"``: from the measured cost of moving.
 Quantum = float | Literal["auto"]
 #: The value of ``Room.resident`` when there is room for all that is promised.

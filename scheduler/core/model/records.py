@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from ..messages import Grow, Priority
+from ..messages import Grow, Priority, Sign
 
 #: The expected residue of a checkpointed process on its GPU until readings have shown it, in bytes; at most the size of
 #: its context. It is 4 MiB on an NVIDIA H200 (driver 580), where NVML counts it as used and names no process.
@@ -204,7 +204,7 @@ class Prefetch:
     """What is done to have a group ready before it uses the GPU (``prefetch.py``)."""
 
     #: The hint, and how likely it makes that the group uses the GPU within a minute.
-    hint: str
+    hint: Sign
     likelihood: float
     stage: PrefetchStage
     #: Since when it is at this stage.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ..messages import Awaited, Grow, Hibernatable, Notice
+from ..messages import Awaited, Grow, Hibernatable, Notice, Sign
 from ..rules import Rules
 from .entities import Client, Gpu, Group, Holding, Share, Wait
 
@@ -26,6 +26,8 @@ class Model:
     #: Groups that hold a lease; and groups that hold one while room is still being made.
     leased: dict[str, Group] = field(default_factory=dict)
     filling: dict[str, Group] = field(default_factory=dict)
+    #: When each hint was given that still counts, by group and kind. ``UseLikelihood`` changes it.
+    hinted: dict[str, dict[Sign, float]] = field(default_factory=dict)
     #: Groups that are being made ready before they use the GPU, or are ready.
     prefetching: dict[str, Group] = field(default_factory=dict)
     #: Evictions without an answer yet, by serial: the holding, and the number of bytes.
