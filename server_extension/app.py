@@ -31,6 +31,7 @@ from .focus import Focus
 from .handlers import handlers
 from .preferences import Preferences
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
+from .queued import Source
 from .sessions import FRESH, Documents
 from .shares import stated, used
 from .unshared import unshared
@@ -67,6 +68,8 @@ class GpuShareExtension(ExtensionApp):
     host: SchedulerHost | None = None
     feed: Feed
     _watcher: CellWatcher | None = None
+    #: Packages that keep cells in a queue of their own and send them to kernels one by one.
+    queue_sources: list[Source]
     documents: Documents
     focus: Focus
     #: What users and teams are entitled to, as the scheduler told last: what this server states to a new one.
@@ -115,6 +118,7 @@ class GpuShareExtension(ExtensionApp):
         self.shares = dict(self.options.shares) if self.options is not None else {}
         self._sharing = asyncio.Lock()
         self._preferences = Preferences()
+        self.queue_sources = []
         self._tasks = set()
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
@@ -150,7 +154,9 @@ class GpuShareExtension(ExtensionApp):
         )
         events = self._events
         self._before = frozenset(serverapp.kernel_manager.list_kernel_ids())
-        self._watcher = CellWatcher(serverapp.kernel_manager, events, self.send, self.log)
+        self._watcher = CellWatcher(
+            serverapp.kernel_manager, events, self.send, self.queue_sources, self.log
+        )
         self._watcher.start()
         events.add_listener(schema_id=CONTENTS, listener=self._on_contents)
         events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)

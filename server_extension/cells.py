@@ -17,17 +17,19 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from logging import Logger
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from jupyter_client.session import Session
 from jupyter_events import EventLogger
 from jupyter_server.services.kernels.kernelmanager import MappingKernelManager, ServerKernelManager
 
 from ..kernel_provisioner import GpuShareProvisioner
+from .queued import EXECUTE, QueuedCells, ShellTap, Source
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 
@@ -42,6 +44,10 @@ CALLBACKS = frozenset(
 WORK = re.compile(b'"(?:execute_request|' + "|".join(sorted(CALLBACKS)).encode() + b')"')
 #: Seconds for which such a request must last to count as a cell.
 LASTING = 0.5
+#: Seconds between two looks at the numbers of queued cells, while there are any.
+LOOK = 1.0
+#: The states of a kernel that does not take requests yet.
+NOT_READY = frozenset({"starting", "restarting"})
 #: Requests that are remembered as ended although the kernel did not say so.
 PRESUMED = 32
 
@@ -154,6 +160,8 @@ class KernelTap:
     ----------
     kernel
         The kernel's manager.
+    queued
+        The cells that it has not begun.
     tell
         As of `Cells`.
     died
@@ -165,11 +173,13 @@ class KernelTap:
     def __init__(
         self,
         kernel: ServerKernelManager,
+        queued: QueuedCells,
         tell: Callable[[Phase, str, float], None],
         died: Callable[[], None],
         log: Logger,
     ) -> None:
         self.cells = Cells(tell)
+        self.queued = queued
         self._kernel = kernel
         self._died = died
         self._log = log
@@ -185,6 +195,12 @@ class KernelTap:
         if not self._stream.closed():
             self._stream.close()
         self.cells.reset(time.monotonic())
+        self.queued.clear()
+
+    def drop_stale(self) -> None:
+        """Drop queued cells that the kernel should have begun. One that is starting begins none."""
+        if self._kernel.execution_state not in NOT_READY:
+            self.queued.drop_stale(time.monotonic(), self.cells.works_in)
 
     def _receive(self, parts: list[bytes]) -> None:
         try:
@@ -197,6 +213,8 @@ class KernelTap:
             if message["msg_type"] == "status":
                 state, request = message["content"]["execution_state"], message["parent_header"]
                 self.cells.status(state, request, _monotonic(message["header"].get("date")))
+                if request["msg_type"] == EXECUTE:
+                    self.queued.status(state, str(request["msg_id"]))
                 if state == "busy" and request["msg_type"] in CALLBACKS:
                     loop = asyncio.get_running_loop()
                     loop.call_later(LASTING, self.cells.lasting, str(request["msg_id"]))
@@ -225,36 +243,64 @@ class CellWatcher:
         The server's event bus, which says when kernels start and end.
     send
         Sends a control request, if there is a scheduler to send it to.
+    sources
+        Packages that queue cells themselves.
     log
         For what goes wrong.
     """
 
     def __init__(
-        self, kernels: MappingKernelManager, events: EventLogger, send: Send, log: Logger
+        self,
+        kernels: MappingKernelManager,
+        events: EventLogger,
+        send: Send,
+        sources: Iterable[Source],
+        log: Logger,
     ) -> None:
-        self._kernels = kernels
+        self._kernels: Any = kernels
         self._events = events
         self._send = send
+        self._sources = sources
         self._log = log
         self._taps: dict[str, KernelTap] = {}
+        #: By the id of the kernel's manager, which keeps it.
+        self._shells: WeakValueDictionary[int, ShellTap] = WeakValueDictionary()
+        self._make_kernel: Callable[..., Any] | None = None
+        self._loop: asyncio.AbstractEventLoop
+        #: Kernels whose number of queued cells may have changed; and the numbers as last sent.
+        self._recount: set[str] = set()
+        self._told: dict[str, int] = {}
+        self._looks: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Begin, with the kernels that there are."""
+        self._loop = asyncio.get_running_loop()
+        # A client may connect to a kernel as soon as it is started.
+        self._make_kernel = self._kernels.kernel_manager_factory
+        self._kernels.kernel_manager_factory = self._create_kernel
         self._events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
         for kernel_id in self._kernels.list_kernel_ids():
             self._attach(kernel_id)
 
     def stop(self) -> None:
         """Watch no more."""
+        if self._kernels.kernel_manager_factory == self._create_kernel:
+            self._kernels.kernel_manager_factory = self._make_kernel
         self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
         for kernel_id in list(self._taps):
             self._detach(kernel_id)
+        for shell in list(self._shells.values()):
+            shell.remove()
+        if self._looks is not None:
+            self._looks.cancel()
 
     def announce(self, kernel_id: str | None = None) -> None:
         """Tell about the cells that are running, of all kernels or of one: the scheduler may not have known it yet."""
         for watched, tap in self._taps.items():
             if kernel_id in (None, watched):
                 tap.cells.announce()
+                if self._told.get(watched):
+                    self._tell_queued(watched, self._told[watched])
 
     def running(self) -> set[str]:
         """Return the ids of the kernels that are working on a cell."""
@@ -303,11 +349,68 @@ class CellWatcher:
         def died() -> None:
             self._detach(kernel_id)
 
-        self._taps[kernel_id] = KernelTap(kernel, tell, died, self._log)
+        queued = self._watch_shell(kernel).queued
+        self._taps[kernel_id] = KernelTap(kernel, queued, tell, died, self._log)
+        self._on_queue_changed(kernel_id)
 
     def _detach(self, kernel_id: str) -> None:
         if tap := self._taps.pop(kernel_id, None):
             tap.close()
+            if self._told.pop(kernel_id, 0):
+                self._tell_queued(kernel_id, 0)
 
     def _tell(self, kernel_id: str, phase: Phase, message: str, at: float) -> None:
         self._send("cell", {"group": kernel_id, "phase": phase, "msg_id": message, "at": at})
+
+    # --- Cells in the queue -----------------------------------------------------------------------
+
+    def _create_kernel(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the manager of a new kernel."""
+        assert self._make_kernel is not None
+        kernel = self._make_kernel(*args, **kwargs)
+        if isinstance(kernel, ServerKernelManager):
+            self._watch_shell(kernel)
+        return kernel
+
+    def _watch_shell(self, kernel: ServerKernelManager) -> ShellTap:
+        """Note what is sent to a kernel from now on."""
+        shell = self._shells.get(id(kernel))
+        if shell is None:
+            queued = QueuedCells(lambda: self._on_queue_changed(str(kernel.kernel_id)))
+            shell = self._shells[id(kernel)] = ShellTap(kernel, queued, self._loop, self._log)
+        return shell
+
+    def _on_queue_changed(self, kernel_id: str) -> None:
+        """Count a kernel's queued cells, once for all changes in this turn of the loop."""
+        if not self._recount:
+            self._loop.call_soon(self._count_queued)
+        self._recount.add(kernel_id)
+
+    def _count_queued(self) -> None:
+        recount, self._recount = self._recount, set()
+        for kernel_id in sorted(recount & self._taps.keys()):
+            count = self._taps[kernel_id].queued.count
+            count += sum(self._ask(source, kernel_id) for source in self._sources)
+            if count != self._told.get(kernel_id, 0):
+                self._told[kernel_id] = count
+                self._tell_queued(kernel_id, count)
+        if self._looks is None and any(self._told.values()):
+            self._looks = self._loop.call_later(LOOK, self._look)
+
+    def _ask(self, source: Source, kernel_id: str) -> int:
+        try:
+            return max(0, int(source(kernel_id)))
+        except Exception as error:
+            # The package may have changed.
+            self._log.debug("gpushare: cannot count the queued cells of %s: %r", source, error)
+            return 0
+
+    def _look(self) -> None:
+        """Count again: no number must stay too high for ever."""
+        self._looks = None
+        for kernel_id, tap in self._taps.items():
+            tap.drop_stale()
+            self._on_queue_changed(kernel_id)
+
+    def _tell_queued(self, kernel_id: str, count: int) -> None:
+        self._send("queued", {"group": kernel_id, "count": count})
