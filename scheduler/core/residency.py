@@ -82,6 +82,10 @@ class Residency:
             and not (group.yielding or group.preferences.stopped)
         )
 
+    def queued_cells(self, group: Group) -> int:
+        """Return the number of cells that will probably follow: 0 if none runs or is about to begin."""
+        return group.queued if group.cells or self.expects_cell(group) else 0
+
     def next_cell_by(self, group: Group, wait: Wait | None = None) -> float:
         """Return until when a group that does not run keeps its lease for its next cell; 0: it expects none.
 

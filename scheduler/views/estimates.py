@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from .cell_times import CellTimes
+
 if TYPE_CHECKING:
     from ..core.core import Core
     from ..core.model import Gpu, Group, Share, Wait
@@ -155,6 +157,7 @@ class Forecast:
         self._lengths: dict[str, deque[float]] = {}
         #: By group: how often it continues after a pause before others could have its room.
         self._persistence: dict[str, float] = {}
+        self._cells = CellTimes()
         self._waits: dict[str, FirstForecast | None] = {}
         self._residuals = tuple(Residuals() for _ in range(AT_ONCE + 1))
         #: How long a group will use the GPU once it is served, and the settings for which this holds.
@@ -169,6 +172,7 @@ class Forecast:
         """Apply the new state of a group."""
         group = seen.group
         self._expected.pop(group, None)
+        self._cells.observe(seen)
         if seen.left:
             self._stints.pop(group, None)
             self._lengths.pop(group, None)
@@ -337,7 +341,7 @@ class Forecast:
             room.filled = served.mean + max(0, need) / room.gpu.bandwidth
             if wait.grow is None:
                 room.moved.add(group.id)
-                stint = self._stint(core, group)
+                stint = self._stint(core, group, now)
                 heapq.heappush(
                     room.ways,
                     Way(
@@ -378,8 +382,8 @@ class Forecast:
             stint = self._stints.get(group.id)
             elapsed = 0.0 if stint is None else now - stint.begin
             last = max(0.0, core.residency.quantum_end(group, wait) - now)
-            left = self._left(group, elapsed, last)
-            if group.runs:
+            left = self._left_with_queue(core, group, elapsed, last, now)
+            if group.runs or core.residency.expects_cell(group):
                 return size, left
             return size, _either(
                 self._persistence.get(group.id, DOUBT), left, Time(max(0.0, at - now), 0.0)
@@ -388,15 +392,35 @@ class Forecast:
             at = max(at, wait.since + core.rules.keep_patience)
         return size, Time(max(0.0, at - now), 0.0)
 
-    def _stint(self, core: Core, group: Group) -> Time:
+    def _stint(self, core: Core, group: Group, now: float) -> Time:
         """Return for how long a group will use the GPU once it is served."""
         found = self._expected.get(group.id)
-        if found is None:
+        if found is None or group.queued:
             last = core.residency.quantum_of(group) + group.footprint_cost
-            found = self._left(group, 0.0, last)
+            found = self._left_with_queue(core, group, 0.0, last, now)
             if not group.assumed:
                 self._expected[group.id] = found
         return found
+
+    def _left_with_queue(
+        self, core: Core, group: Group, elapsed: float, last: float, now: float
+    ) -> Time:
+        """Return for how many more seconds a group will use the GPU, with the cells that wait in its Jupyter kernel."""
+        left = self._left(group, elapsed, last)
+        queued, usual = core.residency.queued_cells(group), self._cells.usual(group.id)
+        if not queued or usual is None:
+            return left
+        mean, variance = usual
+        # The open cell takes the rest of the usual time, if there is one.
+        rest = max(0.0, mean - self._cells.so_far(group.id, now)) if group.cells else 0.0
+        total = rest + queued * mean
+        if total < left.mean and any(one > elapsed for one in self._lengths.get(group.id, ())):
+            return left  # after these cells, others usually follow
+        # Beyond the limit, only cells that are much shorter than usual make a difference, or one that fails.
+        beyond = max(0.0, total - last)
+        spread = max(0.0, (queued + bool(group.cells)) * variance - beyond * beyond)
+        total = min(total, last)
+        return Time(total, spread + (DOUBT * total) ** 2)
 
     def _left(self, group: Group, elapsed: float, last: float) -> Time:
         """Return for how many more seconds a group will use the GPU, at most ``last``."""

@@ -60,6 +60,7 @@ def _explanation(
         **_who(core, group),
         "state": group.state,
         "why_class": _why_class(core, group),
+        "queued": group.queued,
         "pace": paced,
         "prefetch": prefetch(core, group, now),
         "waited": None if wait is None else max(0.0, now - wait.since),

@@ -12,6 +12,7 @@ from hypothesis.stateful import invariant
 
 from jupyter_gpushare.benchmarks.published import estimates as bench
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.views.cell_times import CellTimes
 from jupyter_gpushare.scheduler.views.estimates import Estimate, Forecast
 from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, take_snapshot
 from tests.scheduler.core_machine import Machine, Process
@@ -219,3 +220,96 @@ World.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestWorld = World.TestCase
+
+
+class RunsAll(Watched):
+    """A machine on which a notebook runs cells of one second, which end or are queued."""
+
+    def cell(self, process: Process, number: int, seconds: float) -> None:
+        name = f"cell-{number}"
+        self.do(ev.Cell(process.group, "begin", name, self.now, True))
+        if process.lease:
+            process.begin()
+        else:
+            process.request()
+            process.restore()
+        self.sleep(seconds)
+        process.end()
+        self.do(ev.Cell(process.group, "end", name, self.now, True))
+
+
+def test_estimates_count_the_queued_cells_of_a_holder() -> None:
+    m = RunsAll(quantum=30.0)
+    a, b = m.process("a", 75), m.process("b", 60)
+    for number in range(8):
+        m.cell(a, number, 1.0)
+        m.sleep(0.004)
+    m.do(ev.Cell("a", "begin", "last", m.now, True))
+    a.begin()
+    m.sleep(0.25)
+    b.request()
+    before = m.estimates()["b"]
+    m.do(ev.Queued("a", 6))
+    after = m.estimates()["b"]
+    # Three quarters of this cell, and six more.
+    assert 5.5 < after.seconds < 9
+    assert after.low < 6.75 < after.high
+    m.do(ev.Queued("a", 20))
+    # The time slice, of which 8.3 s have passed, bounds it.
+    assert m.estimates()["b"].seconds <= 21.8
+    m.do(ev.Queued("a", 0))
+    assert m.estimates()["b"] == before
+    # Between two cells, the next ones count; where nothing runs, the number is wrong.
+    m.do(ev.Queued("a", 6))
+    m.sleep(0.75)
+    a.end()
+    m.do(ev.Cell("a", "end", "last", m.now, True))
+    assert 5 < m.estimates()["b"].seconds < 8
+
+
+def test_estimates_count_the_queued_cells_of_a_group_that_waits_before() -> None:
+    m = RunsAll(quantum=30.0)
+    a, b, c = (m.process(name, 60) for name in "abc")
+    for number in range(8):
+        m.cell(a, number, 1.0)
+        m.sleep(0.004)
+    for order in [*a.release("cell"), *b.request(), *m.sleep(0.02)]:
+        if isinstance(order, ev.Evict):
+            a.evict(order)
+    b.restore()
+    m.do(ev.Cell("a", "begin", "waits", m.now, True))
+    a.request()
+    c.request()
+    before = m.estimates()["c"].seconds
+    m.do(ev.Queued("a", 20))
+    assert m.estimates()["c"].seconds > before + 3
+
+
+def test_cells_that_use_no_gpu_shorten_the_usual_length() -> None:
+    times = CellTimes()
+    m = Machine()
+    a = m.runs("a", 10)
+    a.end()
+
+    def look() -> None:
+        times.observe(take_snapshot(m.core, "a", m.now))
+
+    assert times.usual("a") is None
+    for number, busy in enumerate([True, False]):
+        m.do(ev.Cell("a", "begin", str(number), m.now, True))
+        look()
+        m.sleep(1.0)
+        if busy:
+            a.begin()
+            look()
+        m.sleep(2.0)
+        assert times.so_far("a", m.now) == pytest.approx(2.0 if busy else 0.0)
+        a.end()
+        m.do(ev.Cell("a", "end", str(number), m.now, True))
+        look()
+    usual = times.usual("a")
+    assert usual is not None
+    assert usual[0] == pytest.approx(1.0)
+    m.do(ev.Detach(a.number))
+    look()
+    assert times.usual("a") is None

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.views import explain
+from jupyter_gpushare.scheduler.views.words import answers
 from tests.scheduler.core_machine import BY_AGE, Lab, Machine, Process, of
 
 
@@ -198,6 +200,14 @@ def test_the_status_has_the_number() -> None:
     notebook.process.machine.do(ev.Detach(notebook.process.number))
     machine.process("run-all", 10)
     assert machine.group("run-all")["queued"] == 0
+
+
+def test_the_explanation_has_the_number() -> None:
+    machine = Machine()
+    Notebook(machine).queues(20)
+    found = answers.explanation(explain.explain(machine.core, machine.now, "run-all"))
+    assert found["groups"][0]["queued"] == 20
+    assert "  20 more cells are queued" in found["lines"]
 
 
 def test_background_work_pauses_in_the_gap() -> None:

@@ -222,6 +222,11 @@ def test_hibernation_states_are_worded(group: dict[str, object], text: str) -> N
     assert remark(group) == text
 
 
+def test_queued_cells_are_worded() -> None:
+    for count, text in ((0, ""), (1, "1 more cell is queued"), (20, "20 more cells are queued")):
+        assert remark({"state": "running", "queued": count}) == text
+
+
 def test_reasons_against_hibernation_are_worded() -> None:
     assert hibernation_text({}) == ""
     assert hibernation_text({"hibernation": {"able": None, "code": None, "text": ""}}) == ""

@@ -9,6 +9,7 @@ from typing import Any
 from ...._version import docs_url
 from .amounts import duration, fine, percent
 from .codes import code_text
+from .groups import queued_text
 from .reasons import REASONS, gpus, owner, reason_text
 
 
@@ -198,6 +199,8 @@ def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
         name = group["name"] or group["group"]
         lines.append(f"{name} {head}: {why}" if why else f"{name} {head}")
         lines.append(f"  {group['why_class']['text']}")
+        if group.get("queued"):
+            lines.append(f"  {queued_text(group['queued'])}")
         if group.get("prefetch"):
             lines.append(f"  {group['prefetch']['text']}")
         for place, other in enumerate(group["before"], start=1):

@@ -75,11 +75,19 @@ def preferences_text(preferences: Mapping[str, Any] | None) -> str:
     return ", ".join(word for word in parts if word)
 
 
+def queued_text(count: int) -> str:
+    """Return how many cells wait in a group's Jupyter kernel; empty: none."""
+    if not count:
+        return ""
+    return "1 more cell is queued" if count == 1 else f"{count} more cells are queued"
+
+
 def remark(group: Mapping[str, Any]) -> str:
-    """Return why a group is waiting and for about how much longer, or when its turn ends."""
+    """Return why a group is waiting and for about how much longer, or when its turn ends; and what follows."""
     parts = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
     if not parts[0] and group.get("yields_in") is not None:
         parts.append("turn ends within {}".format(duration(group["yields_in"])))
+    parts.append(queued_text(group.get("queued") or 0))
     parts.append(sleep_text(group))
     return "; ".join(text for text in parts if text)
 
