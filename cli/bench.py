@@ -45,10 +45,12 @@ BENCHES = {
     "comeback": ("comeback", "run"),
     "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
+    "agents": ("agents", "run"),
 }
 #: Run only if they are named, because they take long or are for the simulated driver.
 NAMED_ONLY = frozenset(
     {
+        "agents",
         "class",
         "comeback",
         "hibernate",

@@ -50,6 +50,7 @@ SECTIONS = {
         "ready": Command("steer.ready", "restore memory to the GPU before it is needed"),
         "background": Command("steer.adjust", "let interactive notebooks go first"),
         "interactive": Command("steer.adjust", "go ahead of background notebooks"),
+        "agent": Command("steer.adjust", "let people's cells go first, but not background work"),
         "auto": Command("steer.adjust", "choose the class automatically (the default)"),
         "keep": Command("steer.adjust", "keep idle memory on the GPU"),
         "freeze": Command("steer.adjust", "stop using the GPU until `gpushare unfreeze`"),

@@ -32,8 +32,8 @@ def add_parser(subparsers: Any) -> None:
     source.add_argument(
         "--generate",
         metavar="KIND",
-        choices=["students", "research", "production"],
-        help="simulate a generated trace: students, research or production",
+        choices=["students", "agents", "research", "production"],
+        help="simulate a generated trace: students, agents (students and agents), research or production",
     )
     source.add_argument(
         "--record-from",

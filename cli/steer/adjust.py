@@ -38,6 +38,11 @@ COMMANDS: dict[str, tuple[dict[str, Any], str]] = {
         "Let a notebook or program go ahead of your background notebooks, however long its cells run. Between users, "
         "entitlements and GPU time decide.",
     ),
+    "agent": (
+        {"priority": "agent"},
+        "Treat a notebook or program as an agent. The cells of all people go first, agents share GPU time equally, and "
+        "background notebooks go last.",
+    ),
     "auto": (
         {"priority": "auto"},
         "Choose the class automatically. The notebook is interactive at the start of each cell and becomes background "

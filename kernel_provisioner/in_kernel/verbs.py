@@ -26,6 +26,7 @@ VERBS: Dict[str, Tuple[str, str]] = {
         "lower the priority: interactive notebooks go first, and this one is evicted first",
     ),
     "interactive": ("", "go ahead of background notebooks, however long the cells run"),
+    "agent": ("", "let people's cells go first, and go ahead of background notebooks"),
     "auto": (
         "",
         "choose the class: interactive when a cell starts, background after 2 s of GPU time",
@@ -54,6 +55,7 @@ DONE = {
     "wake": "{} will wake as soon as the GPU has room for it.",
     "ready": "{} will have its data on the GPU as soon as there is room for it.",
     "background": "{} now has low priority: interactive notebooks go first, and its data is evicted first.",
+    "agent": "{} now counts as an agent: people's cells go first, and it goes ahead of background notebooks.",
     "interactive": "{} now goes ahead of background notebooks, however long its cells run.",
     "auto": "{} is now interactive when a cell starts, and background after 2 s of GPU time.",
     "keep on": "{} keeps its data on the GPU while it is idle, until another notebook has waited for 5 min.",

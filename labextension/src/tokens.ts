@@ -127,7 +127,7 @@ export namespace CommandIds {
   export const wake = 'gpushare:wake';
   /** Restore the memory before the next cell does. */
   export const ready = 'gpushare:ready';
-  /** `{ priority }`: 'interactive', 'background' or 'auto'. */
+  /** `{ priority }`: 'interactive', 'agent', 'background' or 'auto'. */
   export const setPriority = 'gpushare:set-priority';
   /** Turn keeping the memory on the GPU on or off. */
   export const toggleKeep = 'gpushare:toggle-keep';

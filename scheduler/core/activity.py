@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Whether groups are at work: bursts, absences, GPU time, and the class that follows from them.
 
-Users may set the class of a group, interactive or background. Otherwise, it follows from what the group does, as in a
-multi-level feedback queue of two levels. All times are seconds.
+Users may set the class of a group: interactive, agent or background. Otherwise, it follows from what the group does, as
+in a multi-level feedback queue of two levels, unless an agent began its last cell. All times are seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .messages import Class
-from .model import Client, Group
+from .model import Client, Group, Model
 from .queue import WaitQueue
 from .timers import Timers
 from .turn import Turn, mark_shares
@@ -27,6 +27,8 @@ class _WorkPeriod:
     due: bool = True
     #: Whether the previous period without a cell was long, so that this one is expected to be.
     long: bool = False
+    #: Whether an agent began its cell. What the group does afterwards is the agent's, too, until a person begins one.
+    agent: bool = False
 
 
 class ActivityClassifier:
@@ -44,10 +46,14 @@ class ActivityClassifier:
         self.interactive_burst, self.interactive_pause = interactive_burst, interactive_pause
         self._periods: dict[str, _WorkPeriod] = {}
 
-    def begin_cell(self, group: Group, now: float) -> None:
-        """Note that a cell began, and that its user is waiting."""
+    def begin_cell(self, group: Group, now: float, agent: bool = False) -> None:
+        """Note that a cell, which is the group's last open one, began: its user is waiting, or its agent goes on."""
         before = self._periods.get(group.id)
-        self._periods[group.id] = _WorkPeriod(last=now, due=before is None or before.had > 0)
+        if agent and before is not None and len(group.cells) > 1:
+            # While a person is waiting for an open cell, the agent's cell does not change the class.
+            agent = before.agent
+        due = before is None or before.had > 0
+        self._periods[group.id] = _WorkPeriod(last=now, due=due, agent=agent)
 
     def due_since(self, group: Group) -> float | None:
         """Return since when a cell is expected to use the GPU: one that began, or a queued one after one that did."""
@@ -83,6 +89,8 @@ class ActivityClassifier:
         period = self._periods.get(group.id)
         if period is None:
             return "interactive"
+        if period.agent:
+            return "agent"
         if not group.cells:
             # It may have come back after a pause without any GPU time since.
             came = group.burst.ran_since if group.busy else period.last
@@ -97,7 +105,7 @@ class ActivityClassifier:
         if (
             not group.busy
             or group.preferences.priority != "auto"
-            or self.class_of(group) == "background"
+            or self.class_of(group) != "interactive"
         ):
             return None
         period = self._periods.get(group.id)
@@ -116,6 +124,7 @@ class ActivityClassifier:
 class Activity:
     """Follows the work of each group."""
 
+    model: Model
     turn: Turn
     timers: Timers
     times: GpuTime
@@ -146,13 +155,14 @@ class Activity:
         for group in touched.values():
             for uuid, share in group.shares.items():
                 self.turn.paces_stale[uuid] = share.gpu
-            found = self.classes.class_of(group)
-            if found != group.activity_class:
+            before, found = group.activity_class, self.classes.class_of(group)
+            if found != before:
                 group.activity_class = found
                 mark_shares(group)
                 if group.lease is not None and not group.lent:
                     for share in group.shares.values():
-                        share.gpu.background += 1 if found == "background" else -1
+                        share.gpu.background += (found == "background") - (before == "background")
+                note_agent(self.model, self.times, group)
                 self.queue.rank_again(group)
             self.schedule_class_change(group)
 
@@ -186,3 +196,19 @@ class Activity:
             if not group.busy:
                 self.timers.set(group.ages, None)
                 group.burst.ran_before += self.turn.now - group.burst.ran_since
+
+
+def note_agent(model: Model, times: GpuTime, group: Group) -> None:
+    """Note whether a group is an agent's, after its class changed, it came or left.
+
+    Next to agents, the order of the other groups may differ, too: both of their waits and of the victims.
+    """
+    before = bool(model.agents)
+    if group.activity_class == "agent" and group.id in model.groups:
+        model.agents[group.id] = group
+    else:
+        model.agents.pop(group.id, None)
+    if bool(model.agents) != before:
+        times.version += 1
+        for other in model.groups.values():
+            mark_shares(other)

@@ -113,7 +113,7 @@ class Assembly:
 
     def _make_notices(self) -> None:
         """Make the parts that follow the work of groups, and that notify their clients."""
-        self.activity = Activity(self.turn, self.timers, self.times, self.classes, self.queue)
+        self.activity = Activity(self.model, self.turn, self.timers, self.times, self.classes, self.queue)
         self.cell_queue = CellQueue(self.model, self.turn, self.hints)
         self.pacer = Pacer(
             self.model, self.turn, self.timers, self.times, self.policy, self.thrash, self.activity

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .activity import ActivityClassifier
+from .activity import ActivityClassifier, note_agent
 from .checks import LARGEST, Checks, ProtocolViolation
 from .hibernation import HibernationManager
 from .hints import Hints
@@ -53,6 +53,7 @@ class GroupRegistry:
         )
         self.model.groups[group.id] = group
         group.activity_class = self.classes.class_of(group)
+        note_agent(self.model, self.times, group)
         self.times.of(group)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.log("join", group, pid=event.pid)
@@ -73,6 +74,7 @@ class GroupRegistry:
         self.classes.forget(group.id)
         self.thrash.forget(group.id)
         self.hints.forget(group)
+        note_agent(self.model, self.times, group)
         self.preferences.store(group.id, group.preferences)
         self.turn.paces_stale.update(self.model.gpus)
         self.turn.log("leave", group)

@@ -35,6 +35,11 @@ class Costs:
         beside = 1
         for share in group.shares.values():
             at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
+            if self.model.agents and group.attended:
+                # They pause, so they take no turns.
+                at_work -= sum(
+                    [g.busy > 0 for g in share.gpu.holders.values() if g.activity_class == "agent"]
+                )
             beside = max(beside, 1 + at_work)
         return self.model.rules.residency_factor * group.footprint_cost * beside
 

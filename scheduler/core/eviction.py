@@ -89,13 +89,11 @@ class VictimChooser:
         wait, now = plan.wait, self.turn.now
         kinds, running = self._by_availability(candidates, wait, waiters)
         # Running groups come last; mostly the others suffice.
-        for kind, resting in (
-            (_IDLE, gpu.victims.idle),
-            (_IDLE_LEASE, gpu.victims.held),
-            (_WAITING, []),
-        ):
-            victims = self._ranked(plan, kinds.pop((0.0, kind), []), resting)
-            lack = self._take(plan, gpu, lack, 0.0, kind, victims)
+        for order, kind, ready, resting in self._passes(wait, gpu, kinds, running):
+            victims = self._ranked(plan, ready, resting)
+            if order > now:
+                victims = ((max(when, order), size, share) for when, size, share in victims)
+            lack = self._take(plan, gpu, lack, order, kind, victims)
             if lack <= 0:
                 return lack
         for share in running:
@@ -110,6 +108,46 @@ class VictimChooser:
             if lack <= 0:
                 break
         return lack
+
+    def _passes(
+        self,
+        wait: Wait,
+        gpu: Gpu,
+        kinds: dict[tuple[float, int], list[_Victim]],
+        running: list[Share],
+    ) -> Iterator[tuple[float, int, list[_Victim], list[Spot]]]:
+        """Iterate over the victims that are available now: since when, their kind, and those at rest, in this order.
+
+        Next to agents, memory that no person waits for comes first: so people find theirs when they return. An agent
+        does not take people's memory before it has waited for a while.
+        """
+        found = [
+            (_IDLE, kinds.pop((0.0, _IDLE), []), gpu.victims.idle),
+            (_IDLE_LEASE, kinds.pop((0.0, _IDLE_LEASE), []), gpu.victims.held),
+            (_WAITING, kinds.pop((0.0, _WAITING), []), []),
+        ]
+        if not self.model.agents:
+            yield from ((0.0, *one) for one in found)
+            return
+        at = 0.0
+        if wait.group.activity_class == "agent":
+            at = wait.since + self.model.rules.agent_patience
+        for attended in (False, True):
+            if attended and wait.group.attended:
+                # An agent that runs is paused, or soon will be. If it has had its quantum, it goes before people.
+                agents = [s for s in running if s.group.activity_class == "agent"]
+                ready = []
+                for share in agents:
+                    when = self.residency.quantum_end(share.group, wait)
+                    if when <= self.turn.now:
+                        running.remove(share)
+                        size = share.resident + share.arriving + share.missing
+                        ready.append((when, size, share))
+                yield 0.0, _RUNNING, ready, []
+            for kind, ready, resting in found:
+                ready = [victim for victim in ready if victim[2].group.attended is attended]
+                resting = [spot for spot in resting if spot.share.group.attended is attended]
+                yield at if attended and at > self.turn.now else 0.0, kind, ready, resting
 
     def _by_availability(
         self, candidates: list[Share], wait: Wait, waiters: bool

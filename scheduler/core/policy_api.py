@@ -133,7 +133,12 @@ class GroupView(Protocol):
 
     @property
     def activity_class(self) -> Class:
-        """Whether it is interactive, or works in the background."""
+        """Whether it is interactive, an agent's, or works in the background."""
+        ...
+
+    @property
+    def attended(self) -> bool:
+        """Whether a person waits for its work: it is interactive, or it was until its open cell became long."""
         ...
 
     @property
@@ -258,6 +263,11 @@ class TimesView(Protocol):
         ...
 
     @property
+    def longest_patience(self) -> float:
+        """Seconds after which a wait comes before all others, whatever groups have had."""
+        ...
+
+    @property
     def active(self) -> bool:
         """Whether any share of time is set."""
         ...
@@ -277,6 +287,10 @@ class TimesView(Protocol):
 
     def share(self, whose: str, gpu: str, now: float) -> float:
         """Return the share that a team, a user or a group has had."""
+        ...
+
+    def lately(self, group: GroupView, gpus: Iterable[str], now: float) -> float:
+        """Return the seconds of one GPU's time that a group has had for its weight, in about the last ten minutes."""
         ...
 
     def rate(self, group: GroupView, gpu: str, now: float) -> float:
@@ -324,6 +338,11 @@ class View(Protocol):
     @property
     def gpus(self) -> Mapping[str, GpuView]:
         """All GPUs, by UUID."""
+        ...
+
+    @property
+    def agents(self) -> Mapping[str, GroupView]:
+        """The groups that are agents', by id."""
         ...
 
     @property

@@ -17,6 +17,7 @@ class PolicyView:
     ) -> None:
         self._model = model
         self.queue, self.leased, self.gpus = model.queue, model.leased, model.gpus
+        self.agents = model.agents
         self.times = times
         self.cost_quantum, self.due_since = costs.cost_quantum, classes.due_since
         #: The time of the event that is being handled, seconds.

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import structs
 
 from .checks import LARGEST
-from .messages import Adjust, Entitle
+from .messages import Adjust, Entitle, Priority
 from .model import Preferences
 
 #: The number of groups whose preferences are remembered. Groups that were absent for longest are forgotten first.
@@ -68,8 +68,10 @@ def adjusted(preferences: Preferences, event: Adjust) -> Preferences:
         )
     for name, value in changes.items():
         if name == "priority":
-            if value not in ("auto", "interactive", "background"):
-                raise ValueError(f"priority must be auto, interactive or background, not {value!r}")
+            if value not in get_args(Priority):
+                raise ValueError(
+                    f"priority must be auto, interactive, agent or background, not {value!r}"
+                )
         elif name == "memory":
             if not _is_bytes(value):
                 raise ValueError(

@@ -28,11 +28,10 @@ class Residency:
 
     def _precedes(self, wait: Wait, group: Group) -> bool:
         """Whether a group must soon make way for a wait."""
-        return (
-            wait.group.user == group.user
-            and group.activity_class == "background"
-            and wait.group.activity_class == "interactive"
-        )
+        own, other = group.activity_class, wait.group.activity_class
+        if own == "agent":
+            return wait.group.attended
+        return wait.group.user == group.user and own == "background" and other != "background"
 
     def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
         """Return the seconds for which a running holder keeps its lease while another group waits."""

@@ -60,6 +60,8 @@ class Rules:
         Bytes by which an eviction exceeds what is missing, if the victim has them; at most 1/256 of the GPU.
     background_quantum
         Seconds after which a background holder makes way for an interactive group, unless the policy decides.
+    agent_patience
+        Seconds for which an agent must wait for the memory of a person's idle notebook.
     interactive_burst, interactive_pause
         Seconds; see ``activity.ActivityClassifier``.
     window
@@ -117,6 +119,7 @@ class Rules:
     host_in_flight: int = 512 * MIB
     margin: int = 64 * MIB
     background_quantum: float = 2.0
+    agent_patience: float = 60.0
     interactive_burst: float = 2.0
     interactive_pause: float = 2.0
     window: float = 10.0

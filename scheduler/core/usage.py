@@ -36,6 +36,8 @@ STEP = 0.005
 #: The fraction of the window by which a client that spreads its work may stay below its limit. CUDA kernels of 50 ms
 #: and reports in flight cause this.
 SPREAD = 0.03
+#: Before the name of a team or user: the part of its time that its agents had.
+_AGENTS = "agents:"
 #: Two levels of the order are summed in one number: the first one in units of this.
 _LEVEL = 10**6
 
@@ -115,6 +117,8 @@ class GpuTime:
         #: By client and GPU: its last report.
         self._meters: dict[tuple[int, str], _Meter] = {}
         self._submitted: dict[tuple[str, str], Window] = {}
+        #: Whether any agent has had GPU time.
+        self._agents = False
         #: By user: the order in which they came; and by user and GPU, when it last had time there.
         self._came: dict[str, float] = {}
         self._last_served: dict[tuple[str, str], float] = {}
@@ -297,7 +301,14 @@ class GpuTime:
     def _add(
         self, group: Group, gpu: str, client: int, seconds: float, since: float, at: float
     ) -> None:
-        names = tuple([claim.whose for claim in self.of(group)])
+        claims = self.of(group)
+        names = tuple([claim.whose for claim in claims])
+        if group.activity_class == "agent":
+            # Of a team's or user's time, that of agents must not put people's cells later.
+            self._agents = True
+            names += tuple([_AGENTS + claim.whose for claim in claims[:-1]])
+        else:
+            self._last_served[group.user, gpu] = at
         parts = self._spread(seconds, since, at)
         key = (group.id, gpu)
         self._totals[key] = self._totals.get(key, 0.0) + seconds
@@ -321,8 +332,8 @@ class GpuTime:
             if decayed is None:
                 decayed = self._decayed[whose, gpu] = Decayed(at)
             decayed.add(more / PARTS, at, self.memory)
-        self._last_served[group.user, gpu] = at
-        if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
+        ordered = self.active or self.several_users or self._agents
+        if ordered and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
 
@@ -438,7 +449,15 @@ class GpuTime:
     def _over_minutes(self, claim: Claim, gpu: str, now: float) -> float:
         decayed = self._decayed.get((claim.whose, gpu))
         had = 0.0 if decayed is None else decayed.until(now, self.memory)
+        if self._agents:
+            agents = self._decayed.get((_AGENTS + claim.whose, gpu))
+            had -= 0.0 if agents is None else agents.until(now, self.memory)
         return had / claim.entitlement.weight
+
+    def lately(self, group: Group, gpus: Iterable[str], now: float) -> float:
+        """Return the seconds of one GPU's time that a group has had for its weight; see ``memory``."""
+        own = self.of(group)[-1]
+        return max((self._over_minutes(own, gpu, now) for gpu in gpus), default=0.0)
 
     def rank(self, group: Group, gpus: Iterable[str], now: float) -> UsageRank:
         """Return the numbers that order the groups that are waiting.
@@ -490,6 +509,10 @@ class GpuTime:
         """Return the order at one level in steps: below 0, the missing part of the request; otherwise the use."""
         share = max((self.share(claim.whose, gpu, now) for gpu in gpus), default=0.0)
         share = max(0.0, share + more)
+        use = share
+        if self._agents:
+            use = max((self._without_agents(claim.whose, gpu, now) for gpu in gpus), default=0.0)
+            use = max(0.0, use + more)
         missing = claim.entitlement.request - share
         if waited > PATIENCE and share < LEAST and self.active:
             missing = max(missing, min(waited / PATIENCE - 1, 1.0))
@@ -498,7 +521,11 @@ class GpuTime:
         if missing > 0:
             return float(-1 - int(missing / STEP))
         # Even for the smallest weight, it does not reach the next level.
-        return float(min(int(share / claim.entitlement.weight / STEP), _LEVEL // 2))
+        return float(min(int(use / claim.entitlement.weight / STEP), _LEVEL // 2))
+
+    def _without_agents(self, whose: str, gpu: str, now: float) -> float:
+        """Return the fraction of the window that a team, user or group has had, without its agents."""
+        return self.share(whose, gpu, now) - self.share(_AGENTS + whose, gpu, now)
 
     # --- Memory, and GPUs --------------------------------------------------------------------------
 

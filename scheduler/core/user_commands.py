@@ -93,7 +93,7 @@ class UserCommands:
                 self.hibernation.request_wake(group)
             # Work until now was before this cell.
             self.activity.count_time(group)
-            self.classes.begin_cell(group, self.turn.now)
+            self.classes.begin_cell(group, self.turn.now, event.agent)
             self.hints.note(group, "cell")
             self.cell_queue.begin_cell(group)
             self.turn.record("cell", group, phase="begin", msg_id=event.msg_id)

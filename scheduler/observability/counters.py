@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ..core.messages import Class, Log
 from ..core.model import excess
@@ -43,7 +43,7 @@ class Counters:
     """Counts what the core logs."""
 
     def __init__(self) -> None:
-        self.waits: dict[Class, Waits] = {"interactive": Waits(), "background": Waits()}
+        self.waits: dict[Class, Waits] = {name: Waits() for name in get_args(Class)}
         #: Bytes, by GPU and direction (``in``, ``out``).
         self.moved: Counter[tuple[str, str]] = Counter()
         #: By the status of the refusal.

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The default policy: interactive work first, all groups in the end, and none at the cost of another user.
 
-docs/explanation/scheduling.md describes its rules. Times are seconds.
+Agents make way for the cells of all people, and share among themselves by GPU time. Next to agents, background work
+comes last. docs/explanation/scheduling.md describes its rules. Times are seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..core.policy_api import (
     FREE,
@@ -33,6 +35,10 @@ class Burst(FirstComeFirstServed):
     #: Seconds by which a background wait ranks later; by which a wait ranks later at most for its cost to other
     #: groups; and by which a wait in focus ranks earlier.
     background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
+    #: Sort key of waits that come after those of people; no number that follows from GPU time reaches it.
+    behind_people = 1e12
+    #: Seconds by which an agent ranks later at most because of the GPU time that it has had.
+    agent_favour = 60.0
     #: Seconds after its cell for which an interactive group is *present*, and *thinking*.
     present, thinking = 30.0, 600.0
     #: While a group is present: the others' work in flight, and the pause after which one submission is let through.
@@ -41,7 +47,7 @@ class Burst(FirstComeFirstServed):
     loose_bound = 0.020
     #: Seconds for which the work of a cell that has just begun is expected.
     lead = 0.010
-    #: Seconds between submissions of a group that pauses for a burst, and of a group that pauses because of shares.
+    #: Seconds between submissions of a group that pauses for a burst; of an agent, or because of shares.
     pause_stall, share_stall = 0.050, SHARE_STALL
     #: Fraction of the window by which shares may be off before other groups pause for them.
     slack = 0.01
@@ -65,6 +71,8 @@ class Burst(FirstComeFirstServed):
     def queue_parts(self, wait: WaitView) -> Parts:
         """Return the parts: users by shares and GPU time; the groups of one user by age and class."""
         view, group = self.view, wait.group
+        if view.agents and not group.attended and self._stays_behind(wait):
+            return self._behind_people(wait)
         user, turn, own = view.times.rank(group, group.shares, view.now)
         cost = min(view.expected(group) + group.move_cost, self.longest_favour)
         return (
@@ -80,34 +88,59 @@ class Burst(FirstComeFirstServed):
             *self.ties(wait),
         )
 
+    def _stays_behind(self, wait: WaitView) -> bool:
+        """Whether a wait of an agent, or of background work next to agents, is after the waits of all people.
+
+        It is not if the group is below its request, or has waited for long, so that it does not starve.
+        """
+        times, now, group = self.view.times, self.view.now, wait.group
+        if now - wait.since > times.longest_patience:
+            return False
+        return not times.active or all(times.deficit(group, u, now) <= 0 for u in group.shares)
+
+    def _behind_people(self, wait: WaitView) -> Parts:
+        """Return the parts of such a wait: agents by age and GPU time, then background work."""
+        group, had, later = wait.group, 0.0, 0.0
+        if group.activity_class == "agent":
+            had = self.view.times.lately(group, group.shares, self.view.now)
+        else:
+            later = self.agent_favour + self.background_delay
+        return (
+            {"people": self.behind_people},
+            {"turn": 0.0},
+            {"share": 0.0},
+            {"came": wait.since, "agent_time": min(had, self.agent_favour), "class": later},
+            *self.ties(wait),
+        )
+
     def _delay(self, group: GroupView) -> float:
         return self.background_delay if group.activity_class == "background" else 0.0
 
     def victim_rank(self, group: GroupView) -> Rank:
         """Return the order in which groups lose memory.
 
-        The background comes first; then groups that lost some already, which cannot go on before it is back; then
-        groups that are expected back last; then the largest, so that fewer groups lose any.
+        The background comes first, then agents; then groups that lost some already, which cannot go on before it is
+        back; then groups that are expected back last; then the largest, so that fewer groups lose any.
         """
         return self.lasting_victim_rank(group)[0]
 
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
         """Return this order and, for a group that does not wait, when it will have been away for twice as long."""
         kept = group.preferences.keep and not group.preferences.stopped
-        interactive = group.activity_class == "interactive"
+        standing = self.standing(group)
         resident = 0
         for share in group.shares.values():
             resident += share.resident
         wait = group.wait
         if wait is not None and not wait.frozen:
             place = (-sum(parts.values()) for parts in self.queue_parts(wait))
-            return (kept, 1, interactive, group.intact, *place, -resident), -math.inf
+            return (kept, 1, standing, group.intact, *place, -resident), -math.inf
         # A group that was away for long is likely to stay away for long. Only a doubling of the time changes the
         # estimate.
         doublings = math.floor(math.log2(max(self.view.now - group.idle_since, 0.001)))
         # A little earlier, so that the rank is computed again in time, if once more than needed.
         until = group.idle_since + 2.0 ** (doublings + 1) * (1 - 1e-9)
-        return (kept, 0, interactive, group.intact, -doublings, -resident), until
+        return (kept, 0, standing, group.intact, -doublings, -resident), until
 
     # --- Quantum ----------------------------------------------------------------------------------
 
@@ -118,6 +151,8 @@ class Burst(FirstComeFirstServed):
             return length
         if self._makes_way(group, wait.group):
             return min(length, self.view.background_quantum)
+        if group.attended and wait.group.activity_class == "agent" and self._stays_behind(wait):
+            return wait.since + self.view.times.longest_patience - group.turn_at
         if self._is_owed_more(group, wait.group):
             return self.view.longest_quantum
         if group.busy:
@@ -136,9 +171,12 @@ class Burst(FirstComeFirstServed):
             needy = any(times.deficit(other, u, now) > self.slack for u in other.shares)
             if needy and not any(times.deficit(group, u, now) > 0 for u in group.shares):
                 return True
+        own, theirs = group.activity_class, other.activity_class
+        if own == "agent":
+            return other.attended
         return (
-            group.activity_class == "background"
-            and other.activity_class == "interactive"
+            own == "background"
+            and (theirs == "interactive" or (theirs == "agent" and not group.attended))
             and self._may_favour(other, group)
         )
 
@@ -172,7 +210,7 @@ class Burst(FirstComeFirstServed):
         by_time = times.active or (
             times.several_users and len({g.user for g in holders.values()}) > 1
         )
-        if not by_time and gpu.background in (0, len(holders)):
+        if not by_time and not self.view.agents and gpu.background in (0, len(holders)):
             return {}, None
         speeds, ends = self._weigh(gpu, list(holders.values()), by_time)
         now = self.view.now
@@ -185,8 +223,15 @@ class Burst(FirstComeFirstServed):
         """Return the paces of several holders, and times at which they may change; ``by_time``: GPU time matters."""
         interactive: list[GroupView] = []
         background: list[GroupView] = []
+        agents: list[GroupView] = []
         for group in holders:
-            (interactive if group.activity_class == "interactive" else background).append(group)
+            if group.activity_class == "interactive":
+                interactive.append(group)
+            elif group.activity_class == "agent":
+                agents.append(group)
+            else:
+                background.append(group)
+        people = interactive + [g for g in background if g.attended]
         # Among the groups of one user without shares, nothing depends on exact times, so they are spared the events.
         speeds: dict[str, Speed] = {}
         if by_time:
@@ -200,18 +245,51 @@ class Burst(FirstComeFirstServed):
             # No group pauses for one that must pause itself, and requests come before classes.
             needy = self._needy[gpu.uuid]
             interactive = [g for g in interactive if not self._must_pause(g, gpu, paused)]
+            people = [g for g in people if not self._must_pause(g, gpu, paused)]
+            agents = [g for g in agents if g.id not in needy]
             background = [g for g in background if g.id not in needy]
+        if agents:
+            slower, changes = self._slow_agents(people, agents, by_time)
+            speeds.update(slower)
+            ends += changes
+            # No group pauses for an agent that has to pause itself.
+            agents = [g for g in agents if slower.get(g.id, FREE).inflight != 0.0]
         if background:
             slower, changes = self._slow_background(interactive, background, by_time)
+            if agents:
+                jobs = [g for g in background if not g.attended]
+                beside, more = self._slow_background(agents, jobs, by_time)
+                for group_id, speed in beside.items():
+                    other = slower.get(group_id, speed)
+                    slower[group_id] = min(speed, other, key=lambda s: s.inflight or 0.0)
+                changes += more
             speeds.update(slower)
             ends += changes
         speeds.update(dict.fromkeys(paused, self._share_pause))
         return speeds, ends
 
-    def _slow_background(
-        self, interactive: list[GroupView], background: list[GroupView], by_time: bool
+    def _slow_agents(
+        self, people: list[GroupView], agents: list[GroupView], by_time: bool
     ) -> tuple[dict[str, Speed], list[float]]:
-        """Return the paces of background groups next to interactive ones, and times at which they may change."""
+        """Return the paces of agents next to the cells of people of all users, and times at which they may change."""
+        slower, ends = self._slow_background(people, agents, by_time, any_user=True)
+        # There may be many agents, and together they must not slow a person down.
+        return {
+            group_id: replace(speed, stall=self.share_stall) if speed.inflight == 0.0 else speed
+            for group_id, speed in slower.items()
+        }, ends
+
+    def _slow_background(
+        self,
+        interactive: list[GroupView],
+        background: list[GroupView],
+        by_time: bool,
+        any_user: bool = False,
+    ) -> tuple[dict[str, Speed], list[float]]:
+        """Return the paces of background groups next to interactive ones, and times at which they may change.
+
+        ``any_user``: also next to those of users that have had more GPU time.
+        """
         times = self.view.times
         paused, bounded = self._paused[by_time], self._bounded[by_time]
         # Of many groups, hardly any has an open cell.
@@ -229,11 +307,11 @@ class Burst(FirstComeFirstServed):
         present = strained + present
         speeds: dict[str, Speed] = {}
         for group in background:
-            if any(self._may_favour(g, group) for g in busy):
+            if any(any_user or self._may_favour(g, group) for g in busy):
                 speeds[group.id] = paused
-            elif any(self._may_favour(g, group) for g in present):
+            elif any(any_user or self._may_favour(g, group) for g in present):
                 speeds[group.id] = bounded
-            elif any(self._may_favour(g, group) for g in thinking):
+            elif any(any_user or self._may_favour(g, group) for g in thinking):
                 speeds[group.id] = self._loosely[by_time]
         return speeds, [*due.values(), soonest]
 

@@ -11,7 +11,7 @@ from ..core.policy_api import GpuView, GroupView, Paces, Parts, Rank, View, Wait
 class FirstComeFirstServed:
     """The simplest policy, and what the other policies have in common with it.
 
-    The group that has been idle for longest loses its memory first, the background before the others.
+    The group that has been idle for longest loses its memory first: background groups, then agents, then the others.
     """
 
     name = "fcfs"
@@ -37,12 +37,18 @@ class FirstComeFirstServed:
     def victim_rank(self, group: GroupView) -> Rank:
         """Order by idle time; waiting groups by their place, last first. Kept memory comes last."""
         kept = group.preferences.keep and not group.preferences.stopped
-        interactive = group.activity_class == "interactive"
+        standing = self.standing(group)
         wait = group.wait
         if wait is not None and not wait.frozen:
             place = (-sum(parts.values()) for parts in self.queue_parts(wait))
-            return (kept, 1, interactive, *place)
-        return (kept, 0, interactive, group.idle_since, group.number)
+            return (kept, 1, standing, *place)
+        return (kept, 0, standing, group.idle_since, group.number)
+
+    def standing(self, group: GroupView) -> int:
+        """Return the order of classes among victims. Next to agents, a person's long cell is not background work."""
+        if group.activity_class == "interactive" or (self.view.agents and group.attended):
+            return 2
+        return 1 if group.activity_class == "agent" else 0
 
     def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
         """Return this order. It is valid until something happens to the group."""

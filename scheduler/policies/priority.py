@@ -8,6 +8,7 @@ served in the end.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from ..core.policy_api import GpuView, GroupView, Paces, Parts, Speed, WaitView
 from .fcfs import FirstComeFirstServed
@@ -19,16 +20,20 @@ class HighestPriority(FirstComeFirstServed):
     name = "priority"
     serialises = False
     #: Seconds of waiting that the class outweighs, and each doubling of the weight.
-    class_favour, weight_favour = 600.0, 60.0
+    class_favour: ClassVar[dict[str, float]] = {
+        "interactive": 600.0,
+        "agent": 300.0,
+        "background": 0.0,
+    }
+    weight_favour = 60.0
     #: Seconds for which a running holder keeps its lease while a group of a higher priority waits.
     make_way = 0.1
     #: Seconds after which a paused group may submit once nevertheless.
     stall = 0.050
 
     def _levels(self, group: GroupView) -> tuple[float, float]:
-        interactive = group.activity_class == "interactive"
         return (
-            self.class_favour if interactive else 0.0,
+            self.class_favour[group.activity_class],
             self.weight_favour * math.log2(group.preferences.weight),
         )
 

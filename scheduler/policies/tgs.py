@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 from ..core.policy_api import GpuView, GroupView, Paces, Parts, Speed, View, WaitView
 from .fcfs import FirstComeFirstServed
@@ -78,8 +79,8 @@ class Tgs(FirstComeFirstServed):
 
     name = "tgs"
     serialises = False
-    #: Seconds of waiting that production outweighs.
-    favour = 600.0
+    #: Seconds of waiting that production outweighs, and that an agent outweighs other opportunistic jobs.
+    favour: ClassVar[dict[str, float]] = {"interactive": 0.0, "agent": 300.0, "background": 600.0}
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
@@ -87,8 +88,8 @@ class Tgs(FirstComeFirstServed):
 
     def queue_parts(self, wait: WaitView) -> Parts:
         """Production first, then by age; ten minutes of waiting make up for that."""
-        opportunistic = wait.group.activity_class == "background"
-        own = {"came": wait.since, "background": self.favour if opportunistic else 0.0}
+        delay = self.favour[wait.group.activity_class]
+        own = {"came": wait.since, "background": delay}
         return (own, *self.ties(wait))
 
     def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:

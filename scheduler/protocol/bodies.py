@@ -116,9 +116,9 @@ class Set(Body):
 
 
 class Adjust(Group):
-    priority: Annotated[ev.Priority | None, Meta(description="auto, interactive or background")] = (
-        None
-    )
+    priority: Annotated[
+        ev.Priority | None, Meta(description="auto, interactive, agent or background")
+    ] = None
     keep: Switch | None = None
     frozen: Switch | None = None
     memory: Bytes | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Traces made from a seed: a class of students, a research group, production and opportunistic jobs.
+"""Traces made from a seed: a class of students, also with agents, a research group, production and opportunistic jobs.
 
 ``GENERATORS`` is the table of their parameters. docs/reference/simulation.md has the sources of the figures.
 """
@@ -161,6 +161,43 @@ def _class(random: Random, values: dict[str, float]) -> list[Kernel]:
     return kernels
 
 
+# --- A class with agents --------------------------------------------------------------------------
+
+
+def _agents(random: Random, values: dict[str, float]) -> list[Kernel]:
+    """A class, and agents that programs drive for some of its students.
+
+    With the same seed, the students do the same for any number of agents. Each agent asks for the same GPU time in all:
+    it runs a cell, its language model answers, and it runs the next.
+    """
+    kernels = _class(random, values)
+    span, count = values["hours"] * 3600, int(values["agents"])
+    for number in range(count):
+        own = Random(random.getrandbits(64))
+        at = own.uniform(0.0, values["arrival_s"])
+        asked = values["agent_load"] * values["gpus"] * span / count
+        cells: list[list[Step]] = []
+        had = 0.0
+        while had < asked:
+            seconds = _log_normal(own, values["agent_cell_s"], 1.2, 0.01, 120.0)
+            seconds = min(seconds, asked - had)
+            had += seconds
+            cells.append([("cpu", 0.1), *_loop(seconds, 1.0, 0.05), ("cpu", 0.1)])
+        size = _size(own, values["footprint_gib"], 0.6, 24.0)
+        cells[0] = [("cpu", 3.0), ("allocate", size), *cells[0]]
+        alone = sum(Kernel("", "", "", 0.0, tuple(cell)).alone() for cell in cells)
+        answers = [own.expovariate(1.0) for _ in cells]
+        pause = max(0.0, span - at - alone) / sum(answers)
+        steps: list[Step] = []
+        for cell, answer in zip(cells, answers, strict=True):
+            steps += [("cell",), *cell, ("end",), ("think", max(answer * pause, 0.1))]
+        student = kernels[number % len(kernels)].user if kernels else "agent"
+        kernels.append(
+            Kernel(f"agent-{number:03d}", student, "agent", round(at, 3), tuple(steps), "agent")
+        )
+    return kernels
+
+
 # --- A research group -----------------------------------------------------------------------------
 
 
@@ -243,22 +280,36 @@ _JOBS = {
     "burst_s": Parameter(2.0, 0.05, 60.0, "seconds of GPU time between two of its pauses: median"),
 }
 
+_CLASS = {
+    "gpus": Parameter(1, 1, 1000, "GPUs"),
+    "students": Parameter(50, 1, 10000, "students"),
+    "load": Parameter(0.7, 0.01, 5.0, "GPU time asked for over GPU time there is"),
+    "hours": Parameter(2.0, 0.05, 48.0, "hours that the class lasts"),
+    "arrival_s": Parameter(600.0, 1.0, 36000.0, "seconds within which all come"),
+    "footprint_gib": Parameter(2.5, 0.1, 100.0, "GiB of a notebook: median"),
+    "training_cells": Parameter(0.02, 0.0, 1.0, "fraction of cells that train"),
+    "training_s": Parameter(25.0, 1.0, 3600.0, "seconds of GPU time of these: median"),
+    "medium_cells": Parameter(0.08, 0.0, 1.0, "fraction that compute for about a second"),
+    "medium_s": Parameter(0.8, 0.01, 100.0, "seconds of GPU time of these: median"),
+    "short_s": Parameter(0.08, 0.001, 10.0, "seconds of GPU time of the rest: median"),
+}
+
 GENERATORS: dict[str, Generator] = {
     "students": Generator(
-        "a class: each student runs a cell, thinks, runs the next",
-        _class,
+        "a class: each student runs a cell, thinks, runs the next", _class, _CLASS
+    ),
+    "agents": Generator(
+        "the same class, and agents that programs drive for some of its students",
+        _agents,
         {
-            "gpus": Parameter(1, 1, 1000, "GPUs"),
-            "students": Parameter(50, 1, 10000, "students"),
-            "load": Parameter(0.7, 0.01, 5.0, "GPU time asked for over GPU time there is"),
-            "hours": Parameter(2.0, 0.05, 48.0, "hours that the class lasts"),
-            "arrival_s": Parameter(600.0, 1.0, 36000.0, "seconds within which all come"),
-            "footprint_gib": Parameter(2.5, 0.1, 100.0, "GiB of a notebook: median"),
-            "training_cells": Parameter(0.02, 0.0, 1.0, "fraction of cells that train"),
-            "training_s": Parameter(25.0, 1.0, 3600.0, "seconds of GPU time of these: median"),
-            "medium_cells": Parameter(0.08, 0.0, 1.0, "fraction that compute for about a second"),
-            "medium_s": Parameter(0.8, 0.01, 100.0, "seconds of GPU time of these: median"),
-            "short_s": Parameter(0.08, 0.001, 10.0, "seconds of GPU time of the rest: median"),
+            **_CLASS,
+            "agents": Parameter(20, 0, 10000, "agents, each with one notebook"),
+            "agent_load": Parameter(
+                1.0, 0.01, 5.0, "GPU time that the agents ask for over GPU time there is"
+            ),
+            "agent_cell_s": Parameter(
+                1.0, 0.01, 100.0, "seconds of GPU time of an agent's cell: median"
+            ),
         },
     ),
     "research": Generator(

@@ -72,8 +72,10 @@ class Outcome:
         Kernels that wanted a GPU for a long time and got nothing of it meanwhile.
     failed
         Kernels that could not get their memory.
-    unfairness
+    fairness, fairness_weight
         Sums over the windows: of Jain's index, and of the weights by which to divide it.
+    paces
+        By class: the GPU time of each kernel, for each second from its arrival to its end.
     longest_gap
         The longest time for which a kernel wanted a GPU and got nothing of it, seconds.
     peak
@@ -99,6 +101,7 @@ class Outcome:
     longest_gap: float = 0.0
     peak: float = 0.0
     events: int = 0
+    paces: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, other: Outcome) -> None:
         """Add the results of another machine."""
@@ -106,6 +109,8 @@ class Outcome:
             self.cells.setdefault(label, Cells()).add(cells)
         for label, jobs in other.jobs.items():
             self.jobs.setdefault(label, Jobs()).add(jobs)
+        for label, paces in other.paces.items():
+            self.paces.setdefault(label, []).extend(paces)
         self.gpus += other.gpus
         self.end = max(self.end, other.end)
         self.asked += other.asked
@@ -367,6 +372,9 @@ class Machine:
         outcome.failed += process.failed
         outcome.starved += process.gap > self.starving
         outcome.longest_gap = max(outcome.longest_gap, process.gap)
+        if self.now > spec.at:
+            pace = process.delivered / (self.now - spec.at)
+            outcome.paces.setdefault(spec.label, []).append(pace)
         if spec.is_job() and not process.failed:
             jobs = outcome.jobs.setdefault(spec.label, Jobs())
             jobs.completions.append(self.now - spec.at)

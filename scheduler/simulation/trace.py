@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast, get_args
 
 from ..core.messages import Priority
 from .calibration import H200
 
 FORMAT = "gpushare-trace"
 VERSION = 1
-PRIORITIES = ("auto", "interactive", "background")
+PRIORITIES: tuple[str, ...] = get_args(Priority)
 #: A larger number counts as a mistake in the trace.
 MOST_GPUS, MOST_KERNELS, MOST_STEPS = 1000, 100_000, 50_000_000
 

@@ -85,6 +85,8 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
     """Return why a group has its class."""
     if group.preferences.priority != "auto":
         return _code("asked")
+    if group.activity_class == "agent":
+        return _code("agent_cell")
     after = core.rules.interactive_burst
     if group.activity_class == "background":
         return _code("long_cell" if group.cells else "long_use", after=after)
@@ -179,11 +181,11 @@ def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> d
     if not before:
         return _code("room")
     first = before[0]
-    if first["code"] == "background":
+    if first["code"] in ("background", "people", "class"):
         return _code("interactive", ahead=first["name"])
     if first["code"] == "focus":
         return _code("focus", ahead=first["name"])
-    if first["code"] in ("user_share", "share", "turn"):
+    if first["code"] in ("user_share", "share", "turn", "agent_time"):
         return _code("use", ahead=first["name"])
     return _code("served", count=len(before), ahead=first["name"])
 
@@ -199,7 +201,7 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
         return None
     pace = min(slowed, key=lambda p: (p.inflight is None, p.inflight or 0.0))
     holders = {g.id: g for share in group.shares.values() for g in share.gpu.holders.values()}
-    others = [g for g in holders.values() if g is not group and g.activity_class == "interactive"]
+    others = [g for g in holders.values() if g is not group and _is_ahead(g, group)]
     if group.activity_class == "interactive":
         # It is slowed down because of shares, not because of the classes of other groups.
         others = []
@@ -210,6 +212,15 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
     if pace.inflight is not None:
         return _code("bounded", **whom, inflight=pace.inflight)
     return _code("share", share=pace.share)
+
+
+def _is_ahead(other: Group, group: Group) -> bool:
+    """Whether a group may be slowed down because of the class of another one."""
+    if group.activity_class == "agent":
+        return other.attended
+    return other.activity_class == "interactive" or (
+        other.activity_class == "agent" and not group.attended
+    )
 
 
 def _code(code: str, **params: Any) -> dict[str, Any]:

@@ -84,7 +84,15 @@ START: dict[str, Draw] = {
     "dearer": FLAG,
     "prefetch": FLAG,
     "preferences": several(
-        among({}, {"keep": True}, {"priority": "background"}, {"exclusive": True}), 0, len(GROUPS)
+        among(
+            {},
+            {"keep": True},
+            {"priority": "background"},
+            {"priority": "agent"},
+            {"exclusive": True},
+        ),
+        0,
+        len(GROUPS),
     ),
 }
 
@@ -136,11 +144,11 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
         "group": among(*GROUPS),
         "preference": among(
             {"priority": "background"}, {"priority": "interactive"}, {"priority": "auto"},
-            {"keep": True}, {"keep": False}, {"frozen": True}, {"frozen": False},
+            {"priority": "agent"}, {"keep": True}, {"keep": False}, {"frozen": True}, {"frozen": False},
             {"memory": 300 * MIB}, {"memory": 0}, {"exclusive": True},
         ),
     },
-    "cell": {"data": Drawn, "exclusive": FLAG, "from_kernel": FLAG},
+    "cell": {"data": Drawn, "exclusive": FLAG, "from_kernel": FLAG, "agent": among(False, False, True)},
     "queue_cells": {"group": among(*GROUPS), "count": among(0, 1, 3, 20)},
     "run_next_cell": {
         "data": Drawn,

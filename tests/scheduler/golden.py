@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from jupyter_gpushare.scheduler.core import messages as events
 from jupyter_gpushare.scheduler.core.core import Core
@@ -297,13 +297,22 @@ def parts(path: Path) -> tuple[Fields, Iterator[Part]]:
 
 
 def changed_fields(fields: Fields) -> list[str]:
-    """Say which messages have other fields than when this was recorded."""
+    """Say which messages have other fields than when this was recorded, except new ones of events with a default."""
     today = fields_of_messages()
     return [
         f"{name} had the fields {sorted(was)}, and now has {sorted(today.get(name, ()))}"
         for name, was in fields.items()
-        if set(was) != set(today.get(name, ()))
+        if not set(was) <= set(today.get(name, ())) <= {*was, *defaults_of_event(name)}
     ]
+
+
+def defaults_of_event(name: str) -> set[str]:
+    """Return the fields of an event that an older recording may lack: the core then takes their defaults."""
+    kind = MESSAGES.get(name)
+    if kind not in get_args(events.Event):
+        return set()
+    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    return set(kind.__struct_fields__[required:])
 
 
 def shown(written: list[Any], fields: Fields) -> str:

@@ -54,7 +54,10 @@ def test_preferences_are_accepted_and_reported() -> None:
 @pytest.mark.parametrize(
     ("preference", "sentence"),
     [
-        ({"priority": "urgent"}, "priority must be auto, interactive or background, not 'urgent'"),
+        (
+            {"priority": "urgent"},
+            "priority must be auto, interactive, agent or background, not 'urgent'",
+        ),
         ({"memory": -1}, "memory must be a whole number of bytes, 0 for no limit, not -1"),
         ({"memory": 1.5}, "memory must be"),
         ({"memory": True}, "memory must be"),

@@ -203,13 +203,14 @@ export const ACTIONS: readonly IActionRow[] = [
   {
     command: CommandIds.setPriority,
     scope: 'notebook',
-    choices: (['background', 'interactive', 'auto'] as const).map(priority => ({
+    choices: (['background', 'interactive', 'agent', 'auto'] as const).map(priority => ({
       priority
     })),
     label: ({ group, args, trans }) =>
       ({
         background: trans.__('Let Others Go First'),
         interactive: trans.__('Make Interactive'),
+        agent: trans.__('Treat as Agent'),
         auto: trans.__('Set Priority Automatically')
       })[priorityOf(group, args)],
     short: ({ group, args, trans }) =>
@@ -224,6 +225,9 @@ export const ACTIONS: readonly IActionRow[] = [
         interactive: trans.__(
           'Let it go ahead of notebooks with low priority.'
         ),
+        agent: trans.__(
+          "A program runs its cells: people's cells go first, and it goes before notebooks with low priority."
+        ),
         auto: trans.__(
           'Interactive when a cell starts, low priority when it runs for a long time.'
         )
@@ -235,7 +239,7 @@ export const ACTIONS: readonly IActionRow[] = [
       priorityOf(group, args) !== 'auto' ||
       group?.preferences.priority !== 'auto',
     parameters: () => ({
-      priority: { enum: ['interactive', 'background', 'auto'] }
+      priority: { enum: ['interactive', 'agent', 'background', 'auto'] }
     }),
     ranks: { palette: 2, row: 10, chip: 2 }
   },
@@ -440,9 +444,10 @@ export function priorityOf(group: IGroup | null, args: Args): Priority {
   const { priority } = args;
   return priority === 'background' ||
     priority === 'interactive' ||
+    priority === 'agent' ||
     priority === 'auto'
     ? priority
-    : group?.class === 'background'
+    : group && group.class !== 'interactive'
       ? 'interactive'
       : 'background';
 }

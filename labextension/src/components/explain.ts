@@ -16,7 +16,7 @@ type Pointing = Pick<
 export function canExplain(group: IGroup): boolean {
   return (
     group.state === 'waiting' ||
-    (group.class === 'background' && isRunning(group))
+    (group.class !== 'interactive' && isRunning(group))
   );
 }
 

@@ -78,14 +78,14 @@ const isGroup = shape({
   yields_in: nullable(isNumber),
   estimate: nullable(shape(numbers('seconds', 'low', 'high'))),
   preferences: shape({
-    priority: oneOf('auto', 'interactive', 'background'),
+    priority: oneOf('auto', 'interactive', 'agent', 'background'),
     keep: isFlag,
     frozen: isFlag,
     on_hold: isFlag,
     exclusive: isFlag,
     ...numbers('memory', 'request', 'limit', 'weight')
   }),
-  class: oneOf('interactive', 'background'),
+  class: oneOf('interactive', 'agent', 'background'),
   user: isText,
   cell: nullable(
     shape({ msg_id: isText, ...numbers('since', 'waited', 'ran') })

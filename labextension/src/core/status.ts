@@ -161,7 +161,8 @@ export interface IPrefetch {
   since: number;
 }
 
-export type Class = 'interactive' | 'background';
+/** `agent`: a program runs its cells on a person's behalf. */
+export type Class = 'interactive' | 'agent' | 'background';
 
 /** `auto`: the scheduler chooses the class from the group's behaviour. */
 export type Priority = Class | 'auto';

@@ -42,7 +42,7 @@ interface IActionsProps {
 export function Actions(props: IActionsProps): JSX.Element {
   const { group, name, canOpen, commands, wording } = props;
   const { frozen } = group.preferences;
-  const background = group.class === 'background';
+  const background = group.class !== 'interactive';
   const { release, change, freeze } = entriesOf(group.id, background);
   return (
     <Buttons

@@ -27,6 +27,12 @@ export function Badges(props: IBadgesProps): JSX.Element {
           title={classText(group, trans) ?? undefined}
         />
       )}
+      {group.class === 'agent' && (
+        <Badge
+          text={trans.__('agent')}
+          title={classText(group, trans) ?? undefined}
+        />
+      )}
       {preferencesText(preferences, wording).map(text => (
         <Badge key={text} text={text} />
       ))}

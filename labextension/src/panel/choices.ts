@@ -41,7 +41,7 @@ function entriesOf(group: IGroup, holder: IGroup | null): IEntry[] {
     command: CommandIds.setPriority,
     args: {
       ...args,
-      priority: group.class === 'background' ? 'interactive' : 'background'
+      priority: group.class === 'interactive' ? 'background' : 'interactive'
     }
   };
   if (isWaiting(group)) {

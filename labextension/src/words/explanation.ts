@@ -96,8 +96,19 @@ function ruleText(before: IBefore, wording: IWording): string {
       return trans.__('%1 is ahead: it arrived first', other);
     case 'made_way':
       return trans.__('%1 is ahead: it preempted this notebook', other);
-    case 'background':
+    case 'people':
+      return trans.__(
+        "%1 is ahead: people's cells go before agents and notebooks with low priority",
+        other
+      );
+    case 'agent_time':
+      return trans.__(
+        '%1 is ahead: it has had less GPU time over the last 10 min',
+        other
+      );
     case 'class':
+      return trans.__('%1 is ahead: it has a higher priority', other);
+    case 'background':
       return trans.__(
         '%1 is ahead: it is interactive, and this notebook has low priority',
         other

@@ -252,6 +252,13 @@ export function classText(group: IGroup, trans: ITranslation): string | null {
   if (group.class === 'interactive') {
     return asked ? trans.__('interactive (set manually)') : null;
   }
+  if (group.class === 'agent') {
+    return asked
+      ? trans.__('agent (set manually)')
+      : trans.__(
+          'agent: a program began its last cell; it is interactive again when a person begins one'
+        );
+  }
   if (asked) {
     return trans.__('low priority (set manually)');
   }

@@ -175,13 +175,17 @@ class Wake(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """A cell began or ended, as reported by the Jupyter kernel's hook or by the Jupyter server."""
+    """A cell began or ended, as reported by the Jupyter kernel's hook or by the Jupyter server.
+
+    ``agent``: whether the Jupyter server has detected that an agent began it, and no person.
+    """
 
     group: str
     phase: Phase
     msg_id: str
     at: float
     from_kernel: bool
+    agent: bool = False
 
 
 class Queued(Struct, frozen=True):

@@ -477,6 +477,13 @@ class Group:
         self.ages, self.rests = ("class", self.id), ("rest", self.id)
 
     @property
+    def attended(self) -> bool:
+        """Whether a person waits for its work: it is interactive, or it was until its open cell became long."""
+        if self.activity_class == "background":
+            return self.preferences.priority == "auto" and bool(self.cells)
+        return self.activity_class == "interactive"
+
+    @property
     def state(self) -> State:
         """The state that users see."""
         if self.prefetch is not None and self.prefetch.stage != "ready":

@@ -44,6 +44,8 @@ class Model:
     #: Bytes of host memory that swapped data may take; and bytes of all promises.
     host_budget: int = 0
     promised: int = 0
+    #: Groups that are agents'.
+    agents: dict[str, Group] = field(default_factory=dict)
     #: Whether any client has memory that the GPU may page.
     pages: bool = False
     #: The group in front of each user.

@@ -31,6 +31,9 @@ CLASSES: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "short_use": lambda cls, given: (
         f"{cls}: it has used less than {duration(given['after'])} of GPU time since its last pause"
     ),
+    "agent_cell": lambda cls, given: (
+        f"{cls}: an agent began its last cell; it is interactive again when a person begins one"
+    ),
     "long_use": lambda cls, given: (
         f"{cls}: it has used {duration(given['after'])} of GPU time; it becomes interactive again after a pause"
     ),
@@ -69,6 +72,10 @@ RULES: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "request": lambda given: "has had less than its guaranteed GPU time",
     "use": lambda given: "has had less GPU time over the last 10 s",
+    "people": lambda given: (
+        "goes first, because people's cells go before agents and background notebooks"
+    ),
+    "agent_time": lambda given: "has had less GPU time over the last 10 min",
     "class": lambda given: "has a higher priority",
     "weight": lambda given: "has a greater weight",
     "growth": lambda given: "is in the middle of an allocation",

@@ -32,7 +32,15 @@ class NodeRules(CheckpointingDriver):
         dearer=st.booleans(),
         prefetch=st.booleans(),
         preferences=st.lists(
-            st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
+            st.sampled_from(
+                [
+                    {},
+                    {"keep": True},
+                    {"priority": "background"},
+                    {"priority": "agent"},
+                    {"exclusive": True},
+                ]
+            ),
             max_size=len(GROUPS),
         ),
     )

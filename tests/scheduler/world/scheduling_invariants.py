@@ -62,6 +62,12 @@ class SchedulingInvariants(State):
                 assert not moving, "made ready while memory moves on demand"
 
     @invariant()
+    def the_agents_are_known(self) -> None:
+        core = self.core
+        agents = {g.id: g for g in core.groups.values() if g.activity_class == "agent"}
+        assert core.model.agents == agents
+
+    @invariant()
     def parked_clients_have_no_lease(self) -> None:
         core = self.core
         for group in core.groups.values():

@@ -156,7 +156,7 @@ class State(RuleBasedStateMachine):
         residency = self.core.residency.residency(group)
         residency = min(residency, self.residency.get(group.id, residency))
         # A group that has had its request also makes way for one that has not.
-        if group.activity_class == "background" or self.core.times.active:
+        if group.activity_class != "interactive" or self.core.times.active:
             residency = min(residency, self.core.rules.background_quantum)
         return (
             since is None

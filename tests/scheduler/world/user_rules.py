@@ -37,6 +37,7 @@ class UserRules(Machine):
             [
                 {"priority": "background"},
                 {"priority": "interactive"},
+                {"priority": "agent"},
                 {"priority": "auto"},
                 {"keep": True},
                 {"keep": False},
@@ -52,15 +53,20 @@ class UserRules(Machine):
         self.adjust_group(group, preference)
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), exclusive=st.booleans(), from_kernel=st.booleans())
-    def cell(self, data: Any, exclusive: bool, from_kernel: bool) -> None:
+    @rule(
+        data=st.data(),
+        exclusive=st.booleans(),
+        from_kernel=st.booleans(),
+        agent=st.sampled_from([False, False, True]),
+    )
+    def cell(self, data: Any, exclusive: bool, from_kernel: bool, agent: bool = False) -> None:
         """End the open cell of a group, or begin one."""
         group = self.core.groups[self.pick(data, list(self.processes.values())).group]
         if exclusive:
             self.feed(ev.Adjust(group.id, exclusive=True))
         if not group.cells:
             self.cells += 1
-            self.feed(ev.Cell(group.id, "begin", str(self.cells), self.now, from_kernel))
+            self.feed(ev.Cell(group.id, "begin", str(self.cells), self.now, from_kernel, agent))
             return
         self.end_cell(group, next(iter(group.cells)), from_kernel)
         assert not group.preferences.exclusive

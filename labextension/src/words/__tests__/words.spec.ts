@@ -577,6 +577,13 @@ describe('classText', () => {
     ['auto', 'interactive', {}, null],
     ['interactive', 'interactive', {}, 'interactive (set manually)'],
     ['background', 'background', {}, 'low priority (set manually)'],
+    ['agent', 'agent', {}, 'agent (set manually)'],
+    [
+      'auto',
+      'agent',
+      {},
+      'agent: a program began its last cell; it is interactive again when a person begins one'
+    ],
     [
       'auto',
       'background',
