@@ -121,9 +121,8 @@ class Cells:
                     "%gpushare exclusive lasts until the end of a cell, and no cell is running"
                 )
             if not self._interposer.attached():
-                # Only a client of the scheduler can have a cell for itself, and this one is told of late.
+                # Only a client of the scheduler can have a cell for itself.
                 self._interposer.attach()
-                self._interposer.tell_of_cell(self._msg_id)
             self._exclusive = True
             return self._interposer.adjust(exclusive=True)
 

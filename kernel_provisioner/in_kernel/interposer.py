@@ -2,7 +2,6 @@
 """The preloaded interposer, through ctypes."""
 
 import ctypes
-import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import deferred
@@ -80,10 +79,6 @@ class Interposer:
     def attach(self) -> None:
         """Begin to use CUDA, and ignore errors: the user's own use of CUDA will report them."""
         self._library.cuInit(0)
-
-    def tell_of_cell(self, msg_id: str) -> None:
-        """Report a cell that has begun before this process was a client."""
-        self.control("cell", group=self.group(), phase="begin", msg_id=msg_id, at=time.monotonic())
 
     def adjust(self, **preferences: Any) -> Dict[str, Any]:
         """Set preferences for this kernel, also before it has used the GPU."""

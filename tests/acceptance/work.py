@@ -93,9 +93,12 @@ def look() -> dict[str, Any]:
         status = client.request("status")["status"]
     groups, mine = status["groups"], os.environ["GPUSHARE_GROUP"]
     needed = sum(gpu["footprint"] for group in groups for gpu in group["gpus"])
+    # A group is shown for as long as it has clients.
+    own: dict[str, Any] = next((group for group in groups if group["id"] == mine), {})
     return {
-        # A group is shown for as long as it has clients.
-        "clients": {c["pid"] for group in groups if group["id"] == mine for c in group["clients"]},
+        "name": own.get("name"),
+        "cell": own.get("cell"),
+        "clients": {client["pid"] for client in own.get("clients", [])},
         "contended": needed > status["gpus"][0]["total"],
         "outside": [process for process in status["processes"] if process["code"] == "outside"],
     }
@@ -106,6 +109,8 @@ def report(pids: Iterable[int], right: bool) -> dict[str, Any]:
     found = look()
     return {
         "right": right,
+        "name": found["name"],
+        "in a cell": found["cell"] is not None,
         "not in the notebook's group": sorted({*pids} - found["clients"]),
         "needs more than the GPU has, with the other notebook": found["contended"],
         "called outside programs": found["outside"],

@@ -78,6 +78,45 @@ def test_the_scheduler_may_die_and_come_back(machine: Machine) -> None:
     assert b.holds(at_b + 4 * UNIT, 100 * UNIT, 2)
 
 
+def test_each_scheduler_knows_the_cell_that_runs(machine: Machine) -> None:
+    """No Jupyter server tells of it here."""
+
+    def cell() -> str | None:
+        open_cell = machine.group("a")["cell"]
+        return open_cell and open_cell["msg_id"]
+
+    a = machine.program("a", init=False)
+    a.call("cell", phase="begin")
+    # The process is no client before its first use of CUDA.
+    assert a.call("init")["result"] == 0
+    machine.until(lambda: cell() == "cell-1")
+    machine.kill_scheduler()
+    machine.start_scheduler()
+    machine.until(lambda: attached(machine) == 1)
+    machine.until(lambda: cell() == "cell-1")
+    a.call("cell", phase="end")
+    machine.until(lambda: cell() is None)
+    a.call("cell", phase="begin")
+    machine.kill_scheduler()
+    a.call("cell", phase="end")
+    machine.start_scheduler()
+    machine.until(lambda: attached(machine) == 1)
+    # What it says is in order: the end of a cell that this scheduler never knew would come before this.
+    a.call("cell", phase="begin")
+    machine.until(lambda: cell() == "cell-1")
+
+
+def test_a_child_of_a_cells_process_does_not_run_the_cell(machine: Machine) -> None:
+    a = machine.program("a", init=False)
+    a.call("cell", phase="begin")
+    forked = a.call("init_in_child")
+    assert forked["result"] == 0, a.errors
+    machine.until(lambda: attached(machine) == 1)
+    os.kill(forked["child"], signal.SIGKILL)
+    machine.until(lambda: attached(machine) == 0)
+    assert [e for e in machine.control("history")["events"] if e["kind"] == "cell"] == []
+
+
 def test_a_holder_continues_without_a_scheduler(machine: Machine) -> None:
     a = machine.program("a")
     at_a = a.filled(64 * UNIT, 1)

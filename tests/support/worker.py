@@ -453,6 +453,16 @@ class Worker:
         os.close(write)
         return {"child": child, "result": int(os.read(read, 16))}
 
+    def init_in_child(self) -> dict[str, Any]:
+        """Leave a child behind that uses CUDA, which this process has not done yet."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, str(cuda.cuInit(0)).encode())
+            signal.pause()
+        os.close(write)
+        return {"child": child, "result": int(os.read(read, 16))}
+
     def retain_in_child(self) -> dict[str, Any]:
         """Take the device's context in a child, which is ended if it hangs; tell how the child ended."""
         child = os.fork()

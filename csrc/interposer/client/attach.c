@@ -7,6 +7,7 @@
 #include "base/lock.h"
 #include "base/print.h"
 #include "base/session.h"
+#include "client/bursts.h"
 #include "client/channel.h"
 #include "client/connection.h"
 #include "client/growth.h"
@@ -263,6 +264,7 @@ enum gs_greeting gs_attach_greet(int *problem)
         (gs_waking_state_locked() != GS_WAKING_AWAKE && gs_lease_waiters_locked() != 0))
         gs_waits_wake(); /* wakes threads that request something from this scheduler */
     gs_growth_ask_again_locked();
+    gs_bursts_reattach_locked();
     gs_lease_reattach_locked();
     gs_mutex_unlock(&gs_client_lock);
     return GS_GREETED;

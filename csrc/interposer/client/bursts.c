@@ -19,6 +19,8 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 /* An end that the server reported counts if nothing is submitted for this long after it. */
 static const uint64_t end_check_delay = 2 * GS_MILLISECOND;
@@ -31,28 +33,40 @@ static struct {
     bool draining;
 } end_check;
 
+/* The cell that runs, for schedulers that know nothing of it. Guarded by the client's lock. */
+static struct {
+    struct gpushare_cell cell;
+    pid_t process; /* that runs it: the child of a fork does not; 0: no cell runs */
+} open_cell;
+
 void gs_bursts_cell(enum gpushare_phase phase, const char *msg_id)
 {
     if (phase == GPUSHARE_PHASE_BEGIN)
         gs_interrupt_watch();
     else
         gs_interrupt_unwatch();
-    if (!gs_session_attached())
-        return;
     struct gpushare_cell cell = {.at_ns = gs_now_ns(), .phase = phase};
     if (msg_id != NULL)
         snprintf(cell.msg_id, sizeof(cell.msg_id), "%s", msg_id);
     struct gs_slot *called;
-    if (phase == GPUSHARE_PHASE_END && gs_awake_try_enter(&called)) {
+    if (phase == GPUSHARE_PHASE_END && gs_session_attached() && gs_awake_try_enter(&called)) {
         gs_meter_look();
         gs_awake_leave(called);
         gs_metering_send();
     }
     gs_mutex_lock(&gs_client_lock);
-    if (phase == GPUSHARE_PHASE_END)
+    open_cell.cell = cell;
+    open_cell.process = phase == GPUSHARE_PHASE_BEGIN ? getpid() : 0;
+    if (phase == GPUSHARE_PHASE_END && gs_session_attached())
         gs_lease_end_burst_locked(GPUSHARE_CAUSE_CELL);
     gs_channel_send(GPUSHARE_CELL, &cell, sizeof(cell));
     gs_mutex_unlock(&gs_client_lock);
+}
+
+void gs_bursts_reattach_locked(void)
+{
+    if (open_cell.process == getpid())
+        gs_channel_send(GPUSHARE_CELL, &open_cell.cell, sizeof(open_cell.cell));
 }
 
 void gs_bursts_contended(const struct gpushare_contended *contended)

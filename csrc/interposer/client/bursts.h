@@ -13,6 +13,12 @@
 /* See api.h. */
 void gs_bursts_cell(enum gpushare_phase phase, const char *msg_id);
 
+/*
+ * Tells a scheduler that this process has just attached to of the cell that runs. Only processes that use CUDA attach,
+ * so the first of them begins before. Called under the client's lock.
+ */
+void gs_bursts_reattach_locked(void);
+
 /* Handle CONTENDED and END_BURST. For the helper thread. */
 void gs_bursts_contended(const struct gpushare_contended *contended);
 void gs_bursts_check_end(void);
