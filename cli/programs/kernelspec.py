@@ -211,7 +211,7 @@ def _wrap(
     if command[:1] in (["python"], ["python3"], [f"python3.{sys.version_info[1]}"]):
         command[0] = sys.executable
     spec: dict[str, Any] = wrapped.to_dict()
-    spec["argv"] = [*_gpushare(), "run", "--name", name, *options, "--", *command]
+    spec["argv"] = [*_gpushare(), "run", "--default-name", name, *options, "--", *command]
     spec["display_name"] = display_name or f"{wrapped.display_name} (shared GPU)"
     # The provisioner must not add the interposer a second time.
     spec["metadata"] = {**(wrapped.metadata or {}), "gpushare": {"enabled": False, "wraps": source}}

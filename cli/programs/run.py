@@ -34,14 +34,17 @@ lease group: they get the GPU together. The program replaces this command, so it
 the exit status are its own.
 """
 
+#: Programs and modules that run one notebook, and tell its kernel nothing about it.
+RUNNERS = {"jupyter-execute", "jupyter-nbconvert", "jupyter-run", "nbconvert", "papermill"}
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``gpushare run``."""
     parser = subparsers.add_parser(
         "run",
         description=DESCRIPTION,
-        usage="gpushare run [-h] [--memory SIZE] [--gpu GPU] [--name NAME] [--backend BACKEND] [--oversubscribe]\n"
-        "                    -- CMD [ARG ...]",
+        usage="gpushare run [-h] [--memory SIZE] [--gpu GPU] [--name NAME] [--default-name NAME] [--backend BACKEND]\n"
+        "                    [--oversubscribe] -- CMD [ARG ...]",
     )
     parser.add_argument(
         "--memory",
@@ -57,6 +60,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--name", metavar="NAME", help="name shown in the queue (default: the program's name)"
+    )
+    parser.add_argument(
+        "--default-name",
+        metavar="NAME",
+        help="name shown in the queue if CMD is a kernel and its notebook is not known",
     )
     parser.add_argument(
         "--backend",
@@ -125,7 +133,7 @@ def _shared(
     environment = client_environment(
         environ,
         group=group,
-        name=arguments.name or program_name(command, environ),
+        name=arguments.name or _name(command, environ, arguments.default_name),
         driver=driver,
         socket=socket,
         settings=Settings(arguments.backend, arguments.memory, arguments.oversubscribe),
@@ -153,6 +161,32 @@ def _ticket(socket: Path, group: str) -> Path | None:
     except (ControlError, OSError) as error:
         _warn(str(error))
         return None
+
+
+def _name(command: Sequence[str], environ: Mapping[str, str], default: str | None) -> str:
+    """Return the name for the queue where the user gave none; a kernelspec has a default."""
+    if default is None:
+        return program_name(command, environ)
+    session = environ.get("JPY_SESSION_NAME")
+    return Path(session).name if session else notebook_of(_parent_command()) or default
+
+
+def notebook_of(command: Sequence[str]) -> str:
+    """Return the name of the notebook that a command runs; empty if it runs none."""
+    # An interpreter may run the program, which may be a module.
+    program = command[2:3] if command[1:2] == ["-m"] else command[:2]
+    if not RUNNERS & {Path(word).name for word in program}:
+        return ""
+    return next((Path(word).name for word in command if word.endswith(".ipynb")), "")
+
+
+def _parent_command() -> list[str]:
+    """Return the command of the process that started this one."""
+    try:
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in command.split(b"\0") if word]
 
 
 def program_name(command: Sequence[str], environ: Mapping[str, str]) -> str:

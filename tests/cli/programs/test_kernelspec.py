@@ -45,9 +45,9 @@ def notebook(tmp_path: Path) -> Path:
     return path
 
 
-def check(path: Path) -> None:
+def check(path: Path, name: str) -> None:
     outputs = nbformat.read(path, as_version=4).cells[0].outputs
-    assert outputs[0].text == "1 shared 1\n"
+    assert outputs[0].text == f"1 {name} 1\n"
     assert "Simulated GPU" in outputs[1].data["text/html"]
 
 
@@ -69,14 +69,15 @@ def test_nbconvert_shares(notebook: Path) -> None:
         timeout=90,
         capture_output=True,
     )
-    check(notebook)
+    check(notebook, notebook.name)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_papermill_shares(notebook: Path, tmp_path: Path) -> None:
     assert main(["kernelspec", "add", "shared"]) == 0
     papermill.execute_notebook(str(notebook), str(tmp_path / "out.ipynb"), progress_bar=False)
-    check(tmp_path / "out.ipynb")
+    # papermill's command would say which notebook it is; its function does not.
+    check(tmp_path / "out.ipynb", "shared")
 
 
 def test_the_kernel_gets_the_interposer_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_add_list_remove(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert spec["metadata"]["gpushare"] == {"enabled": False, "wraps": "python3"}
     start = spec["argv"].index("run")
     assert spec["argv"][start + 1 : start + 7] == [
-        "--name",
+        "--default-name",
         "Mine",
         "--memory",
         str(2 << 30),

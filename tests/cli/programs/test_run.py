@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.cli.programs.run import program_name
+from jupyter_gpushare.cli.programs.run import notebook_of, program_name
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 
 RUN = [sys.executable, "-m", "jupyter_gpushare.cli.main", "run"]
@@ -191,6 +191,35 @@ def test_programs_are_named_by_script_module_or_notebook(
     command: list[str], environ: dict[str, str], name: str
 ) -> None:
     assert program_name(command, environ) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/env/bin/python /env/bin/papermill -k shared deep/in.ipynb out.ipynb", "in.ipynb"),
+        ("python -m papermill in.ipynb out.ipynb", "in.ipynb"),
+        ("/env/bin/python /env/bin/jupyter-execute --inplace run.ipynb", "run.ipynb"),
+        ("python -m nbconvert --execute run.ipynb", "run.ipynb"),
+        # It may run others, too.
+        ("/env/bin/python /env/bin/jupyter-lab plots.ipynb", ""),
+        ("python nightly.py papermill in.ipynb", ""),
+        ("papermill", ""),
+        ("", ""),
+    ],
+)
+def test_a_runners_command_names_its_notebook(command: str, name: str) -> None:
+    assert notebook_of(command.split()) == name
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [({}, "shared"), ({"JPY_SESSION_NAME": "/home/ada/plots.ipynb"}, "plots.ipynb")],
+)
+def test_a_kernelspecs_name_is_for_notebooks_that_are_not_known(
+    environment: dict[str, str], name: str
+) -> None:
+    done = run("--default-name", "shared", "--", sys.executable, "-c", CLIENT, **environment)
+    assert json.loads(done.stdout)["GPUSHARE_NAME"] == name
 
 
 def test_a_program_that_cannot_be_executed(place: Path) -> None:
