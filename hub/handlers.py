@@ -415,21 +415,66 @@ class ReportHandler(Handler):
     """The usage report of this machine's GPUs."""
 
     async def get(self) -> None:
-        """Send the report of the requested period."""
-        self.check_reader()
-        given = {name: self.get_query_argument(name, None) for name in ("since", "until")}
+        """Send the report of the requested period; a viewer who is no reader gets the use of their own notebooks."""
+        asked = self._asked()
         try:
-            asked = {name: float(text) for name, text in given.items() if text is not None}
-        except ValueError:
-            raise Refusal(
-                400, "invalid period; give since and until in seconds since 1970"
-            ) from None
-        try:
-            self.finish(await self.local().request("report", **asked))
+            report = (await self.local().request("report", **asked))["report"]
         except SchedulerUnreachable as error:
             raise Refusal(503, str(error)) from None
         except ControlError as error:
             raise Refusal(400, str(error)) from None
+        self.finish({"report": self._shown(report)})
+
+    def _asked(self) -> dict[str, Any]:
+        """Return the parameters for the scheduler.
+
+        Raises
+        ------
+        Refusal
+            The viewer may not see this, or a parameter is not valid.
+        """
+        asked: dict[str, Any] = {}
+        try:
+            for name in ("since", "until"):
+                if (text := self.get_query_argument(name, None)) is not None:
+                    asked[name] = float(text)
+        except ValueError:
+            raise Refusal(
+                400, "invalid period; give since and until in seconds since 1970"
+            ) from None
+        if by := self.get_query_arguments("by"):
+            asked["by"] = by
+        if (user := self.get_query_argument("user", None)) is not None:
+            asked["user"] = user
+        if not self.viewer.sees_all:
+            if not by:
+                self.check_reader()
+            asked["user"] = self.viewer.name
+        return asked
+
+    def _shown(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a report that the viewer may see."""
+        if self.viewer.sees_all:
+            return report
+        return {name: report[name] for name in ("since", "until", "prices", "rows")}
+
+
+class UsageHandler(ReportHandler):
+    """The usage reports of all nodes, for the page."""
+
+    async def get(self) -> None:
+        """Send the report of each node, or why there is none."""
+        asked = self._asked()
+        nodes = self.service.nodes.all()
+        found = await asyncio.gather(*(self._report(node, asked) for node in nodes.values()))
+        self.finish({"nodes": dict(zip(nodes, found, strict=True))})
+
+    async def _report(self, node: Node, asked: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"report": self._shown(await node.usage(asked))}
+        except (NodeUnreachable, KeyError, TypeError) as error:
+            log.warning("gpushare: no usage report of node %s: %s", node.name, error)
+            return {"report": None}
 
 
 class HealthHandler(web.RequestHandler):
@@ -463,6 +508,7 @@ def application(service: Service, cookie_secret: bytes) -> web.Application:
             (prefix + "api/node", NodeHandler, shared),
             (prefix + f"api/nodes/({NODE.pattern})/({actions})", ActionHandler, shared),
             (prefix + "api/report", ReportHandler, shared),
+            (prefix + "api/usage", UsageHandler, shared),
             (prefix + "metrics", MetricsHandler, shared),
             (prefix + "health", HealthHandler),
         ],

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.simple_httpclient import HTTPTimeoutError
@@ -123,6 +123,16 @@ class Node:
         self._updated_at = -FRESH
         return answer
 
+    async def usage(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the node's usage report: the scheduler's ``report`` with these parameters.
+
+        Raises
+        ------
+        NodeUnreachable
+            If the node does not answer.
+        """
+        raise NotImplementedError
+
     async def close(self) -> None:
         """Close the node's connections."""
 
@@ -204,6 +214,13 @@ class LocalNode(Node):
             await client.close()
             raise
         return client
+
+    async def usage(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the scheduler's report."""
+        try:
+            return (await self.request("report", **asked))["report"]  # type: ignore[no-any-return]
+        except ControlError as error:
+            raise NodeUnreachable(str(error)) from None
 
     async def close(self) -> None:
         """Close the connection."""
@@ -297,6 +314,21 @@ class RemoteNode(Node):
             f"api/nodes/{quote(self.its_name)}/{op}", {**params, "on_behalf": by}
         )
 
+    async def usage(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the report of the service's own node."""
+        query = urlencode(list(_pairs(asked)))
+        return (await self._fetch(f"api/report?{query}"))["report"]  # type: ignore[no-any-return]
+
+    async def state(self) -> dict[str, Any]:
+        """Return the state of all nodes that the service shows.
+
+        Raises
+        ------
+        NodeUnreachable
+            If the service does not answer.
+        """
+        return await self._fetch("api/state")
+
     async def close(self) -> None:
         """Close the HTTP client."""
         self._http.close()
@@ -346,6 +378,13 @@ class RemoteNode(Node):
         if body is not None and answer.code in (400, 404):
             raise ActionRefused(message, answer.code)
         raise NodeUnreachable(message, self.url)
+
+
+def _pairs(asked: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Return the parameters of a query; a list is repeated."""
+    for name, value in asked.items():
+        for one in value if isinstance(value, list) else [value]:
+            yield name, str(one)
 
 
 def _cause(error: Exception) -> str:

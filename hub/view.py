@@ -139,6 +139,8 @@ def _gpu(gpu: dict[str, Any]) -> dict[str, Any]:
         "total": gpu["total"],
         "used": gpu["used"],
         "utilization": gpu["utilization"],
+        # An older scheduler does not report it.
+        "power": gpu.get("power"),
         "draining": bool(gpu.get("draining")),
         "memory": {kind: gpu[kind] for kind in KINDS},
     }

@@ -12,6 +12,7 @@ import { Store, useStore } from './store';
 import { TEXT } from './text';
 import { Gpus } from './views/gpus';
 import { History } from './views/history';
+import { Usage } from './views/usage';
 import { Users } from './views/users';
 
 type View = keyof typeof TEXT.views;
@@ -65,6 +66,9 @@ function Page({ store, service }: IPageProps): JSX.Element {
         <Gpus {...context} filter={filter} setFilter={setFilter} />
       )}
       {state.isReady && view === 'users' && <Users state={state} />}
+      {state.isReady && view === 'usage' && (
+        <Usage state={state} service={service} />
+      )}
       {state.isReady && view === 'history' && <History state={state} />}
       {question && (
         <Dialog

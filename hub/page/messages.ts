@@ -24,6 +24,8 @@ export interface IGpu {
   total: number;
   used: number;
   utilization: number | null;
+  /** Watts; null: unknown. */
+  power: number | null;
   draining: boolean;
   memory: Partial<Record<Kind, number>>;
 }
@@ -102,6 +104,28 @@ export interface IReport {
   users: IUser[];
   events: IEntry[];
   actions: IEntry[];
+}
+
+/** What the rows of a usage report are divided by. */
+export type Division = 'day' | 'team' | 'user' | 'notebook';
+
+/** A row of a usage report: what was used. Energies are in joules; null: not measured. */
+export interface IUse extends Partial<Record<Division, string>> {
+  seconds: number;
+  gpu_byte_seconds: number;
+  host_byte_seconds: number;
+  moved: number;
+  energy: number | null;
+  /** With prices only. */
+  cost?: number;
+}
+
+/** The usage report of a node. */
+export interface IUsage {
+  rows: IUse[];
+  prices: { currency: string } | null;
+  /** For viewers who may see all. */
+  idle_energy?: number | null;
 }
 
 export interface IHead {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { Debouncer, Poll } from '@lumino/polling';
 
-import type { INode, IViewer } from './messages';
+import type { Division, INode, IUsage, IViewer } from './messages';
 import type { Link, Store } from './store';
 import { TEXT } from './text';
 
@@ -58,6 +58,34 @@ export class Service {
     } catch {
       this._store.report(TEXT.failed(TEXT.noAnswer), true);
     }
+  }
+
+  /** Return the usage reports of all nodes since a time; a node without one has null. */
+  async usage(
+    by: readonly Division[],
+    since: number
+  ): Promise<ReadonlyMap<string, IUsage | null>> {
+    const query = new URLSearchParams({ since: String(since) });
+    by.forEach(division => query.append('by', division));
+    try {
+      const answer = await this._fetch(`usage?${query}`);
+      const found = (await answer.json()) as {
+        nodes?: Record<string, { report: IUsage | null }>;
+        message?: string;
+      };
+      if (found.nodes) {
+        return new Map(
+          Object.entries(found.nodes).map(([name, { report }]) => [
+            name,
+            report
+          ])
+        );
+      }
+      this._store.report(TEXT.failed(found.message ?? TEXT.noAnswer), true);
+    } catch {
+      this._store.report(TEXT.failed(TEXT.noAnswer), true);
+    }
+    return new Map();
   }
 
   /** Receive data from the service while the page is visible. */
@@ -169,7 +197,7 @@ export class Service {
     }
   }
 
-  private _fetch(path: string, init: RequestInit): Promise<Response> {
+  private _fetch(path: string, init: RequestInit = {}): Promise<Response> {
     const { prefix = '' } = document.body.dataset;
     return fetch(`${prefix}api/${path}`, {
       ...init,

@@ -11,7 +11,7 @@ import type { IGpu, INotebook, IReport, Kind } from './messages';
 
 /** The texts of this page, other than those that it shares with JupyterLab's panel and those that the service sends. */
 export const TEXT = {
-  views: { gpus: 'GPUs', users: 'Users', history: 'History' },
+  views: { gpus: 'GPUs', users: 'Users', usage: 'Usage', history: 'History' },
   link: {
     starting: 'connecting',
     good: 'live',
@@ -56,6 +56,7 @@ export const TEXT = {
   gpu: ({ index, name }: IGpu): string => `GPU ${index} · ${name}`,
   used: (used: number, total: number): string =>
     `${formatPart(used, total, 'binary').join(' of ')} in use`,
+  power: (watts: number | null): string => (watts === null ? '' : `${watts} W`),
   busyTitle:
     'Share of time in which a CUDA kernel was running, now and recently',
   draining: 'draining',
@@ -105,6 +106,37 @@ export const TEXT = {
     quota: 'Entitlement'
   },
   users: 'Users of all nodes',
+  dividedBy: 'Rows',
+  divisions: {
+    users: 'Use by user',
+    teams: 'Use by team',
+    notebooks: 'Use by notebook',
+    days: 'Use by day'
+  },
+  period: 'Period',
+  lastDays: (days: number): string =>
+    days === 1 ? 'last 24 hours' : `last ${days} days`,
+  usageKeys: { day: 'Day', team: 'Team', user: 'User', notebook: 'Notebook' },
+  usageColumns: {
+    day: 'Day',
+    team: 'Team',
+    user: 'User',
+    notebook: 'Notebook',
+    seconds: 'GPU hours',
+    gpu_bytes: 'GPU GiB-hours',
+    host_bytes: 'Host GiB-hours',
+    moved: 'Moved',
+    energy: 'kWh',
+    cost: 'Cost'
+  },
+  noTeam: 'no team',
+  otherNotebooks: 'others',
+  notMeasured: 'not measured',
+  noUse: 'No notebook used a GPU in this period.',
+  noUsage: (nodes: readonly string[]): string =>
+    `Without these nodes, which did not respond: ${nodes.join(', ')}.`,
+  idleEnergy: (amount: string): string =>
+    `In addition, idle GPUs consumed ${amount} kWh, which belong to no notebook.`,
   waiting: (number: number): string => `${number} waiting`,
   actions: 'Audit log',
   events: 'Events',
@@ -172,6 +204,21 @@ export function size(bytes: number): string {
 /** A duration; empty if it is close to zero. */
 export function someTime(seconds: number): string {
   return seconds >= 0.05 ? formatDuration(seconds) : '';
+}
+
+/** GPU time in hours. */
+export function hours(seconds: number): string {
+  return (seconds / 3600).toFixed(2);
+}
+
+/** An energy in kilowatt-hours, without the unit. */
+export function kwh(joules: number): string {
+  return (joules / 3.6e6).toFixed(3);
+}
+
+/** An amount of money. */
+export function money(amount: number, currency: string): string {
+  return `${amount.toFixed(2)} ${currency}`.trim();
 }
 
 /** The name of a notebook, isolated from text in another writing direction. */

@@ -425,9 +425,30 @@ def test_metrics_can_be_open_and_report_a_missing_scheduler(
 
 def test_only_readers_get_usage_reports(service: HubService, reader: str, ada: str) -> None:
     assert service.ask("api/report", ada).status == 403
+    assert service.ask("api/usage", ada).status == 403
     assert service.ask("api/report?since=never", reader).status == 400
+    assert service.ask("api/report?by=weather", reader).status == 400
     assert "'since' must be before" in service.ask("api/report?since=9&until=5", reader).text
     assert service.ask("api/report", reader).json["report"]["used"] >= 0
+
+
+def test_users_get_the_use_of_their_own_notebooks(
+    service: HubService, kernels: tuple[FakeClient, FakeClient], reader: str, ada: str, ben: str
+) -> None:
+    def users(path: str, token: str) -> set[str]:
+        found = service.ask(path, token).json
+        report = found["report"] if "report" in found else found["nodes"]["gpu1"]["report"]
+        return {row["user"] for row in report["rows"]}
+
+    # The scheduler adds up once a second.
+    until(lambda: users("api/report?by=user", reader) >= {"ada", "ben"})
+    for path in ("api/report", "api/usage"):
+        assert users(f"{path}?by=notebook&by=day", reader) >= {"ada", "ben"}
+        assert users(f"{path}?by=user&user=ben", reader) == {"ben"}
+        assert users(f"{path}?by=user", ada) == users(f"{path}?by=user&user=ben", ada) == {"ada"}
+    report = service.ask("api/report?by=user", ben).json["report"]
+    assert report.keys() == {"since", "until", "prices", "rows"}
+    assert service.ask("api/report?by=user", ada).json["report"]["rows"][0]["gpu_byte_seconds"] > 0
 
 
 # --- Several nodes -------------------------------------------------------------------------------------

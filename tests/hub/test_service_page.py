@@ -22,6 +22,7 @@ from jupyter_gpushare.scheduler.server.administration import LAST
 from tests.hub.service import HubService, machine, notebook, simulated
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.environment import inherited
+from tests.support.hub.hub import until
 from tests.support.hub.hub_api import HubApi
 from tests.support.hub.node import Node
 from tests.support.lab_page import AXE, REACTION, SCREENSHOTS, launch
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.browser
 
 GIB = 1 << 30
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
-VIEWS = ("GPUs", "Users", "History")
+VIEWS = ("GPUs", "Users", "Usage", "History")
 
 #: Launches CUDA kernels in a loop, with short pauses.
 PROGRAM = """\
@@ -233,6 +234,35 @@ def test_the_page_is_accessible(
             page.get_by_role("link", name=view, exact=True).click()
             assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
             assert _violations(page) == []
+
+
+def test_usage_is_added_up_over_nodes(
+    browser: Browser,
+    hub_api: HubApi,
+    service: HubService,
+    kernels: dict[str, FakeClient],
+    admin: str,
+    ada: str,
+) -> None:
+    def has_use() -> bool:
+        found = service.ask("api/usage?by=user", admin).json["nodes"]
+        return all(found[name]["report"]["rows"] for name in ("gpu1", "gpu2"))
+
+    # The schedulers add up once a second.
+    until(has_use)
+    with opened(browser, hub_api, service, admin) as page:
+        page.get_by_role("link", name="Usage", exact=True).click()
+        expect(page.get_by_role("row").filter(has_text="ada")).to_have_count(1)
+        expect(page.locator(".notice")).to_contain_text("did not respond: gpu3.")
+        page.get_by_label("Rows").select_option("Use by notebook")
+        expect(page.get_by_role("row").filter(has_text="train.ipynb")).to_be_visible()
+        expect(page.get_by_role("row").filter(has_text="python eval.py")).to_be_visible()
+        page.evaluate(AXE.read_text())
+        assert _violations(page) == []
+    with opened(browser, hub_api, service, ada) as page:
+        page.get_by_role("link", name="Usage", exact=True).click()
+        expect(page.get_by_role("row").filter(has_text="train.ipynb")).to_be_visible()
+        expect(page.locator("main")).not_to_contain_text("ben")
 
 
 def _violations(page: Page) -> list[str]:

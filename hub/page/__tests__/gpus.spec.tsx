@@ -18,6 +18,7 @@ function gpu(index: number, changes: Partial<IGpu> = {}): IGpu {
     total: 8 * GIB,
     used: 0,
     utilization: 0,
+    power: null,
     draining: false,
     memory: { free: 8 * GIB },
     ...changes

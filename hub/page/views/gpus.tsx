@@ -215,6 +215,7 @@ function Gpu(
           <Curve values={state.samples.get(gpu.uuid) ?? []} />
           <span>{busyText(gpu.utilization, isInUse, english)}</span>
         </span>
+        <span hidden={gpu.power === null}>{TEXT.power(gpu.power)}</span>
       </div>
       <ul className="legend">
         {kinds.map(([kind, bytes]) => (
