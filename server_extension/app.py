@@ -22,6 +22,7 @@ from ..scheduler.node.entitlements import Shares, entitlement, parsed
 from ..scheduler.protocol.async_client import AsyncControlClient
 from ..scheduler.protocol.client import ControlError, SchedulerUnreachable, user_name
 from ..scheduler.protocol.supervisor import SchedulerHost
+from ..scheduler.views.culling import is_waiting
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State
@@ -165,7 +166,7 @@ class GpuShareExtension(ExtensionApp):
             ticket.holder.is_server()
             ticket.channels[self.host.path] = self.host.request
         await self.host.start()
-        self._spawn(self._keep_waiting_kernels(self._watcher))
+        self._spawn(self._keep_waiting_kernels())
 
     async def stop_extension(self) -> None:
         """End, and with us a scheduler that we started."""
@@ -401,31 +402,34 @@ class GpuShareExtension(ExtensionApp):
         except ControlError as error:
             self.log.debug("gpushare: %s", error)
 
-    async def _keep_waiting_kernels(self, watcher: CellWatcher) -> None:
+    async def _keep_waiting_kernels(self) -> None:
+        while True:
+            await asyncio.sleep(ACTIVITY_PERIOD)
+            await self.keep_waiting_kernels()
+
+    async def keep_waiting_kernels(self) -> None:
         """Count kernels that are waiting for the GPU as active, so that they are not culled.
 
         A waiting cell sends no messages. In addition, the server considers a kernel idle as soon as one of its
         subshells or a widget's message is done, although the cell is still running.
         """
-        while True:
-            await asyncio.sleep(ACTIVITY_PERIOD)
-            client = self.host.client if self.host else None
-            running = watcher.running()
-            if client is None or not running:
-                continue
-            try:
-                groups = (await client.request("status"))["status"]["groups"]
-            except ControlError as error:
-                self.log.debug("gpushare: activity: %s", error)
-                continue
-            waiting = {group["id"] for group in groups if group["state"] == "waiting"} & running
-            kernels = self.serverapp.kernel_manager
-            for kernel_id in waiting.intersection(kernels.list_kernel_ids()):
-                now = datetime.now(timezone.utc)
-                kernel: Any = kernels.get_kernel(kernel_id)
-                kernel.last_activity = now
-                # What JupyterHub and `shutdown_no_activity_timeout` ask for.
-                self.serverapp.web_app.settings["last_activity_times"]["jupyter_gpushare"] = now
+        running = self._watcher.running() if self._watcher else set()
+        client = self.host.client if self.host else None
+        if client is None or not running:
+            return
+        try:
+            groups = (await client.request("status"))["status"]["groups"]
+        except ControlError as error:
+            self.log.debug("gpushare: activity: %s", error)
+            return
+        waiting = {group["id"] for group in groups if is_waiting(group)} & running
+        kernels = self.serverapp.kernel_manager
+        for kernel_id in waiting.intersection(kernels.list_kernel_ids()):
+            now = datetime.now(timezone.utc)
+            kernel: Any = kernels.get_kernel(kernel_id)
+            kernel.last_activity = now
+            # What JupyterHub and `shutdown_no_activity_timeout` ask for.
+            self.serverapp.web_app.settings["last_activity_times"]["jupyter_gpushare"] = now
 
     def _remembered(self, status: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the groups whose preferences this server remembers: with a node's scheduler, only its own kernels."""

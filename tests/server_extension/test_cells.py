@@ -18,6 +18,7 @@ from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import app
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.cells import Cells
@@ -373,3 +374,62 @@ class TestActivity:
             await eventually(active)
         kernel.execute("go.set()", subshell)
         await kernel.reply(cell)
+
+    async def test_a_hibernated_kernel_is_idle_unless_its_cell_waits_to_wake(
+        self,
+        jp_serverapp: ServerApp,
+        extension: GpuShareExtension,
+        runtime: Path,
+        gpu: dict[str, Any],
+        kernel: Any,
+        scheduler: AsyncControlClient,
+        eventually: Any,
+    ) -> None:
+        kernels = jp_serverapp.kernel_manager
+        kernels.cull_idle_timeout, kernels.cull_busy = 3600, True
+        found = kernels.get_kernel(kernel.id)
+        long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+
+        async def is_in(state: str) -> bool:
+            groups = (await scheduler.request("status"))["status"]["groups"]
+            return state in [group["state"] for group in groups if group["id"] == kernel.id]
+
+        async def is_running() -> bool:
+            assert extension._watcher is not None
+            return kernel.id in extension._watcher.running()
+
+        with (
+            FakeClient(runtime / "s.sock", "other", gpu["uuid"]) as other,
+            FakeClient(runtime / "s.sock", kernel.id, gpu["uuid"]) as client,
+        ):
+            other.attach()
+            other.grow(gpu["total"] * 3 // 4)
+            other.run()
+            # It needs more to wake than there is beside the other one.
+            client.usage = ev.Usage(gpu["uuid"], unevictable=gpu["total"] // 2, context=1)
+            client.attach(reattach=True, hibernated=True)
+            await eventually(lambda: is_in("hibernated"))
+            subshell = await kernel.create_subshell()
+            cell = kernel.execute("import threading; go = threading.Event(); go.wait()")
+            await eventually(is_running)
+            client.send(ev.Wake(client.number, 1, "call", client.usage))
+            await eventually(lambda: is_in("waking"))
+            found.last_activity = long_ago
+
+            async def is_active() -> bool:
+                return bool(found.last_activity > long_ago)
+
+            await eventually(is_active)
+            await kernels.cull_kernel_if_idle(kernel.id)
+            assert kernel.id in kernels
+
+            # It is interrupted, and stays hibernated.
+            await scheduler.request("cancel", group=kernel.id)
+            await eventually(lambda: is_in("hibernated"))
+            kernel.execute("go.set()", subshell)
+            await kernel.reply(cell)
+            found.last_activity = long_ago
+            await extension.keep_waiting_kernels()
+            assert found.last_activity == long_ago
+            await kernels.cull_kernel_if_idle(kernel.id)
+            assert kernel.id not in kernels
