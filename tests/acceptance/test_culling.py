@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,32 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Seconds without activity after which both cullers act, and between two of their rounds.
 IDLE, ROUND = 60, 5
-#: Seconds between two reports of a user's server to the Hub.
-REPORT = 2
+#: Seconds between two reports of a user's server to the Hub, so that it never sees the activity of a waiting kernel.
+SELDOM = 3600
+#: The same, so that the culler needs no hook to see it.
+OFTEN = 2
+
+HOOK = """\
+from jupyter_gpushare.hub.culling import CullArbiter
+c.IdleCuller.cull_arbiter_hook = CullArbiter()
+"""
+
+#: Uses a little of the GPU, and is done.
+USE = """\
+from cuda.core import Device
+device = Device()
+device.set_current()
+stream = device.create_stream()
+data = device.allocate(1 << 20, stream=stream)
+stream.sync()
+"""
 
 CULLER = {
     "name": "culler",
-    "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+    "scopes": [
+        *("list:users", "read:users:activity", "read:servers", "delete:servers"),
+        "custom:gpushare:read",
+    ],
     "services": ["culler"],
 }
 
@@ -44,27 +65,40 @@ while not os.path.exists("stop"):
 """
 
 
-@pytest.fixture
-def hub(root: Path, runtime: Path, tmp_path: Path) -> Hub:
-    """Return a Hub whose service is the culler; it does not run yet."""
+@pytest.fixture(params=["hook", "reports"])
+def hub(request: pytest.FixtureRequest, root: Path, runtime: Path, tmp_path: Path) -> Hub:
+    """Return a Hub whose service is the culler; it does not run yet.
+
+    The culler learns from its hook or from the servers' reports that a notebook is waiting.
+    """
+    hooked = request.param == "hook"
     programs = root / "build" / "acceptance" / "bin"
     if not (programs / "jupyterhub-idle-culler").exists():
         pytest.skip("build/acceptance is missing: run `make build/acceptance/stamp`")
     command = [str(programs / "python"), "-m", "jupyterhub_idle_culler"]
     kernels = "--MappingKernelManager"
+    socket = str(runtime / "run" / "scheduler.sock")
+    config = tmp_path / "culler_config.py"
+    config.write_text(HOOK if hooked else "")
     return Hub(
         tmp_path,
         root,
         {
             **small_machine(runtime),
-            "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock"),
-            "JUPYTERHUB_ACTIVITY_INTERVAL": str(REPORT),
+            "GPUSHARE_SOCKET": socket,
+            "JUPYTERHUB_ACTIVITY_INTERVAL": str(SELDOM if hooked else OFTEN),
         },
         roles=[CULLER],
         services=[
             {
                 "name": CULLER["name"],
-                "command": [*command, f"--timeout={IDLE}", f"--cull-every={ROUND}"],
+                "command": [
+                    *command,
+                    f"--timeout={IDLE}",
+                    f"--cull-every={ROUND}",
+                    f"--IdleCuller.config_file={config}",
+                ],
+                "environment": {"GPUSHARE_SOCKET": socket, "PYTHONPATH": str(root)},
             }
         ],
         settings={
@@ -96,6 +130,13 @@ def has_server(seat: Seat) -> bool:
     return bool(seat.hub.ask(f"users/{seat.user}")["servers"])
 
 
+def note_activity(seat: Seat) -> None:
+    """Tell the Hub of activity of a server that runs a cell, which no hook knows."""
+    now = datetime.now(timezone.utc).isoformat()
+    activity = {"last_activity": now, "servers": {"": {"last_activity": now}}}
+    seat.hub.ask(f"users/{seat.user}/activity", activity)
+
+
 def until_culled(is_there: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 4 * IDLE
     while is_there():
@@ -121,20 +162,25 @@ def test_a_waiting_notebook_is_not_culled(seats: tuple[Node, dict[str, Seat]]) -
         until(lambda: states().get("training.ipynb") == "running")
         waiting.begin(ALLOCATE + PLOT)
         until(lambda: states().get("waiting.ipynb") == "waiting")
-        idle_kernel, idle_server = Kernel(grace, "idle.ipynb"), Kernel(hedy, "idle.ipynb")
+        idle_kernel, idle_server = Kernel(grace, "done.ipynb"), Kernel(hedy, "idle.ipynb")
         for kernel in (idle_kernel, idle_server):
-            assert kernel.run("print(1)") == "1\n"
+            kernel.run(USE)
+        # One that is hibernated is idle, and holds nothing of the GPU.
+        hedy.post("gpushare/api/hibernate", {"group": idle_server.id})
+        until(lambda: states().get("idle.ipynb") == "hibernated")
         for kernel in (training, waiting, idle_kernel, idle_server):
             kernel.disconnect()
         left = time.monotonic()
 
+        def kernels_of_grace() -> list[str]:
+            note_activity(grace)
+            return [kernel["id"] for kernel in grace.get("api/kernels")]
+
         # Both cullers work.
-        until_culled(lambda: has_server(hedy), "an idle server")
-        until_culled(
-            lambda: any(each["id"] == idle_kernel.id for each in grace.get("api/kernels")),
-            "an idle kernel",
-        )
+        until_culled(lambda: bool(kernels_of_grace()) and has_server(hedy), "an idle server")
+        until_culled(lambda: idle_kernel.id in kernels_of_grace(), "an idle kernel")
         while time.monotonic() < left + 2 * IDLE:
+            assert training.id in kernels_of_grace()
             assert has_server(ada), ada.hub.log
             assert states().get("waiting.ipynb") == "waiting", ada.hub.log
             time.sleep(1)
