@@ -19,10 +19,11 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import quote
 
 from .energy import Divided, EnergyMeter, Part, Reading
 
@@ -410,38 +411,26 @@ class History:
             ):
                 self._database.executemany(statement, rows)
 
-    def report(
-        self, since: float, until: float, by: Sequence[By] = (), user: str | None = None
-    ) -> dict[str, Any]:
+    def report(self, since: float, until: float) -> dict[str, Any]:
         """Return the sums of the hours between two times, seconds since 1970 (docs/reference/control.md).
-
-        Parameters
-        ----------
-        since, until
-            The period.
-        by
-            What the rows of notebooks' use are divided by; none: there are no rows.
-        user
-            Whose notebooks the rows are of; None: all users'.
 
         Raises
         ------
         sqlite3.Error
             The database cannot be read.
         """
-        hours = int(since // HOUR), int(-(-until // HOUR))
+        hours = _hours(since, until)
         try:
             # Additions that were not written yet also count; `write` will commit them.
             self._add()
             first, last, count, *values = self._database.execute(_REPORT, hours).fetchone()
             users = dict(self._database.execute(_REPORT_USERS, hours).fetchall())
             energy, idle, measured = self._database.execute(_REPORT_ENERGY, hours).fetchone()
-            rows = self._rows(hours, by, user) if by else None
         finally:
             self._database.rollback()
         if not count:
             first, last, values = hours[0], hours[0] - 1, [0] * len(_COLUMNS)
-        found = {
+        return {
             "since": first * HOUR,
             "until": (last + 1) * HOUR,
             "hours": count,
@@ -451,41 +440,87 @@ class History:
             "idle_energy": round(idle, 1) if measured else None,
             "measured": round(measured, 1),
         }
-        return found if rows is None else {**found, "rows": rows}
 
-    def _rows(
-        self, hours: tuple[int, int], by: Sequence[By], user: str | None
-    ) -> list[dict[str, Any]]:
-        """Return what was used, divided by user, team, notebook or day; the largest GPU times first."""
-        # Notebooks of different users may have the same name.
-        keys: list[str] = ["user"] if "notebook" in by and "user" not in by else []
-        keys += by
-        columns = ", ".join(f"{_DAY} AS day" if key == "day" else key for key in keys)
-        statement = (
-            f"SELECT {columns}, {', '.join(f'total({name})' for name in _USES)} FROM notebooks "
-            f"WHERE hour >= ? AND hour < ?{'' if user is None else ' AND user = ?'} "
-            f"GROUP BY {', '.join(keys)} ORDER BY total(seconds) DESC, {', '.join(keys)} LIMIT ?"
-        )
-        asked = (*hours, *(() if user is None else (user,)), MOST_ROWS)
-        found = []
-        for row in self._database.execute(statement, asked):
-            use = Use(*row[len(keys) :])
-            found.append(
-                {
-                    **dict(zip(keys, row, strict=False)),
-                    "seconds": round(use.seconds, 3),
-                    "measured": round(use.measured, 3),
-                    "gpu_byte_seconds": round(use.gpu_bytes),
-                    "host_byte_seconds": round(use.host_bytes),
-                    "moved": round(use.moved),
-                    "energy": round(use.energy, 1) if use.measured or not use.seconds else None,
-                }
-            )
-        return found
+    def uses(
+        self, since: float, until: float, by: Sequence[By], user: str | None, now: float
+    ) -> Callable[[], list[dict[str, Any]]]:
+        """Return the function that finds what notebooks used, for a thread: it takes seconds for a year of many users.
+
+        Parameters
+        ----------
+        since, until
+            The period.
+        by
+            What the rows are divided by.
+        user
+            Whose notebooks the rows are of; None: all users'.
+        now
+            The time.
+
+        Raises
+        ------
+        sqlite3.Error
+            The database cannot be read; the function raises it, too.
+        """
+        hours = _hours(since, until)
+        self.write(now, at_once=True)
+        file = self._database.execute("PRAGMA database_list").fetchone()[2]
+        if file and not self.usage.hours:
+            return lambda: _read_rows(file, hours, by, user)
+        # There is no file, or it cannot be written now.
+        try:
+            self._add()
+            rows = _rows(self._database, hours, by, user)
+        finally:
+            self._database.rollback()
+        return lambda: rows
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
+
+
+def _hours(since: float, until: float) -> tuple[int, int]:
+    """Return the first hour of a period, and the first one after it."""
+    return int(since // HOUR), int(-(-until // HOUR))
+
+
+def _read_rows(
+    file: str, hours: tuple[int, int], by: Sequence[By], user: str | None
+) -> list[dict[str, Any]]:
+    with contextlib.closing(sqlite3.connect(f"file:{quote(file)}?mode=ro", uri=True)) as database:
+        return _rows(database, hours, by, user)
+
+
+def _rows(
+    database: sqlite3.Connection, hours: tuple[int, int], by: Sequence[By], user: str | None
+) -> list[dict[str, Any]]:
+    """Return what was used, divided by user, team, notebook or day; the largest GPU times first."""
+    # Notebooks of different users may have the same name.
+    keys: list[str] = ["user"] if "notebook" in by and "user" not in by else []
+    keys += by
+    columns = ", ".join(f"{_DAY} AS day" if key == "day" else key for key in keys)
+    statement = (
+        f"SELECT {columns}, {', '.join(f'total({name})' for name in _USES)} FROM notebooks "
+        f"WHERE hour >= ? AND hour < ?{'' if user is None else ' AND user = ?'} "
+        f"GROUP BY {', '.join(keys)} ORDER BY total(seconds) DESC, {', '.join(keys)} LIMIT ?"
+    )
+    asked = (*hours, *(() if user is None else (user,)), MOST_ROWS)
+    found = []
+    for row in database.execute(statement, asked):
+        use = Use(*row[len(keys) :])
+        found.append(
+            {
+                **dict(zip(keys, row, strict=False)),
+                "seconds": round(use.seconds, 3),
+                "measured": round(use.measured, 3),
+                "gpu_byte_seconds": round(use.gpu_bytes),
+                "host_byte_seconds": round(use.host_bytes),
+                "moved": round(use.moved),
+                "energy": round(use.energy, 1) if use.measured or not use.seconds else None,
+            }
+        )
+    return found
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:

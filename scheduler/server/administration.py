@@ -100,6 +100,7 @@ class Administration:
     def __init__(self, server: Host, folder: Path | None, prices: Prices) -> None:
         self._server = server
         self._prices = prices
+        self._reporting = asyncio.Lock()
         self._steering = None if folder is None else folder / "steering.json"
         self.audit = _open_audit(folder)
         self._history = History(None if folder is None else folder / "usage.sqlite3", time.time())
@@ -377,14 +378,23 @@ class Administration:
         since = until - 7 * 86400 if asked.since is None else asked.since
         if since >= until:
             raise RequestError("'since' must be before 'until'")
-        self._count(time.time())
-        try:
-            found = self._history.report(since, until, asked.by, asked.user)
-        except sqlite3.Error as error:
-            raise RequestError(
-                f"Cannot read the usage history: {error}. Try again later."
-            ) from None
-        return {"report": self._priced(found)}
+        now = time.time()
+        self._count(now)
+        with _readable_history():
+            report = self._history.report(since, until)
+            if not asked.by:
+                return {"report": self._priced(report)}
+            find = self._history.uses(since, until, asked.by, asked.user, now)
+        return self._report_by(report, find)
+
+    async def _report_by(
+        self, report: dict[str, Any], find: Callable[[], list[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        # One at a time, because each may keep a processor busy for a second.
+        async with self._reporting:
+            with _readable_history():
+                rows = await asyncio.to_thread(find)
+        return {"report": self._priced({**report, "rows": rows})}
 
     def _priced(self, report: dict[str, Any]) -> dict[str, Any]:
         """Return a report with what the use costs, if it costs anything."""
@@ -470,6 +480,14 @@ class Administration:
             return self._server.core.find_group(text)
         except LookupError as error:
             raise RequestError(str(error), getattr(error, "code", "")) from None
+
+
+@contextlib.contextmanager
+def _readable_history() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RequestError(f"Cannot read the usage history: {error}. Try again later.") from None
 
 
 def _open_audit(folder: Path | None) -> Audit:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +100,12 @@ class Clock:
                     self.node.do(ev.Meter(number, gpu, busy, self.node.now, 0))
 
     def report(self, *by: By, user: str | None = None) -> dict[str, Any]:
-        return self.history.report(NOON, self.wall, by, user)
+        found = self.history.report(NOON, self.wall)
+        return (
+            {**found, "rows": self.history.uses(NOON, self.wall, by, user, self.wall)()}
+            if by
+            else found
+        )
 
 
 class Reading(NamedTuple):
@@ -319,7 +325,7 @@ def test_reports_are_divided_by_user_team_notebook_and_day(
     history = open_history(path)
 
     def rows(*by: By, user: str | None = None) -> list[tuple[Any, ...]]:
-        found = history.report(NOON, NOON + 3 * day, by, user)["rows"]
+        found = history.uses(NOON, NOON + 3 * day, by, user, NOON)()
         keys = [key for key in ("user", "team", "notebook") if key in found[0]]
         return [(*(row[key] for key in keys), row["seconds"]) for row in found]
 
@@ -333,10 +339,10 @@ def test_reports_are_divided_by_user_team_notebook_and_day(
         ("eve", "a.ipynb", 3),
     ]
     assert rows("notebook", user="eve") == [("eve", "a.ipynb", 3)]
-    days = history.report(NOON, NOON + 3 * day, ("day", "user"))["rows"]
+    days = history.uses(NOON, NOON + 3 * day, ("day", "user"), None, NOON)()
     assert len({row["day"] for row in days}) == 3
     assert len(days) == 9
-    (first,) = history.report(NOON, NOON + HOUR, ("day",), "ada")["rows"]
+    (first,) = history.uses(NOON, NOON + HOUR, ("day",), "ada", NOON)()
     assert first == {
         "day": time.strftime("%Y-%m-%d", time.localtime(NOON)),
         "seconds": 20,
@@ -356,6 +362,40 @@ def test_reports_are_divided_by_user_team_notebook_and_day(
         "COST",
     ]
     assert row.split()[1:] == ["ada", "0.01", "0.00", "0.00", "8", "B", "0.000", "1.50", "EUR"]
+
+
+def test_rows_are_read_in_another_thread(open_history: Opener, tmp_path: Path) -> None:
+    history = open_history(tmp_path / "usage.sqlite3")
+    for number in range(2):
+        hour = history.usage.hours.setdefault(NOON // HOUR, Hour())
+        hour.uses[Owner("ada", "", "a.ipynb")] = Use(seconds=1.0)
+        find = history.uses(NOON, NOON + HOUR, ("user",), None, NOON)
+        # Meanwhile, the scheduler may write.
+        history.usage.count(NOON, avoided=1)
+        history.write(NOON, at_once=True)
+        with ThreadPoolExecutor() as threads:
+            (row,) = threads.submit(find).result()
+        assert (row["user"], row["seconds"]) == ("ada", number + 1)
+
+
+def test_rows_fail_while_the_database_cannot_be_written(open_history: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "usage.sqlite3"
+    history = open_history(path)
+    history.usage.hours[NOON // HOUR] = Hour(uses={Owner("ada", "", "a.ipynb"): Use(seconds=1.0)})
+    (pages,) = history._database.execute("PRAGMA page_count").fetchone()
+    history._database.execute(f"PRAGMA max_page_count={pages}")
+    history.usage.hours[NOON // HOUR].users.update((f"user{n}", 1.0) for n in range(1000))
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        history.uses(NOON, NOON + HOUR, ("user",), None, NOON)
+    history._database.execute("PRAGMA max_page_count=100000")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        history.uses(NOON, NOON + HOUR, ("user",), None, NOON)
+    other.execute("COMMIT")
+    other.close()
+    (row,) = history.uses(NOON, NOON + HOUR, ("user",), None, NOON)()
+    assert (row["user"], row["seconds"]) == ("ada", 1)
 
 
 def test_a_notebook_that_changes_its_name_all_the_time_does_not_fill_the_disk(
