@@ -71,6 +71,8 @@ class EnergyMeter(Generic[User]):
     #: The power in the last period without work.
     _idle_watts: float | None = None
     _last: Reading | None = None
+    #: Whether the reading is not newer than the last one, because a thread has not finished the next one.
+    _is_late: bool = False
 
     def add_busy(self, user: User, seconds: float) -> None:
         """Add time for which a user was busy."""
@@ -81,7 +83,11 @@ class EnergyMeter(Generic[User]):
         """Add a period, and the reading at its end."""
         self._span += seconds
         before, self._last = self._last, reading
-        if before is None or reading is None or reading.at <= before.at:
+        self._is_late = False
+        if before is None or reading is None:
+            return
+        if reading.at <= before.at:
+            self._is_late = True
             return
         joules = _between(before, reading)
         if joules is not None:
@@ -95,11 +101,11 @@ class EnergyMeter(Generic[User]):
         ----------
         running
             Users whose work runs now, and whose processes report its GPU time later. Until all of them have had some,
-            None is returned, and the next division includes this period. After ``LONGEST_RUN``, they count as busy for
-            all of it.
+            and the energy has been read, None is returned, and the next division includes this period. After
+            ``LONGEST_RUN``, they count as busy for all of it.
         """
         silent = [user for user in running if user not in self._busy]
-        if silent and self._span < LONGEST_RUN:
+        if (silent or self._is_late) and self._span < LONGEST_RUN:
             return None
         self._busy.update(dict.fromkeys(silent, self._span))
         # A longer time is that of an earlier period, in which the user counted as busy.

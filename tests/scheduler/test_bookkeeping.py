@@ -279,6 +279,18 @@ def test_energy_waits_for_gpu_time_that_is_reported_afterwards() -> None:
     )
 
 
+def test_a_late_reading_is_waited_for() -> None:
+    meter: EnergyMeter[str] = EnergyMeter()
+    first, second = Reading(0.0, 0.0, None), Reading(2.0, 800.0, None)
+    meter.add_time(0.0, first)
+    meter.add_busy("ada", 1.0)
+    meter.add_time(1.0, first)
+    assert meter.divide() is None
+    meter.add_busy("ben", 1.0)
+    meter.add_time(1.0, second)
+    assert meter.divide() == Divided({"ada": Part(1.0, 400), "ben": Part(1.0, 400)}, 800, 0, 2)
+
+
 def test_memory_counts_by_time_and_place(open_history: Opener) -> None:
     node = Node(1)
     ada = node.kernel("a", "ada", "GPU-0", 60)
@@ -378,7 +390,9 @@ def test_rows_are_read_in_another_thread(open_history: Opener, tmp_path: Path) -
         assert (row["user"], row["seconds"]) == ("ada", number + 1)
 
 
-def test_rows_fail_while_the_database_cannot_be_written(open_history: Opener, tmp_path: Path) -> None:
+def test_rows_fail_while_the_database_cannot_be_written(
+    open_history: Opener, tmp_path: Path
+) -> None:
     path = tmp_path / "usage.sqlite3"
     history = open_history(path)
     history.usage.hours[NOON // HOUR] = Hour(uses={Owner("ada", "", "a.ipynb"): Use(seconds=1.0)})
