@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 from jupyter_gpushare.scheduler.protocol import wire as protocol
@@ -29,6 +30,17 @@ def test_the_gpus_are_found_with_their_memory(environ: dict[str, str]) -> None:
     assert seen["new"] == 0
     assert str(seen["driver"]).count(".") == 1
     assert seen["unknown"] is True
+    ((joules, watts),) = cast("list[list[float]]", seen["energy"])
+    assert joules >= 0
+    assert seen["watts"] == [watts] == [72]
+
+
+def test_old_gpus_have_no_energy_counter(environ: dict[str, str]) -> None:
+    driver = find_driver(environ)
+    assert driver is not None
+    for has, energy, watts in (("1", [None, 72.0], 72), ("0", [None, None], None)):
+        seen = readings({**environ, "GPUSHARE_SIM_ENERGY": has}, str(driver.nvml))
+        assert (seen["energy"], seen["watts"]) == ([energy], [watts])
 
 
 def test_memory_that_the_driver_reserves_does_not_count_as_used(environ: dict[str, str]) -> None:
@@ -64,6 +76,8 @@ def test_slices_are_gpus_of_their_own(environ: dict[str, str]) -> None:
     ]
     assert seen["again"] == found
     assert seen["new"] == 0
+    # NVML has no figures for slices.
+    assert seen["watts"] == [72, None, None, 72]
     for gpu in found:
         raw = protocol.gpu_bytes(gpu["gpu"])
         if gpu["gpu"].startswith("MIG-"):

@@ -21,6 +21,8 @@ print(json.dumps({
     "loaded": loaded,
     "found": [asdict(gpu) for gpu in found],
     "again": again,
+    "energy": [devices.energy[gpu.gpu][1:] for gpu in found],
+    "watts": [devices.watts(gpu.gpu) for gpu in found],
     "new": len(devices.discover()),
     "driver": devices.driver_version,
     "state": devices.state,
