@@ -483,6 +483,7 @@ class Reloading:
     def again(self) -> None:
         """Read the file. If it has a mistake, nothing changes."""
         from .node.config import ConfigError, changes, ignored_changes, load
+        from .node.prices import Prices
 
         systemd.notify_reloading()
         try:
@@ -492,7 +493,8 @@ class Reloading:
         else:
             for event in changes(self._node, news):
                 self._server.entitle(event)
-            log.warning("applied the shares of %s", self._path)
+            self._server.administration.prices = Prices.parsed(news.prices)
+            log.warning("applied the shares and prices of %s", self._path)
             if names := ignored_changes(self._node, news):
                 log.warning("%s will be applied at the next start", ", ".join(names))
             self._node = news

@@ -44,7 +44,7 @@ SOCKET = "/run/gpushare/scheduler.sock"
 STATE_DIR = "/var/lib/gpushare"
 
 #: Settings that a running scheduler applies when its configuration is read again.
-RELOADED = ("shares",)
+RELOADED = ("prices", "shares")
 
 
 class ConfigError(Exception):
@@ -106,7 +106,7 @@ class NodeScheduler(Configurable):
     prices = Dict(
         help="Prices for reports, such as {'gpu_hour': 2.5, 'kwh': 0.3, 'currency': 'EUR'}. gpu_hour: an hour of GPU "
         "time; gpu_gib_hour and host_gib_hour: a GiB on a GPU and of evicted data in host memory for an hour; kwh: a "
-        "kilowatt-hour of a GPU's energy; currency: shown after amounts (default: none).",
+        "kilowatt-hour of a GPU's energy; currency: shown after amounts. Reloaded on SIGHUP (default: none).",
     ).tag(config=True)
 
     policy = Unicode(

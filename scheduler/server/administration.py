@@ -99,7 +99,8 @@ class Administration:
 
     def __init__(self, server: Host, folder: Path | None, prices: Prices) -> None:
         self._server = server
-        self._prices = prices
+        #: What use costs, from now on for all use that a report lists.
+        self.prices = prices
         self._reporting = asyncio.Lock()
         self._steering = None if folder is None else folder / "steering.json"
         self.audit = _open_audit(folder)
@@ -398,7 +399,7 @@ class Administration:
 
     def _priced(self, report: dict[str, Any]) -> dict[str, Any]:
         """Return a report with what the use costs, if it costs anything."""
-        prices = self._prices
+        prices = self.prices
         if not prices:
             return {**report, "prices": None}
         priced = {

@@ -195,6 +195,26 @@ def test_entitlements_apply_from_the_start_and_are_reloaded(
     assert "quantum will be applied at the next start" in one.log
 
 
+def test_prices_are_read_again(place: Place, running: Callable[..., Scheduler]) -> None:
+    one = running(prices={"gpu_hour": 1})
+
+    def prices() -> Any:
+        return place.ask("report")["report"]["prices"]
+
+    assert (prices()["gpu_hour"], prices()["currency"]) == (1, "")
+    place.write(prices={"gpu_hour": -1})
+    one.process.send_signal(signal.SIGHUP)
+    until(lambda: "'gpu_hour' must be a number, 0 or more, not -1" in one.log)
+    assert prices()["gpu_hour"] == 1
+    place.write(prices={"kwh": 0.5, "currency": "EUR"})
+    one.process.send_signal(signal.SIGHUP)
+    until(lambda: prices()["kwh"] == 0.5)
+    assert (prices()["gpu_hour"], prices()["currency"]) == (0, "EUR")
+    place.write()
+    one.process.send_signal(signal.SIGHUP)
+    until(lambda: prices() is None)
+
+
 # --- Its socket -------------------------------------------------------------------------------------
 
 
