@@ -91,6 +91,7 @@ const isGroup = shape({
     shape({ msg_id: isText, ...numbers('since', 'waited', 'ran') })
   ),
   last_cell: nullable(shape({ msg_id: isText, ...numbers('waited', 'ran') })),
+  queued: optional(isNumber),
   gpus: arrayOf(
     shape({
       uuid: isText,

@@ -117,6 +117,8 @@ export interface IGroup {
   user: string;
   cell: ICell | null;
   last_cell: Omit<ICell, 'since'> | null;
+  /** The number of cells that wait in its kernel. Older schedulers do not report it. */
+  queued?: number;
   gpus: IShare[];
   /** The documents of this server that use the kernel. */
   sessions: ISession[];

@@ -9,7 +9,7 @@ import type { IGroup, IStatus, IUnshared } from '../core/status';
 import { showsBackground } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { thisNotebook, unsharedText } from '../words/availability';
-import { cardMemory, cardReason, cardState } from '../words/card';
+import { cardMemory, cardQueue, cardReason, cardState } from '../words/card';
 import { printable } from '../words/names';
 import { actionsText } from '../words/panel';
 import { MoreButton } from './actions';
@@ -32,6 +32,7 @@ export function Card(props: ICardProps): JSX.Element {
   const { wording, commands, clock } = context;
   const { trans } = wording;
   const reason = cardReason(group, wording, clock.now);
+  const queue = cardQueue(group, trans);
   const holder = holderOf(group, status);
   return (
     <section
@@ -74,6 +75,7 @@ export function Card(props: ICardProps): JSX.Element {
           />
         </p>
       )}
+      {queue && <p>{queue}</p>}
       <p className="jp-GpuShare-cardMemory">
         {cardMemory(group, wording, context.gpus)}
         <Badges

@@ -102,6 +102,16 @@ export function cardReason(
   }
 }
 
+/** How many cells follow in the active notebook; '' if there are none. */
+export function cardQueue(
+  { queued = 0 }: Pick<IGroup, 'queued'>,
+  trans: ITranslation
+): string {
+  return queued
+    ? trans._n('%1 more cell is queued', '%1 more cells are queued', queued)
+    : '';
+}
+
 /**
  * The memory that the active notebook keeps on the GPU, and on which one.
  *

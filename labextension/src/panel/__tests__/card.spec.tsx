@@ -70,6 +70,29 @@ describe('the card of the active notebook', () => {
       ]
     ],
     [
+      'runs, and more cells follow',
+      makeGroup('a', { state: 'running', since: 88, queued: 20 }),
+      [
+        'Running for 12 s',
+        '20 more cells are queued',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Release',
+        'Let others go first'
+      ]
+    ],
+    [
+      'waits with its last cells',
+      makeWaiting('a', 2, { queued: 1 }),
+      [
+        'Waiting, 2nd · about 4 s',
+        'needs 15 GiB more; train has the GPU',
+        '1 more cell is queued',
+        '5 GiB on the GPU · 2 GiB in host memory',
+        'Go to train',
+        'Let others go first'
+      ]
+    ],
+    [
       'runs with low priority, and no notebook waits',
       makeGroup('a', { state: 'running', since: 88, class: 'background' }),
       [
