@@ -41,6 +41,7 @@ SECTIONS = {
         "kernelspec": Command(
             "programs.kernelspec", "share the GPU in VS Code, nbconvert, papermill, ..."
         ),
+        "mcp": Command("mcp.command", "let agents see and control how GPUs are shared (MCP)"),
     },
     "Control a notebook or program": {
         "release": Command("steer.release", "release the GPU so that the next notebook can run"),

@@ -148,6 +148,16 @@ class Client:
         """
         return self._send(calls.act("wake", group))
 
+    def ready(self, group: str | None = None) -> str:
+        """Restore the memory of a group before it uses the GPU, as far as no other group needs the room; return its ID.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.act("ready", group))
+
     def set_class(self, priority: str, group: str | None = None) -> str:
         """Set the class of a group; return its ID.
 

@@ -120,9 +120,10 @@ class Call(Generic[Answer]):
                 f"The Jupyter server at {server.url} has no gpushare API. Install jupyter-gpushare into its "
                 "environment, and check the address."
             )
-        if status in (401, 403):
-            hint = "" if server.token else " Pass a token of the server."
-            raise Refused(status, (message or "The server refused the token.") + hint)
+        # Jupyter checks this before it checks who sends a request without a valid token.
+        if status == 401 or (status == 403 and (not message or "_xsrf" in message)):
+            token = "the token" if server.token else "a request without a token"
+            raise Refused(status, f"The server refused {token}. Pass a valid one.")
         if 400 <= status < 500:
             raise Refused(
                 status, message or f"The server refused the request with status {status}."

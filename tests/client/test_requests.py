@@ -88,7 +88,7 @@ SENT: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any, Any]] = [
     ),
     *(
         (name, ("a",), {}, "POST", name, GROUP, GROUP)
-        for name in ("release", "evict", "hibernate", "wake")
+        for name in ("release", "evict", "hibernate", "wake", "ready")
     ),
     (
         "set_class", ("background", "a"), {},
@@ -138,6 +138,7 @@ def test_both_clients_have_the_same_methods() -> None:
         (400, b'{"message": "no"}', Refused, "^no$"),
         (403, b'{"message": "Forbidden"}', Refused, "Forbidden"),
         (403, b"<html>", Refused, "refused the token"),
+        (403, b'{"message": "\'_xsrf\' argument missing from POST"}', Refused, "refused the token"),
         (404, b'{"message": "no group"}', Refused, "no group"),
         (404, b"<html>", Unreachable, "has no gpushare API"),
         (503, b'{"message": "no scheduler is running"}', Unavailable, "no scheduler"),

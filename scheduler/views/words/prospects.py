@@ -21,14 +21,18 @@ def when_text(found: Mapping[str, Any]) -> str:
     )
     if found["likely"] is None:
         return f"It cannot run as things are: {reason}"
-    if not found["latest"]:
+    if found["reason"]["code"] in NOW:
         return f"It can run now: {reason}{after}"
+    if not found["latest"]:
+        return f"It can run in a moment: {reason}{after}"
     estimate = estimate_text(
         {"seconds": found["likely"], "low": found["earliest"], "high": found["latest"]}
     )
     return f"It can run in {estimate}: {reason}{after}"
 
 
+#: The codes of notebooks that need not wait.
+NOW = ("has_lease", "room", "no_gpu")
 #: Besides the reasons of waits.
 PROSPECTS: dict[str, Callable[[dict[str, Any]], str]] = {
     **REASONS,
