@@ -46,8 +46,8 @@ class Hints:
         self.likelihood.drop(group.id)
         self.timers.set(("hint", group.id), None)
 
-    def expire(self, group: Group) -> None:
-        """End the hints of a group that no longer count."""
+    def review(self, group: Group) -> None:
+        """End the hints of a group that no longer count. Another one may count from now on."""
         self.likelihood.expire(group.id, self.turn.now)
         self._schedule(group)
         self.turn.touch(group)
@@ -58,4 +58,5 @@ class Hints:
         self.timers.set(("hint", group.id), None)
 
     def _schedule(self, group: Group) -> None:
-        self.timers.set(("hint", group.id), self.likelihood.next_expiry(group.id))
+        when = self.likelihood.next_change(group.id, self.turn.now)
+        self.timers.set(("hint", group.id), when)

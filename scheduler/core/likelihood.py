@@ -22,6 +22,8 @@ from .model import Group
 
 #: Seconds after a hint within which GPU work counts as its result.
 HORIZON = 60.0
+#: Seconds after the beginning of a cell before it counts as a hint. Most cells that use the GPU do so earlier.
+CELL_DELAY = 0.1
 #: For each kind of hint, the fraction of hits that is assumed at first.
 PRIORS: dict[Sign, float] = {"focus": 0.3, "typing": 0.6, "cell": 0.8, "queued": 0.9}
 #: The number of trials that the assumed fraction counts for; and those of all groups, for one group.
@@ -93,16 +95,17 @@ class UseLikelihood:
         if not signs:
             del self.live[group_id]
 
-    def next_expiry(self, group_id: str) -> float | None:
-        """Return when the next hint of a group no longer counts; None: it has none."""
-        signs = self.live.get(group_id)
-        return min(signs.values()) + HORIZON if signs else None
+    def next_change(self, group_id: str, now: float) -> float | None:
+        """Return when the next hint of a group begins or ceases to count; None: it has none."""
+        signs = self.live.get(group_id, {})
+        starts = [start for sign, at in signs.items() if (start := _start(sign, at)) > now]
+        return min([*starts, *(at + HORIZON for at in signs.values())], default=None)
 
     def estimate(self, group_id: str, now: float) -> Estimate | None:
         """Return the estimate from the most telling hint that counts; None: there is no hint."""
         best: Estimate | None = None
         for sign, at in self.live.get(group_id, {}).items():
-            if at + HORIZON <= now:
+            if not _start(sign, at) <= now < at + HORIZON:
                 continue
             own = self._own.get(group_id, {}).get(sign, _Record())
             likelihood = self._likelihood(own, sign)
@@ -130,6 +133,11 @@ class UseLikelihood:
         """Forget a group that has left. What all groups have taught stays."""
         self.live.pop(group_id, None)
         self._own.pop(group_id, None)
+
+
+def _start(sign: Sign, at: float) -> float:
+    """Return from when on a hint counts."""
+    return at + CELL_DELAY if sign == "cell" else at
 
 
 def unhinted(group: Group, now: float) -> float:

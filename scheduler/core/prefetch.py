@@ -168,17 +168,18 @@ class Prefetcher:
                 until = times.throttled_until(group, uuid, now)
                 if until is not None and until > now:
                     return "limit"
-        others = [g for g in self.model.leased.values() if g is not group]
         if times.counted:
             for claim in times.quotas(group):
                 held = used_by(group)
-                for other in others:
+                for other in self.model.leased.values():
                     if any(c.whose == claim.whose for c in times.quotas(other)):
                         held |= used_by(other)
                 if len(held) > claim.entitlement.gpus:
                     return "quota"
-        if self.residency.one_at_a_time and any(g.shares.keys() & group.shares for g in others):
-            return "one_at_a_time"
+        if self.residency.one_at_a_time:
+            for other in self.model.leased.values():
+                if other is not group and other.shares.keys() & group.shares:
+                    return "one_at_a_time"
         return None
 
     def _is_calm(self, group: Group) -> bool:

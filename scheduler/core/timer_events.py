@@ -42,7 +42,7 @@ class TimerEvents:
                 self.activity.count_time(group)
                 self.turn.touch(group)
             case "hint", str(name):
-                self.hints.expire(self.model.groups[name])
+                self.hints.review(self.model.groups[name])
             case "pool", _:
                 self.host_reserve.asked = True
             case "client", int(number):

@@ -6,7 +6,13 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core.likelihood import HORIZON, PRIORS, UNHINTED, UseLikelihood
+from jupyter_gpushare.scheduler.core.likelihood import (
+    CELL_DELAY,
+    HORIZON,
+    PRIORS,
+    UNHINTED,
+    UseLikelihood,
+)
 from jupyter_gpushare.scheduler.core.model import DurationPredictor
 from tests.scheduler.core_machine import Machine
 
@@ -57,12 +63,12 @@ def test_repeated_hints_within_a_minute_are_one_trial() -> None:
 def test_a_hint_counts_until_its_group_works_or_the_minute_is_over() -> None:
     uses = UseLikelihood()
     uses.hint("a", "typing", 0.0)
-    assert uses.next_expiry("a") == HORIZON
+    assert uses.next_change("a", 0.0) == HORIZON
     assert chance(uses, "a", HORIZON - 0.1) == 0.6
     assert chance(uses, "a", HORIZON) is None
     # Work after the minute is not its result.
     uses.use("a", HORIZON)
-    assert uses.next_expiry("a") is None
+    assert uses.next_change("a", HORIZON) is None
     uses.hint("a", "typing", 100.0)
     assert chance(uses, "a", 100.0) == round((0 + 2 * (10 * 0.6) / 11) / (1 + 2), 4)
 
@@ -143,6 +149,8 @@ def test_the_core_learns_from_requests_and_bursts() -> None:
     a.end("cell")
     m.sleep(100)
     m.do(ev.Cell("a", "begin", "m", m.now, True))
+    assert uses.estimate("a", m.now) is None
+    m.sleep(CELL_DELAY)
     found = uses.estimate("a", m.now)
     assert found is not None
     assert found.sign == "cell"

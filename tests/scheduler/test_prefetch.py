@@ -204,6 +204,16 @@ def test_a_kept_group_is_not_kept_because_of_a_hint() -> None:
     assert of(ev.Evict, a.release())
 
 
+def test_a_cell_that_works_on_the_cpu_first_finds_its_memory() -> None:
+    m = Machine()
+    a = away(m, "a", 40)
+    m.do(ev.Cell("a", "begin", "1", m.now, from_kernel=True))
+    assert prefetch(m, "a") is None
+    # Most cells use the GPU at once.
+    assert of(ev.Grant, m.sleep(0.2)) == [ev.Grant(a.number, a.lease, True)]
+    assert prefetch(m, "a")["hint"] == "cell"
+
+
 # --- What is not done -----------------------------------------------------------------------------
 
 
