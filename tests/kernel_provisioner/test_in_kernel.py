@@ -173,6 +173,22 @@ async def test_a_subshells_cell_does_not_end_the_main_ones(scheduler: Ask) -> No
         assert (await kernel.execute("print(beside)")).stream("stdout") == "1\n"
         await eventually(lambda: len(cells(scheduler, kernel)) >= before + 4, "all ends")
         assert cells(scheduler, kernel)[before:] == ["begin", "end", "begin", "end"]
+        # A cell in the subshell that outlasts the main one keeps the GPU.
+        before = len(cells(scheduler, kernel))
+        main = await begin(
+            kernel, "began = threading.Event()\nprint(1, flush=True)\nwork(); began.wait(60)"
+        )
+        code = "done.clear(); began.set(); done.wait(60); work()"
+        message = client.session.msg("execute_request", {"code": code, "silent": False})
+        message["header"]["subshell_id"] = subshell
+        client.shell_channel.send(message)
+        assert (await main).reply["status"] == "ok"
+        assert (await kernel.execute("print(2)")).stream("stdout") == "2\n"
+        assert cells(scheduler, kernel)[before:] == ["begin"]
+        assert group_of(scheduler, kernel)["cell"] is not None
+        await kernel.execute("done.set()")
+        await eventually(lambda: len(cells(scheduler, kernel)) >= before + 2, "the end of all")
+        assert cells(scheduler, kernel)[before:] == ["begin", "end"]
 
 
 #: Waits, before it is this cell's turn to be told of by IPython, until the scheduler knows of it.

@@ -22,6 +22,7 @@ from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension import app
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.cells import Cells
+from tests.server_extension.conftest import Kernel
 from tests.support.client import FakeClient
 
 FindCells = Callable[[str], Awaitable[list[tuple[str, str]]]]
@@ -227,6 +228,58 @@ class TestMessageInterrupts:
 
             await eventually(cancelled)
         await manager.shutdown_kernel(kernel_id, now=True)
+
+
+async def test_the_cells_of_a_kernel_with_threads_end_one_by_one(
+    jp_environ: None,
+    jp_data_dir: Path,
+    jp_serverapp: ServerApp,
+    runtime: Path,
+    gpu: dict[str, Any],
+    cells: FindCells,
+    eventually: Any,
+    get_status: Any,
+) -> None:
+    folder = jp_data_dir / "kernels" / "threaded"
+    folder.mkdir(parents=True)
+    spec = {
+        "argv": [
+            sys.executable,
+            str(Path(__file__).with_name("threaded_kernel.py")),
+            "{connection_file}",
+        ],
+        "display_name": "Threaded",
+        "language": "test",
+    }
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    kernel = Kernel(jp_serverapp)
+    await kernel.start("threaded")
+    with FakeClient(runtime / "s.sock", kernel.id, gpu["uuid"]) as client:
+        client.attach()
+        # A cell that outlasts a later one shows that cells overlap.
+        first = kernel.execute("wait first")
+        await kernel.reply(kernel.execute("set first"))
+        await kernel.reply(first)
+        long = kernel.execute("wait second")
+        for _ in range(2):
+            short = kernel.execute("set third")
+            await kernel.reply(short)
+
+            async def short_ended(short: str = short) -> bool:
+                return ("end", short) in await cells(kernel.id)
+
+            await eventually(short_ended)
+            assert ("end", long) not in await cells(kernel.id)
+        (group,) = (await get_status())["groups"]
+        assert (group["cell"]["msg_id"], group["queued"]) == (long, 0)
+        await kernel.reply(kernel.execute("set second"))
+        await kernel.reply(long)
+
+        async def long_ended() -> bool:
+            return ("end", long) in await cells(kernel.id)
+
+        await eventually(long_ended)
+    await kernel.stop()
 
 
 def told_by(*statuses: tuple[str, str]) -> list[tuple[str, str]]:
