@@ -3,7 +3,7 @@
 
 Between two cells of a "Run All" pass about 4 ms. A group that is between two cells keeps its lease and its memory for
 the next one, as long as its time slice lasts (``Residency``). The number of cells is only a hint, so this ends after
-``next_cell`` seconds if no cell begins, and ``debounce`` after its begin if the cell submits no work.
+``next_cell`` seconds if no cell begins, and ``first_work`` after its begin if the cell submits no work.
 """
 
 from __future__ import annotations
@@ -45,4 +45,4 @@ class CellQueue:
     def begin_cell(self, group: Group) -> None:
         """Note that a cell begins, which may have been queued."""
         if group.next_cell_by > self.turn.now:
-            group.next_cell_by = self.turn.now + self.model.rules.debounce
+            group.next_cell_by = self.turn.now + self.model.rules.first_work

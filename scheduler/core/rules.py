@@ -32,9 +32,9 @@ class Rules:
         Bytes of each GPU that are never promised; by default ``default_reserve`` of its size.
     debounce
         Seconds for which a group's memory stays after the end of a cell.
-    next_cell
-        Seconds after the end of a cell for which the next one is expected, if it is queued. Until then, the lease and
-        the memory stay, within the time slice.
+    next_cell, first_work
+        Seconds after the end of a cell for which the next one is expected, if it is queued; and after its begin, for
+        which its first work is expected. Until then, the lease and the memory stay, within the time slice.
     residency_factor
         Memory stays for at least this many times the time of its restore; also the factor of ``quantum="auto"``.
     shortest_quantum, longest_quantum
@@ -103,6 +103,7 @@ class Rules:
     reserve: int | None = None
     debounce: float = 0.010
     next_cell: float = 1.0
+    first_work: float = 0.050
     residency_factor: float = 10.0
     shortest_quantum: float = 1.0
     longest_quantum: float = 30.0
