@@ -74,10 +74,16 @@ LOWER_BOUNDS := build/lower-bounds
 ACCEPTANCE := build/acceptance
 FRONT_ENDS := build/front-ends
 ENTERPRISE_GATEWAY := build/enterprise-gateway
-$(LOWER_BOUNDS)/venv $(ACCEPTANCE)/venv $(FRONT_ENDS)/venv $(ENTERPRISE_GATEWAY)/venv: build/%/venv: requirements/%.txt tools/setup-venv | packages
+$(LOWER_BOUNDS)/venv $(ACCEPTANCE)/venv $(FRONT_ENDS)/venv: build/%/venv: requirements/%.txt tools/setup-venv | packages
 	@rm -rf $(@D)
 	@tools/setup-venv $(@D) $<
 	@touch $@
+
+# Its pyzmq is not built for the newest versions of Python.
+$(ENTERPRISE_GATEWAY)/venv: requirements/enterprise-gateway.txt tools/setup-venv | packages
+	@rm -rf $(@D)
+	@tools/setup-venv $(@D) $< || { rm -rf $(@D); echo "Skipping the test of Enterprise Gateway." >&2; }
+	@mkdir -p $(@D) && touch $@
 
 $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp $(FRONT_ENDS)/stamp: build/%/stamp: build/%/venv $(STAMPS)/installed
 	@rm -f $(@D)/*.whl
@@ -147,7 +153,7 @@ within = timeout --foreground --signal=INT --kill-after=60 \
     $$(left=$$(($(STARTED) + 60 * $(1) - $$(date +%s))); echo $$((left > 1 ? left : 1)))
 
 # Tests that use the product as people install it. `make test-slow` runs the slow tests of the other folders.
-ACCEPTANCE_TESTS := tests/acceptance tests/packaging
+ACCEPTANCE_TESTS := tests/acceptance tests/packaging tests/labextension/test_shared_documents.py
 
 acceptance: BOUND = $(call within,$(ACCEPTANCE_MINUTES))
 acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPTANCE)/stamp $(FRONT_ENDS)/stamp $(ENTERPRISE_GATEWAY)/venv ## test upgrades, attacks and other software with the installed product (30 minutes at most)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import uuid
 from collections.abc import Iterator, MutableMapping
@@ -23,8 +22,6 @@ from .in_kernel.interposer import Interposer, find_interposer
 from .launch import NAME_BYTES, new_group
 
 ENTRY_POINT = "marimo.cell.executor"
-#: The command of the processes that serve an app to several people.
-APP_HOST = "marimo._session.app_host.main"
 
 
 def executor(base: Any = None) -> Any:
@@ -132,9 +129,7 @@ class Cells:
 
 
 def is_own_kernel() -> bool:
-    """Whether this process serves one notebook. Kernels of ``marimo run`` may be threads of the server."""
-    if APP_HOST in sys.orig_argv:
-        return True
+    """Whether this process is one notebook's kernel, as in ``marimo edit``: those of ``marimo run`` are threads."""
     try:
         from marimo._runtime.context import get_context
         from marimo._runtime.context.kernel_context import KernelRuntimeContext

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -253,9 +254,12 @@ def test_vs_code(bench: Bench) -> None:
     bench.follow(Raw(bench.place))
 
 
+MARIMO = ["--headless", "--no-token", "--host=127.0.0.1", "--port={port}"]
+
+
 def marimo(bench: Bench) -> contextlib.AbstractContextManager[Site]:
-    options = "--headless --no-token --no-skew-protection --skip-update-check --host 127.0.0.1"
-    command = ["gpushare", "run", "--", "marimo", "edit", *options.split(), "--port", "{port}"]
+    options = ("--no-skew-protection", "--skip-update-check")
+    command = ["gpushare", "run", "--", "marimo", "edit", *MARIMO, *options]
     return site(bench.place, command, "health", {})
 
 
@@ -278,3 +282,31 @@ def test_each_kernel_of_marimo_is_a_group(bench: Bench) -> None:
         until(lambda: not bench.group("one.py"))
         assert bench.group("two.py")["id"] == groups[1]["id"]
         notebooks[1].close()
+
+
+def program(*codes: str) -> str:
+    """Return a marimo notebook."""
+    cells = [textwrap.indent(code.strip(), "    ") for code in codes]
+    parts = ["import marimo", "app = marimo.App()", *(f"@app.cell\ndef _():\n{c}" for c in cells)]
+    return "\n".join([*parts, "if __name__ == '__main__':\n    app.run()", ""])
+
+
+def test_an_app_and_a_script_of_marimo_are_groups_with_cells(bench: Bench) -> None:
+    path = bench.place.notebooks / "app.py"
+    path.write_text(program(SETUP, "import threading"))
+    command = ["gpushare", "run", "--", "marimo", "run", str(path), *MARIMO]
+    with site(bench.place, command, "health", {}) as app:
+        # Each person has a kernel, which is a thread of the server.
+        pages = [app.connect(f"ws?session_id=s_000001&file={path}")]
+        group = until(lambda: bench.group("marimo"))["id"]
+        until(lambda: bench.phases(group) == ["begin", "end"] * 2)
+        pages.append(app.connect(f"ws?session_id=s_000002&file={path}"))
+        until(lambda: bench.phases(group) == ["begin", "end"] * 4)
+        assert bench.group("marimo")["cell"] is None
+        assert len(bench.group("marimo")["clients"]) == 1
+        for page in pages:
+            page.close()
+    assert bench.place.run("gpushare", "run", "--", "python", str(path)) == "ready\n"
+    events = [e for e in bench.ask("history")["events"] if e["kind"] == "cell"]
+    (script,) = {event["group"] for event in events} - {group}
+    assert bench.phases(script) == ["begin", "end"] * 2

@@ -61,10 +61,17 @@ def python() -> str:
 
 
 @pytest.fixture(scope="module")
+def extensions() -> dict[str, bool]:
+    """Return further server extensions, and whether each is loaded."""
+    return {}
+
+
+@pytest.fixture(scope="module")
 def lab(
     runtime: Path,
     simulated: dict[str, str],
     python: str,
+    extensions: dict[str, bool],
     root: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
@@ -82,6 +89,7 @@ def lab(
         base_url="/user/ada/",
         settings=settings,
         python=python,
+        extensions=extensions,
     ) as lab:
         write_settings(lab, NEWS, NO_NEWS)
         for path in ("train.ipynb", "plots.ipynb", "deep/train.ipynb"):

@@ -81,6 +81,8 @@ class Lab:
                 "root_dir": str(self.notebooks),
             },
             "IdentityProvider": {"token": TOKEN},
+            # jupyter-collaboration's; otherwise in the working folder.
+            "SQLiteYStore": {"db_path": str(folder / "ystore.db")},
             **(settings or {}),
         }
         (folder / "config").mkdir()
