@@ -23,6 +23,7 @@ from ..scheduler.protocol.async_client import AsyncControlClient
 from ..scheduler.protocol.client import ControlError, SchedulerUnreachable, user_name
 from ..scheduler.protocol.supervisor import SchedulerHost
 from ..scheduler.views.culling import is_waiting
+from . import executors
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State
@@ -155,6 +156,7 @@ class GpuShareExtension(ExtensionApp):
         )
         events = self._events
         self._before = frozenset(serverapp.kernel_manager.list_kernel_ids())
+        self.queue_sources += executors.sources(serverapp)
         self._watcher = CellWatcher(
             serverapp.kernel_manager, events, self.send, self.queue_sources, self.log
         )

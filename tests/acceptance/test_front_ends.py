@@ -69,6 +69,15 @@ while not os.path.exists(os.environ["STOP"]):
 """
 
 
+def wait_for(path: str) -> str:
+    """Return a cell that lasts until there is a file."""
+    return f"while not os.path.exists({path!r}):\n    time.sleep(0.01)\nprint({path!r})"
+
+
+#: Cells that are run all at once.
+QUEUED = [wait_for("first"), wait_for("second"), "print('third')", "print('last')"]
+
+
 class Bench:
     """A place with a scheduler, and what it knows."""
 
@@ -165,6 +174,20 @@ class Bench:
         front.close()
         until(lambda: not self.group(front.name))
 
+    def count_queued(self, front: FrontEnd, folder: Path) -> None:
+        """Check that the scheduler knows how many cells wait in the queue of a server that runs them one by one."""
+        first, second, *others = QUEUED
+        for code in (first, second, *others):
+            front.begin(code)
+        (folder / "first").touch()
+        # The second one runs.
+        until(
+            lambda: self.group(front.name)["queued"] == len(others), lambda: self.group(front.name)
+        )
+        (folder / "second").touch()
+        assert front.end() == ("last\n", "")
+        until(lambda: self.group(front.name)["queued"] == 0)
+
 
 @pytest.fixture
 def bench(root: Path, tmp_path: Path) -> Iterator[Bench]:
@@ -208,14 +231,22 @@ def server(bench: Bench, root: Path, *extensions: str) -> Iterator[Lab]:
 
 def test_jupyter_server_nbmodel(bench: Bench, root: Path) -> None:
     with server(bench, root, "jupyter_server_nbmodel") as lab:
-        bench.follow(NbModel(lab, "plots.ipynb"))
+        notebook = NbModel(lab, "plots.ipynb")
+        notebook.begin(SETUP)
+        assert notebook.end() == ("ready\n", "")
+        bench.count_queued(notebook, lab.notebooks)
+        bench.follow(notebook)
 
 
 def test_jupyter_server_documents(bench: Bench, root: Path) -> None:
     extensions = ("jupyter_server_documents", "jupyter_server_fileid")
-    cells = [SETUP, WORK, FAIL, WAIT, WORK + "\n"]
+    cells = [SETUP, WORK, FAIL, WAIT, WORK + "\n", *QUEUED]
     with server(bench, root, *extensions) as lab:
-        bench.follow(Documents(lab, "plots.ipynb", cells))
+        notebook = Documents(lab, "plots.ipynb", cells)
+        notebook.begin(SETUP)
+        assert notebook.end() == ("ready\n", "")
+        bench.count_queued(notebook, lab.notebooks)
+        bench.follow(notebook)
 
 
 @contextlib.contextmanager
