@@ -9,7 +9,14 @@ import ssl
 from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.request import (
+    BaseHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 from . import calls
 from .calls import Call, Forecast
@@ -55,11 +62,7 @@ class Client:
     ) -> None:
         self._server = find_server(url, token)
         self._timeout = timeout
-        found: list[BaseHandler] = [] if context is None else [HTTPSHandler(context=context)]
-        if is_loopback(self._server.url):
-            # A proxy cannot reach this machine by that name.
-            found.append(ProxyHandler({}))
-        self._opener = build_opener(*found)
+        self._opener = make_opener(self._server.url, context)
 
     @property
     def url(self) -> str:
@@ -183,6 +186,23 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise calls.unreachable(self._server, getattr(error, "reason", error)) from None
         return call.result(self._server, status, content)
+
+
+def make_opener(url: str, context: ssl.SSLContext | None = None) -> OpenerDirector:
+    """Return what opens addresses of a server.
+
+    Parameters
+    ----------
+    url
+        The server.
+    context
+        For servers with a certificate of their own: an SSL context that accepts it.
+    """
+    found: list[BaseHandler] = [] if context is None else [HTTPSHandler(context=context)]
+    if is_loopback(url):
+        # A proxy cannot reach this machine by that name.
+        found.append(ProxyHandler({}))
+    return build_opener(*found)
 
 
 def is_loopback(url: str) -> bool:

@@ -54,10 +54,20 @@ def find_server(
     given = environ.get(TOKEN) if token is None else token
     if url:
         return _split(url, given if given is not None else environ.get(HUB_TOKEN, ""))
-    info = _choose(_running(), environ.get(PARENT, ""))
-    if given is None:
-        given = str(info.get("token") or environ.get(HUB_TOKEN, ""))
-    return _split(str(info["url"]), given)
+    found = server_of(_choose(running_servers(), environ.get(PARENT, "")), environ)
+    return found if given is None else found._replace(token=given)
+
+
+def server_of(info: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Server:
+    """Return the server that states this about itself.
+
+    Raises
+    ------
+    NoServer
+        It has no address.
+    """
+    token = str(info.get("token") or environ.get(HUB_TOKEN, ""))
+    return _split(str(info.get("url", "")), token)
 
 
 def _split(url: str, token: str) -> Server:
@@ -75,7 +85,7 @@ def _split(url: str, token: str) -> Server:
     return Server(urlunsplit((parts.scheme, parts.netloc, path.rstrip("/") + "/", "", "")), token)
 
 
-def _running() -> list[dict[str, Any]]:
+def running_servers() -> list[dict[str, Any]]:
     """Return what running servers state about themselves, as `jupyter server list` does."""
     from jupyter_core.paths import jupyter_runtime_dir
 

@@ -34,6 +34,7 @@ from .handlers import handlers
 from .preferences import Preferences
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .queued import Source
+from .second_kernels import SecondKernelNotices
 from .sessions import FRESH, Documents
 from .shares import stated, used
 from .unshared import unshared
@@ -79,6 +80,7 @@ class GpuShareExtension(ExtensionApp):
     #: Held while they change.
     _sharing: asyncio.Lock
     _preferences: Preferences
+    _second_kernels: SecondKernelNotices
     #: The process of the scheduler that received the preferences last.
     _told: int | None = None
     #: Kernels that were there before us.
@@ -121,6 +123,7 @@ class GpuShareExtension(ExtensionApp):
         self._sharing = asyncio.Lock()
         self._preferences = Preferences()
         self.queue_sources = []
+        self._second_kernels = SecondKernelNotices()
         self._tasks = set()
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
@@ -300,6 +303,7 @@ class GpuShareExtension(ExtensionApp):
         documents = await self.documents.by_kernel() if self.host else {}
         for group in status["groups"]:
             group["sessions"] = documents.get(group["id"], [])
+        status["notices"] = [*status["notices"], *self._second_kernels.notices(documents)]
         return {
             **status,
             "timeline": status.get("timeline"),

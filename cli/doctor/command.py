@@ -32,6 +32,7 @@ from ...scheduler.views.words.amounts import size
 from ..terminal import console
 from . import installation
 from .finding import Finding
+from .notebooks import notebooks
 
 if TYPE_CHECKING:
     from ...scheduler.gpu.checkpoint_support import Ability
@@ -130,6 +131,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _guarded("server extension", installation.server_extension)
     yield from _guarded("labextension", installation.labextension)
     yield from _guarded("kernelspecs", installation.kernelspecs)
+    yield from _guarded("notebooks", notebooks)
     if environ.get("GPUSHARE_DISABLE", "") not in ("", "0"):
         yield Finding(
             "GPUSHARE_DISABLE", "warn", "set, so programs do not share the GPU", "unset it"

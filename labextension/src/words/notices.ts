@@ -54,6 +54,13 @@ export function noticeText(
         text(params, 'user') || trans.__('another user'),
         formatBytes(Number(params['bytes']) || 0, 'binary')
       );
+    case 'second_kernel':
+      return trans.__(
+        '%1 has two kernels, %2 and %3. Each has its own variables and GPU memory. Shut down the one that you do not use.',
+        text(params, 'path') || name,
+        text(params, 'first').slice(0, 8),
+        text(params, 'second').slice(0, 8)
+      );
     case 'recording_ended':
       return trans.__('The recording to %1 ended.', text(params, 'file'));
     default:

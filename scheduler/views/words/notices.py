@@ -74,5 +74,9 @@ NOTICES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     ),
     "maintenance": lambda name, given: f"maintenance: {given.get('text')}",
     "policy_failed": lambda name, given: _policy_failed(given),
+    "second_kernel": lambda name, given: (
+        f"{name} has two kernels, {str(given['first'])[:8]} and {str(given['second'])[:8]}. Each has its own variables "
+        "and GPU memory. Shut down the one that you do not use"
+    ),
     "underreported": lambda name, given: _unstated(given),
 }

@@ -330,6 +330,17 @@ describe('noticeText', () => {
     ).toContain('a.ipynb was asked to release the GPU and has not responded');
   });
 
+  it('names both kernels of a notebook', () => {
+    const params = {
+      path: 'a.ipynb',
+      first: '1234567890',
+      second: 'abcdefghij'
+    };
+    expect(noticeText('', { code: 'second_kernel', params }, trans)).toContain(
+      'a.ipynb has two kernels, 12345678 and abcdefgh.'
+    );
+  });
+
   it('reports that a policy failed', () => {
     const params = { policy: 'ours', instead: 'burst', error: 'No.' };
     expect(noticeText('', { code: 'policy_failed', params }, trans)).toBe(
