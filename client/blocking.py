@@ -167,7 +167,7 @@ class Client:
         Parameters
         ----------
         priority
-            ``interactive``, ``background``, or ``auto``: its behaviour decides.
+            ``interactive``, ``agent``, ``background``, or ``auto``: its behaviour decides.
         group
             The ID or name of the group; default: this kernel.
         """

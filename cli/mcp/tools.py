@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 INSTRUCTIONS = """\
 Jupyter notebooks and programs on this machine share NVIDIA GPUs. Only some of them can use a GPU at a time; the others
-wait in a queue. Before you start GPU work, call when_could_i_run. If notebooks of people wait, set the class of your
-own notebook to one that lets them go first, and release or hibernate it when you are done. A notebook is named by its
-ID or by its name, as status shows them. Sizes are bytes, times are seconds."""
+wait in a queue. Before you start GPU work, call when_could_i_run. Set the class of a notebook that you drive to
+agent, so that people do not wait longer because of it, and release or hibernate it when you are done. A notebook is
+named by its ID or by its name, as status shows them. Sizes are bytes, times are seconds."""
 
 Notebook = Annotated[
     str, Field(description="The ID or the name of the notebook, as status shows it.")
 ]
-SetClass = Literal["auto", "interactive", "background"]
-NewClass = Literal["interactive", "background"]
+SetClass = Literal["auto", "interactive", "agent", "background"]
+NewClass = Literal["interactive", "agent", "background"]
 
 #: Members of a status that help an agent to decide.
 GPU = ("uuid", "index", "name", "total", "used", "available", "utilization", "draining")
@@ -158,8 +158,8 @@ class Tools:
         priority: Annotated[
             SetClass,
             Field(
-                description="The class: interactive notebooks run first, background notebooks let them go first; with "
-                "auto, the behaviour of the notebook decides."
+                description="The class: interactive notebooks run first, then those that agents drive (agent), then "
+                "background ones. With auto, the behaviour of the notebook decides."
             ),
         ],
     ) -> str:
