@@ -351,8 +351,11 @@ def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyP
     there is, out and in, and a window, for those that have had their limit.
     """
     monkeypatch.setattr(gpu_time, "LONGEST_PATIENCE", FAVOUR)
-    monkeypatch.setattr(Tgs, "favour", FAVOUR)
-    monkeypatch.setattr(HighestPriority, "class_favour", FAVOUR / 2)
+    monkeypatch.setattr(
+        Tgs, "favour", {"interactive": 0.0, "agent": FAVOUR / 2, "background": FAVOUR}
+    )
+    favour = {"interactive": FAVOUR / 2, "agent": FAVOUR / 4, "background": 0.0}
+    monkeypatch.setattr(HighestPriority, "class_favour", favour)
     monkeypatch.setattr(HighestPriority, "weight_favour", FAVOUR / 8)
 
     @settings(max_examples=examples, **SETTINGS)
