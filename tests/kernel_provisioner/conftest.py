@@ -20,7 +20,10 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 from jupyter_gpushare.benchmarks.published.notebooks import answering
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from tests.support import fork_server
+from tests.support.kernels import forked_kernels, real_kernels
 from tests.support.scheduler import SCHEDULER
+
+__all__ = ["forked_kernels", "real_kernels"]
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0
@@ -110,6 +113,8 @@ class Kernel:
 
     def _told(self, name: str) -> list[str]:
         """Read what Linux tells of the process; nothing, for a moment after the program has begun."""
+        process = self.manager.provisioner.process  # type: ignore[union-attr]
+        assert isinstance(process, subprocess.Popen), "mark the test with real_kernels"
         deadline = time.monotonic() + PATIENCE
         while not (told := Path(f"/proc/{self.pid}/{name}").read_text()):
             assert time.monotonic() < deadline, f"{name} stays empty"

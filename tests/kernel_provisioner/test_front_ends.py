@@ -30,6 +30,7 @@ def plain(add_kernelspec: Callable[..., str]) -> str:
     )
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_the_magic_explains_that_nothing_is_shared(plain: str) -> None:
     async with started(plain) as kernel:
         assert "GPUSHARE_GROUP" not in kernel.environment()

@@ -61,6 +61,7 @@ def connection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         yield Config({"KernelManager": {"transport": transport, **policy}})
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_is_a_client(connection: Config) -> None:
     environment = {**os.environ, "JPY_SESSION_NAME": "/notebooks/train.ipynb", "LD_PRELOAD": ""}
     manager = AsyncKernelManager(kernel_name="python3", config=connection)
@@ -76,6 +77,7 @@ async def test_a_kernel_is_a_client(connection: Config) -> None:
         assert all(shim in maps for shim in SHIMS)
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_without_notebook_is_named_after_its_kernelspec() -> None:
     async with started() as kernel:
         assert kernel.manager.kernel_id is not None
@@ -114,6 +116,7 @@ async def test_the_users_own_start_up_still_runs(
         )
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernelspec_opts_out(add_kernelspec: Callable[..., str]) -> None:
     async with started(add_kernelspec("out", metadata={"gpushare": {"enabled": False}})) as kernel:
         assert not is_shared(kernel)
@@ -121,11 +124,13 @@ async def test_a_kernelspec_opts_out(add_kernelspec: Callable[..., str]) -> None
         assert len(kernel.command()) == 5
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_the_environment_opts_out() -> None:
     async with started(env={**os.environ, "GPUSHARE_DISABLE": "1"}) as kernel:
         assert unshared(kernel) == ("opted_out", {})
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernelspec_opts_in(add_kernelspec: Callable[..., str]) -> None:
     manager = AsyncKernelManager(
         kernel_name=add_kernelspec("in", metadata={"gpushare": {"enabled": True}}),
@@ -135,6 +140,7 @@ async def test_a_kernelspec_opts_in(add_kernelspec: Callable[..., str]) -> None:
         assert is_shared(kernel)
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_the_users_provisioner_wins(
     add_kernelspec: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +152,7 @@ async def test_the_users_provisioner_wins(
         assert "GPUSHARE_GROUP" not in kernel.environment()
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> None:
     settings = Config({"GpuShareProvisioner": {"backend": "plain", "memory": "1GiB"}})
     async with started(
@@ -167,6 +174,7 @@ async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> 
             assert kernel.environment()["GPUSHARE_OVERSUBSCRIBE"] == expected
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_goes_to_the_scheduler_of_its_server(tmp_path: Path) -> None:
     elsewhere = tmp_path / "s.sock"
     settings = Config({"GpuShare": {"socket": str(elsewhere)}})
@@ -224,6 +232,7 @@ async def test_entitlements_wait_for_a_scheduler(
         assert limit(keep=True) == 0.25
 
 
+@pytest.mark.usefixtures("real_kernels")
 @pytest.mark.parametrize(
     ("metadata", "complaint"),
     [
@@ -267,6 +276,7 @@ def test_a_bad_setting_is_refused() -> None:
         GpuShareProvisioner(backend="fast")
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_restarted_kernel_stays_in_its_group(connection: Config) -> None:
     manager = AsyncKernelManager(kernel_name="python3", config=connection)
     async with started(manager=manager) as kernel:
@@ -279,6 +289,7 @@ async def test_a_restarted_kernel_stays_in_its_group(connection: Config) -> None
         assert is_shared(kernel)
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_without_driver_there_is_no_preload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioner, "find_driver", lambda environ: None)
     async with started() as kernel:
@@ -290,6 +301,7 @@ async def test_without_driver_there_is_no_preload(monkeypatch: pytest.MonkeyPatc
         assert said.count("\n") == 1
 
 
+@pytest.mark.usefixtures("real_kernels")
 @pytest.mark.parametrize(
     "broken", ["client_environment", "find_driver", "socket_path", "with_in_kernel_part"]
 )
@@ -325,6 +337,7 @@ def poisoned(folder: Path) -> str:
     return str(folder / "libs")
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_that_dies_at_once_is_restarted_without_sharing(
     scheduler: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture, connection: Config
 ) -> None:
@@ -350,6 +363,7 @@ async def test_a_kernel_that_dies_at_once_is_restarted_without_sharing(
     assert any("before its first heartbeat" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_that_dies_later_is_restarted_with_sharing(connection: Config) -> None:
     connection.KernelRestarter.time_to_dead = 0.2
     manager = AsyncIOLoopKernelManager(kernel_name="python3", config=connection)
@@ -381,6 +395,7 @@ async def test_a_kernel_without_observable_heartbeat_is_not_blamed(
     assert warned == (trouble == "cannot be watched")
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_of_another_environment_loads_the_interposer(
     tmp_path: Path, add_kernelspec: Callable[..., str]
 ) -> None:
@@ -417,6 +432,7 @@ async def test_a_kernel_of_another_environment_loads_the_interposer(
         assert str(LIBRARIES / "libgpushare.so") in Path(f"/proc/{kernel.pid}/maps").read_text()
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_of_another_language_shares(
     tmp_path: Path, add_kernelspec: Callable[..., str]
 ) -> None:
@@ -448,6 +464,7 @@ async def test_a_kernel_of_another_language_shares(
         assert (await kernel.execute("anything")).reply["status"] == "ok"
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_that_never_uses_cuda_pays_nothing(
     scheduler: Ask, add_kernelspec: Callable[..., str]
 ) -> None:

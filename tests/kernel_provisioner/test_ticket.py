@@ -63,6 +63,7 @@ def path_of(kernel: Kernel) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_belongs_to_its_user(node: Node, tmp_path: Path) -> None:
     async with started() as kernel:
         path = path_of(kernel)
@@ -104,6 +105,7 @@ async def test_an_interrupt_still_reaches_a_wait(node: Node) -> None:
             )
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_without_need_no_tickets_are_issued(tmp_path: Path, hub: FakeHub) -> None:
     node = Node(tmp_path, hub, shared_uids=[])
     node.start()
@@ -153,6 +155,7 @@ def refuses(node: Node, group: str) -> None:
         other.attach()
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_outside_of_a_hub_no_ticket_is_requested(
     monkeypatch: pytest.MonkeyPatch, scheduler: Callable[..., dict[str, Any]]
 ) -> None:
@@ -162,6 +165,7 @@ async def test_outside_of_a_hub_no_ticket_is_requested(
         assert "GPUSHARE_TICKET_FILE" not in kernel.environment()
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_started_without_a_scheduler_gets_its_ticket_later(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +197,7 @@ async def test_a_ticket_that_cannot_be_written_is_reported_and_the_kernel_starts
         await eventually(lambda: "cannot write the ticket" in caplog.text, "it is said")
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_another_server_continues_with_the_ticket(node: Node) -> None:
     async with started() as kernel:
         path = path_of(kernel)
@@ -280,6 +285,7 @@ def test_a_program_in_a_terminal_gets_a_ticket_and_returns_it(node: Node) -> Non
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("real_kernels")
 async def test_a_program_in_a_kernel_uses_the_kernels_ticket(node: Node) -> None:
     async with started() as kernel:
         path, group = path_of(kernel), kernel.manager.kernel_id

@@ -27,8 +27,9 @@ from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.server_extension.documented import check
 from tests.server_extension.schedulers import forked_schedulers
 from tests.support.environment import inherited
+from tests.support.kernels import forked_kernels
 
-__all__ = ["forked_schedulers"]
+__all__ = ["forked_kernels", "forked_schedulers"]
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0

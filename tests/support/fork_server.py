@@ -60,6 +60,7 @@ class Process(Protocol):
 
     stdin: IO[Any] | None
     stdout: IO[Any] | None
+    stderr: IO[Any] | None
     returncode: int | None
 
     @property
@@ -93,6 +94,7 @@ class Forked:
         self.pid = pid
         self.stdin = stdin
         self.stdout = stdout
+        self.stderr: IO[Any] | None = None
         self.returncode: int | None = None
         self._parent = parent
         self._descriptor = os.pidfd_open(pid)
@@ -153,19 +155,25 @@ class Server:
                 stdout=subprocess.DEVNULL,
             )
 
-    def fork(self, descriptors: Mapping[int, int], **request: Any) -> tuple[int, socket.socket]:
+    def fork(
+        self, descriptors: Mapping[int, int], *, new_session: bool, **request: Any
+    ) -> tuple[int, socket.socket]:
         """Have a process forked; return its ID, and where the server is asked to wait for it.
 
         Parameters
         ----------
         descriptors
             The process's descriptors, by the numbers that they have there.
+        new_session
+            Whether it leads a session of its own, which it does as soon as this method returns.
         **request
             What ``become`` is called with.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            data = json.dumps({"numbers": list(descriptors), "become": request}).encode()
+            data = json.dumps(
+                {"numbers": list(descriptors), "new_session": new_session, "become": request}
+            ).encode()
             socket.send_fds(self.control, [data], [theirs.fileno(), *descriptors.values()])
         pid = ours.recv(64)
         assert pid, "the fork server has ended"
@@ -276,10 +284,10 @@ def popen(
         descriptors = {0: fd0, 1: fd1, 2: fd2, **{number: number for number in pass_fds}}
         pid, parent = server.fork(
             descriptors,
+            new_session=start_new_session,
             arguments=list(arguments),
             environ=dict(environ),
             cwd=str(cwd or Path.cwd()),
-            new_session=start_new_session,
         )
     return Forked(pid, parent, pipe0, pipe1)
 
@@ -348,6 +356,9 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
             pid = os.fork()
             if pid == 0:
                 control.close()
+                if request["new_session"]:
+                    os.setsid()
+                asked.send(str(os.getpid()).encode())
                 for unused in (asked, *(other for other, _ in children.values())):
                     unused.close()
                 adopt(dict(zip(request["numbers"], passed[1:], strict=True)))
@@ -356,7 +367,6 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
                 os.close(descriptor)
             children[asked.fileno()] = asked, pid
             requests.register(asked, select.POLLIN)
-            asked.send(str(pid).encode())
 
 
 def adopt(descriptors: Mapping[int, int]) -> None:
@@ -372,12 +382,8 @@ def adopt(descriptors: Mapping[int, int]) -> None:
         os.close(descriptor)
 
 
-def become(
-    arguments: Sequence[str], environ: Mapping[str, str], cwd: str, new_session: bool
-) -> None:
+def become(arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> None:
     """Be ``python *arguments``."""
-    if new_session:
-        os.setsid()
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()
