@@ -16,7 +16,7 @@ const EVENTS = ['focus', 'blur', 'visibilitychange'];
 /** The parts of documents in which users work with a kernel. */
 const WORKPLACES = '.jp-Notebook, .jp-CodeConsole';
 
-/** Editors may stop an event on its way back up. */
+/** Shortcuts may remove the element with the focus, and editors may stop the event on its way up. */
 const LISTENING = { capture: true, passive: true };
 
 /** Keys that do nothing by themselves. */
@@ -56,7 +56,7 @@ export class FocusReporter implements IDisposable {
     for (const type of EVENTS) {
       window.addEventListener(type, this._onFocus);
     }
-    document.addEventListener('keydown', this._onKey, LISTENING);
+    window.addEventListener('keydown', this._onKey, LISTENING);
     if (model.status) {
       this._onChanged();
     }
@@ -75,7 +75,7 @@ export class FocusReporter implements IDisposable {
     for (const type of EVENTS) {
       window.removeEventListener(type, this._onFocus);
     }
-    document.removeEventListener('keydown', this._onKey, LISTENING);
+    window.removeEventListener('keydown', this._onKey, LISTENING);
     Signal.clearData(this);
   }
 
@@ -111,10 +111,11 @@ export class FocusReporter implements IDisposable {
 
   private _isHint(kernel: string, kind: Hint): boolean {
     const { status, preferences } = this._model;
+    const uses = this._model.groupOf(kernel)?.totals.bursts ?? 0;
     return (
       preferences.prefetch &&
       status?.settings?.prefetch !== false &&
-      this._returns.sign(kernel, kind, this._placeOf(kernel), Date.now())
+      this._returns.sign(kernel, kind, this._placeOf(kernel), uses, Date.now())
     );
   }
 

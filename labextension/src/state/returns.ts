@@ -23,6 +23,8 @@ interface IVisit {
   given: number;
   /** The time of that hint. */
   at: number;
+  /** How often the notebook had used the GPU by then. */
+  uses: number;
   /** Whether the memory has been on the GPU since then. */
   wasHere: boolean;
 }
@@ -30,20 +32,29 @@ interface IVisit {
 /**
  * Decides which signs of the user are hints for the scheduler.
  *
- * A user returns to a notebook with the first sign after a pause, or after the memory that
- * was on the GPU has been evicted. A return gives each kind of hint at most once, and only
- * while the memory may have to be restored. Signs that follow give none.
+ * A user returns to a notebook with the first sign after a pause, or after memory that the
+ * notebook has used since the last hint was evicted. Memory that was restored in vain and
+ * evicted counts only after as long as a pause takes. A return gives each kind of hint at
+ * most once, and only while the memory may have to be restored. Signs that follow give none.
  */
 export class Returns {
   /**
    * Note a sign of the user.
    *
+   * @param uses - How often the notebook has used the GPU, as far as the page knows.
    * @param now - Milliseconds.
    * @returns Whether it is a hint.
    */
-  sign(kernel: string, kind: Hint, place: Place, now: number): boolean {
+  sign(
+    kernel: string,
+    kind: Hint,
+    place: Place,
+    uses: number,
+    now: number
+  ): boolean {
     const visit = this._visitTo(kernel);
-    const wasEvicted = visit.wasHere && now - visit.at >= PAUSE;
+    const wasEvicted =
+      uses !== visit.uses || (visit.wasHere && now - visit.at >= PAUSE);
     if (now - visit.seen >= PAUSE || wasEvicted) {
       visit.given = 0;
     }
@@ -54,6 +65,7 @@ export class Returns {
     Object.assign(visit, {
       given: STRENGTHS[kind],
       at: now,
+      uses,
       wasHere: false
     });
     return true;
@@ -69,7 +81,13 @@ export class Returns {
   private _visitTo(kernel: string): IVisit {
     let visit = this._visits.get(kernel);
     if (!visit) {
-      visit = { seen: -Infinity, given: 0, at: -Infinity, wasHere: false };
+      visit = {
+        seen: -Infinity,
+        given: 0,
+        at: -Infinity,
+        uses: 0,
+        wasHere: false
+      };
       this._visits.set(kernel, visit);
     }
     return visit;

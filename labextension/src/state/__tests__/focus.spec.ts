@@ -262,6 +262,17 @@ describe('hints', () => {
     expect(reports()).toEqual(['plots typing']);
   });
 
+  it('come from a shortcut that removes the selected cell', async () => {
+    model.status = evicted();
+    await settle();
+    reports();
+    const cut = ({ target }: Event): void => (target as Element).remove();
+    document.addEventListener('keydown', cut, true);
+    press('x');
+    document.removeEventListener('keydown', cut, true);
+    expect(reports()).toEqual(['plots typing']);
+  });
+
   it('come from consoles, and not from other parts of the page', async () => {
     model.status = evicted();
     await settle();

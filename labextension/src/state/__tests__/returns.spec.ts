@@ -20,10 +20,12 @@ beforeEach(() => {
 });
 
 /** Note signs, each with its time in seconds; return the hints that they give. */
-function hintsOf(...signs: [Hint, Place, number, kernel?: string][]): string[] {
+function hintsOf(
+  ...signs: [Hint, Place, number, kernel?: string, uses?: number][]
+): string[] {
   return signs
-    .filter(([kind, place, time, kernel = 'a']) =>
-      returns.sign(kernel, kind, place, 1000 * time)
+    .filter(([kind, place, time, kernel = 'a', uses = 7]) =>
+      returns.sign(kernel, kind, place, uses, 1000 * time)
     )
     .map(([kind, , time]) => `${kind} at ${time}`);
 }
@@ -94,7 +96,18 @@ describe('a return', () => {
     ).toEqual(['focus at 0', 'typing at 1']);
   });
 
-  it('begins when the memory has been on the GPU and was evicted, but not again at once', () => {
+  it('begins when the memory has been used and was evicted', () => {
+    expect(
+      hintsOf(
+        ['typing', 'away', 0, 'a', 7],
+        ['typing', 'here', 1, 'a', 8],
+        ['typing', 'away', 2, 'a', 8],
+        ['typing', 'away', 3, 'a', 8]
+      )
+    ).toEqual(['typing at 0', 'typing at 2']);
+  });
+
+  it('begins when the memory has been on the GPU in vain and was evicted, but not again at once', () => {
     const typing = (from: number, to: number): string[] => {
       const times = Array.from({ length: to - from }, (_, i) => from + i);
       return hintsOf(
