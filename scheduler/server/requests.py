@@ -418,7 +418,7 @@ class Requests:
         found = self._server.core.groups.get(group)
         if found is None:
             return {"group": group, "prefetch": None, "code": None, "text": ""}
-        why = explain.prefetch(self._server.core, found, time.monotonic())
+        why = explain.hint(self._server.core, found, time.monotonic())
         return {
             "group": group,
             "prefetch": snapshot.prefetch(found),

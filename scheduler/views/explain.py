@@ -109,6 +109,15 @@ def prefetch(core: Core, group: Group, now: float) -> dict[str, Any] | None:
     return _code(core.prefetcher.why_not(group) or "soon", **hint)
 
 
+def hint(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+    """Return what follows from a group's hint, or why nothing does, which can be that the hint was not needed."""
+    found = prefetch(core, group, now)
+    if found is not None:
+        return found
+    obstacle = core.prefetcher.obstacle(group)
+    return None if obstacle is None else _code(obstacle)
+
+
 # --- The order ------------------------------------------------------------------------------------
 
 
