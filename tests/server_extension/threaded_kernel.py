@@ -66,8 +66,9 @@ class Kernel:
             self.events[name].wait()
         else:
             self.events[name].set()
-        self.reply(socket, identities, request, {"execution_count": 1})
+        # In this order, so that a test that has the reply knows that the cell's end has been reported.
         self.status(request, "idle")
+        self.reply(socket, identities, request, {"execution_count": 1})
 
     def reply(
         self,
