@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Seconds without activity after which both cullers act, and between two of their rounds.
 IDLE, ROUND = 60, 5
+#: Seconds of idleness after which a notebook hibernates: fewer, as docs/how-to/admin/culling.md recommends.
+ASLEEP = 10
 #: Seconds between two reports of a user's server to the Hub, so that it never sees the activity of a waiting kernel.
 SELDOM = 3600
 #: The same, so that the culler needs no hook to see it.
@@ -116,7 +118,7 @@ def hub(request: pytest.FixtureRequest, root: Path, runtime: Path, tmp_path: Pat
 
 @pytest.fixture
 def seats(hub: Hub, runtime: Path) -> Iterator[tuple[Node, dict[str, Seat]]]:
-    with node_beside(hub, runtime) as node:
+    with node_beside(hub, runtime, hibernate_after=ASLEEP) as node:
         seats = {user: hub.seat(user) for user in (*USERS, ADMIN)}
         for seat in seats.values():
             seat.start()
@@ -131,7 +133,7 @@ def has_server(seat: Seat) -> bool:
 
 
 def note_activity(seat: Seat) -> None:
-    """Tell the Hub of activity of a server that runs a cell, which no hook knows."""
+    """Tell the Hub of activity of a server that no hook spares."""
     now = datetime.now(timezone.utc).isoformat()
     activity = {"last_activity": now, "servers": {"": {"last_activity": now}}}
     seat.hub.ask(f"users/{seat.user}/activity", activity)
@@ -165,11 +167,11 @@ def test_a_waiting_notebook_is_not_culled(seats: tuple[Node, dict[str, Seat]]) -
         idle_kernel, idle_server = Kernel(grace, "done.ipynb"), Kernel(hedy, "idle.ipynb")
         for kernel in (idle_kernel, idle_server):
             kernel.run(USE)
-        # One that is hibernated is idle, and holds nothing of the GPU.
-        hedy.post("gpushare/api/hibernate", {"group": idle_server.id})
-        until(lambda: states().get("idle.ipynb") == "hibernated")
         for kernel in (training, waiting, idle_kernel, idle_server):
             kernel.disconnect()
+        # What a culler is going to stop holds nothing of the GPU.
+        for name in ("idle.ipynb", "done.ipynb"):
+            until(lambda name=name: states().get(name) == "hibernated")
         left = time.monotonic()
 
         def kernels_of_grace() -> list[str]:
@@ -184,6 +186,8 @@ def test_a_waiting_notebook_is_not_culled(seats: tuple[Node, dict[str, Seat]]) -
             assert has_server(ada), ada.hub.log
             assert states().get("waiting.ipynb") == "waiting", ada.hub.log
             time.sleep(1)
+        # It is about to be idle.
+        note_activity(ada)
         (grace.notebooks / "stop").touch()
         for kernel in (waiting, training):
             kernel.connect()

@@ -146,11 +146,18 @@ class Node:
 
 
 @contextlib.contextmanager
-def node_beside(hub: Hub, folder: Path) -> Iterator[Node]:
+def node_beside(hub: Hub, folder: Path, **settings: Any) -> Iterator[Node]:
     """Run a Hub, and the scheduler of a small machine whose files are in a folder.
 
     All processes have the uid that runs the tests: only the Hub knows their users. No process loses the GPU before an
     hour is over.
+
+    Parameters
+    ----------
+    hub, folder
+        The Hub, and the folder.
+    settings
+        Further configuration of the scheduler.
     """
     with (
         Node(
@@ -160,6 +167,7 @@ def node_beside(hub: Hub, folder: Path) -> Iterator[Node]:
             shared_uids=[os.getuid()],
             hub_api_url=hub.api,
             quantum=3600,
+            **settings,
         ) as node,
         hub,
     ):
