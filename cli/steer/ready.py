@@ -15,6 +15,9 @@ from .groups import add_group, ask, groups
 #: Seconds for which the command follows what happens, in which it must begin, and between two requests for the status.
 PATIENCE, BEGIN, PAUSE = 10.0, 1.0, 0.05
 
+#: The scheduler's codes if there is nothing to do.
+DONE = ("there", "at_work")
+
 DESCRIPTION = """\
 Restore the memory of an idle notebook or program to the GPU now instead of at its next cell, and wake it if it is
 hibernated. No running or waiting notebook loses memory or time on the GPU for this. The memory stays for a minute, or
@@ -31,7 +34,12 @@ def run(args: argparse.Namespace) -> int:
     """Send the request, and print what happened."""
     try:
         with ControlClient() as client:
-            reply, _ = ask(client, "hint", args.group, kind="ready")
+            reply, before = ask(client, "hint", args.group, kind="ready")
+            if reply["code"] in DONE:
+                print(f"{before['name']} is {reply['text']}.")
+                return 0
+            if reply["prefetch"] is None and reply["code"] != "soon":
+                return complain(f"{before['name']} was {reply['text']}")
             return _follow(client, reply["group"])
     except ControlError as error:
         return complain(str(error))

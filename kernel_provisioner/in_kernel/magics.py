@@ -20,6 +20,7 @@ from .verbs import (
     help_text,
     literals,
     parse,
+    ready_text,
 )
 
 
@@ -88,7 +89,7 @@ class Magic:
             return Answer(done, DONE[verb].format(given or "This kernel"))
         if verb == "ready":
             done = interposer.control("hint", group=given or own, kind="ready")
-            return Answer(done, DONE[verb].format(given or "This kernel"))
+            return Answer(done, ready_text(given or "This kernel", done))
         if verb == "keep":
             return self._adjusted(f"keep {given}", keep=given == "on")
         if verb in PARSERS:

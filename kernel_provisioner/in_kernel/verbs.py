@@ -78,6 +78,17 @@ OVERSUBSCRIPTION = {
 }
 
 
+def ready_text(name: str, done: Dict[str, Any]) -> str:
+    """Return what the scheduler does to have a notebook ready, or why it does nothing."""
+    if done["code"] == "ready":
+        return f"{name} is ready: all of its memory is on the GPU."
+    if done["code"] in ("there", "at_work"):
+        return f"{name} is {done['text']}."
+    if done["prefetch"] is None and done["code"] != "soon":
+        return f"{name} was {done['text']}."
+    return DONE["ready"].format(name)
+
+
 def usage(verb: str) -> str:
     """Return how to write a subcommand."""
     return f"%gpushare {verb} {VERBS[verb][0]}".strip()

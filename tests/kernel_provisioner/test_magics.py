@@ -381,9 +381,28 @@ async def test_a_kernel_gets_ready_before_its_next_cell(scheduler: Ask) -> None:
             lambda: group_of(scheduler, kernel)["gpus"][0]["swapped"] == 0, "the memory is back"
         )
         assert group_of(scheduler, kernel)["totals"]["bursts"] == bursts
+        said = displayed(await kernel.execute("%gpushare ready"))["text/plain"]
+        assert said == "This kernel is ready: all of its memory is on the GPU."
         printed = (await kernel.execute("%gpushare ready --json")).stream("stdout")
         assert json.loads(printed)["group"] == kernel.manager.kernel_id
         assert (await kernel.execute("work()")).reply["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "said"),
+    [
+        ("restoring", "getting ready", "plots will have its data on the GPU as soon as there is"),
+        ("soon", "about to get ready", "plots will have its data on the GPU as soon as there is"),
+        ("ready", "ready: it was asked for", "plots is ready: all of its memory is on the GPU."),
+        ("there", "ready: all is there", "plots is ready: all is there."),
+        ("at_work", "ready: it is running", "plots is ready: it is running."),
+        ("busy", "not made ready: others wait", "plots was not made ready: others wait."),
+    ],
+)
+def test_ready_says_what_happens(code: str, text: str, said: str) -> None:
+    prefetch = {"stage": code} if code in ("restoring", "ready") else None
+    answer = verbs.ready_text("plots", {"code": code, "text": text, "prefetch": prefetch})
+    assert answer.startswith(said)
 
 
 @pytest.mark.parametrize(

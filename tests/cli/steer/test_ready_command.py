@@ -57,14 +57,24 @@ def test_a_program_that_cannot_get_ready_is_reported(
     assert gpushare("freeze", "work").returncode == 0
     done = gpushare("ready", "work")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "work cannot get ready now" in done.stderr
-    assert "gpushare explain work" in done.stderr
+    assert "work was not made ready: it is frozen or on hold" in done.stderr
     assert group(scheduler, "work")["gpus"][0]["resident"] == 0
+
+
+def test_nothing_is_done_while_prefetch_is_off(
+    scheduler: Scheduler, program: Program, gpushare: Command
+) -> None:
+    assert gpushare("set", "prefetch", "off").returncode == 0
+    evict("work", scheduler, gpushare)
+    done = gpushare("ready", "work")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "work was not made ready: prefetch is off" in done.stderr
 
 
 def test_a_program_that_uses_the_gpu_is_left_alone(scheduler: Scheduler, gpushare: Command) -> None:
     with scheduler.client("k", name="a.ipynb") as running:
         running.grow(GIB)
         running.run()
-        assert gpushare("ready").stdout == "a.ipynb uses the GPU already: running.\n"
+        said = "a.ipynb is ready: it is using the GPU or waiting for it.\n"
+        assert gpushare("ready").stdout == said
         assert json.loads(gpushare("status", "--json").stdout)["groups"][0]["prefetch"] is None
