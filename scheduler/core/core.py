@@ -42,6 +42,8 @@ Room is made in the order in which it becomes available, then by kind:
     ==============  ==================================================  =====================================
 
 - *Debounce*: 10 ms after the end of a cell, because a "Run All" submits again within about 4 ms.
+- *Queued cells*: while more cells wait in its Jupyter kernel (``cell_queue.py``), a group that is between two cells
+  keeps its lease and its memory, as if it ran: for a second at most, and within its quantum.
 - *Residency*: after any other end of a burst, the memory stays for min(10 x cost of moving the footprint x number of
   groups at work, quantum) since it was restored. Residency ends early once the group has had no work for as long as the
   move takes, or is expected to have none for that long (``Residency``).
