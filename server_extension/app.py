@@ -374,6 +374,8 @@ class GpuShareExtension(ExtensionApp):
                 self._watcher.announce(group)
             self._spawn(self.documents.joined(group))
             self._spawn(self._state_shares(group))
+        elif kind == "cell" and self._watcher is not None:
+            self._watcher.note_cell(group, event["phase"], str(event["msg_id"]))
         elif kind == "entitle":
             self.shares.pop(event["whose"], None)
             self.shares |= stated({"shares": {event["whose"]: event}})

@@ -24,6 +24,7 @@ from logging import Logger
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+import zmq
 from jupyter_client.session import Session
 from jupyter_events import EventLogger
 from jupyter_server.services.kernels.kernelmanager import MappingKernelManager, ServerKernelManager
@@ -44,6 +45,8 @@ CALLBACKS = frozenset(
 WORK = re.compile(b'"(?:execute_request|' + "|".join(sorted(CALLBACKS)).encode() + b')"')
 #: Seconds for which such a request must last to count as a cell.
 LASTING = 0.5
+#: Milliseconds between two attempts to connect to a kernel that is starting.
+RECONNECT = 5
 #: Seconds between two looks at the numbers of queued cells, while there are any.
 LOOK = 1.0
 #: The states of a kernel that does not take requests yet.
@@ -186,6 +189,7 @@ class KernelTap:
         # One of its own: a session takes a message that it has seen before for a replay.
         self._session = Session(config=kernel.session.config, key=kernel.session.key)
         self._stream: Any = kernel.connect_iopub()
+        _reconnect_often(self._stream.socket)
         self._stream.on_recv(self._receive)
         kernel.add_restart_callback(died, "dead")
 
@@ -220,6 +224,19 @@ class KernelTap:
                     loop.call_later(LASTING, self.cells.lasting, str(request["msg_id"]))
         except (ValueError, KeyError, IndexError, TypeError) as error:
             self._log.debug("gpushare: received a message that is not a Jupyter message: %s", error)
+
+
+def _reconnect_often(socket: Any) -> None:
+    """Have a socket connected as soon as a kernel that is starting listens.
+
+    By default, ZeroMQ tries again after 100 ms. A client may have connected before, and the reports of its first cell
+    would be lost.
+    """
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0")
+    if endpoint:
+        socket.disconnect(endpoint)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT)
+        socket.connect(endpoint)
 
 
 def _monotonic(date: Any) -> float:
@@ -301,6 +318,11 @@ class CellWatcher:
                 tap.cells.announce()
                 if self._told.get(watched):
                     self._tell_queued(watched, self._told[watched])
+
+    def note_cell(self, kernel_id: str, phase: Phase, message: str) -> None:
+        """Note that a cell began or ended, as the kernel told the scheduler: its report to the server may be lost."""
+        if tap := self._taps.get(kernel_id):
+            tap.queued.status("busy" if phase == "begin" else "idle", message)
 
     def running(self) -> set[str]:
         """Return the ids of the kernels that are working on a cell."""

@@ -49,6 +49,8 @@ class QueuedCells:
         #: When each request was sent, by message id and in this order.
         self._lanes: dict[Lane, dict[str, float]] = {}
         self._lane_of: dict[str, Lane] = {}
+        #: The request that began last in each shell and has not ended.
+        self._working: dict[str, str] = {}
 
     @property
     def count(self) -> int:
@@ -68,10 +70,13 @@ class QueuedCells:
         The requests before it in its lane have begun, too: their reports were lost.
         """
         if state == "busy" and (lane := self._lane_of.get(message)) is not None:
+            self._working[lane[1]] = message
             for earlier in list(self._lanes[lane]):
                 self._drop(lane, earlier)
                 if earlier == message:
                     break
+        elif state == "idle":
+            self._working = {s: m for s, m in self._working.items() if m != message}
         # A package that runs cells one by one takes the next one from its queue.
         self._changed()
 
@@ -79,12 +84,13 @@ class QueuedCells:
         """Note that the kernel has no requests any more, because it ended or was restarted."""
         self._lanes.clear()
         self._lane_of.clear()
+        self._working.clear()
         self._changed()
 
     def drop_stale(self, now: float, works_in: Callable[[str], bool]) -> None:
         """Drop requests that should have begun, because their shell works on nothing (``works_in``)."""
         for lane, requests in list(self._lanes.items()):
-            if works_in(lane[1]):
+            if works_in(lane[1]) or lane[1] in self._working:
                 # The next one waits for what the shell works on.
                 requests.update(dict.fromkeys(requests, now))
             for message, at in list(requests.items()):

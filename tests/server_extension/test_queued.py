@@ -177,7 +177,11 @@ async def test_aborted_cells_do_not_count(
 
 
 async def test_a_new_process_has_no_queued_cells(
-    pages: Callable[[], Awaitable[Page]], kernel: Kernel, reaches: Reaches
+    pages: Callable[[], Awaitable[Page]],
+    kernel: Kernel,
+    reaches: Reaches,
+    cells: Callable[[str], Awaitable[list[tuple[str, str]]]],
+    eventually: Any,
 ) -> None:
     async def run_all() -> None:
         page = await pages()
@@ -189,6 +193,14 @@ async def test_a_new_process_has_no_queued_cells(
     await run_all()
     await kernel.manager.restart_kernel(kernel.id)
     await reaches(0)
+
+    async def watched() -> bool:
+        """Whether the server receives the reports of the new process."""
+        cell = kernel.execute("1")
+        await kernel.reply(cell)
+        return ("end", cell) in await cells(kernel.id)
+
+    await eventually(watched)
     await run_all()
     os.kill(kernel.manager.get_kernel(kernel.id).provisioner.pid, signal.SIGKILL)
     await reaches(0)
@@ -295,6 +307,19 @@ def test_a_later_request_removes_those_before_it() -> None:
     assert queued.count == 4
     queued.status("busy", "a4")
     assert queued.count == 2
+
+
+def test_a_request_waits_for_one_whose_begin_only_the_scheduler_knows() -> None:
+    queued = counted()
+    queued.sent(1, "a", "", 100.0)
+    queued.sent(1, "b", "", 100.0)
+    queued.status("busy", "a")
+    for now in (105.0, 130.0):
+        queued.drop_stale(now, lambda shell: False)
+    assert queued.count == 1
+    queued.status("idle", "a")
+    queued.drop_stale(130.0 + STALE, lambda shell: False)
+    assert queued.count == 0
 
 
 def test_a_request_is_dropped_if_its_shell_works_on_nothing() -> None:
