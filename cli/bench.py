@@ -46,6 +46,7 @@ BENCHES = {
     "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
     "agents": ("agents", "run"),
+    "foresight": ("foresight", "run"),
 }
 #: Run only if they are named, because they take long or are for the simulated driver.
 NAMED_ONLY = frozenset(
@@ -53,6 +54,7 @@ NAMED_ONLY = frozenset(
         "agents",
         "class",
         "comeback",
+        "foresight",
         "hibernate",
         "idle-power",
         "interference",

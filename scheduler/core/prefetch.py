@@ -14,8 +14,8 @@ unprotected, until another group needs the room. On a GPU, one prefetch is in pr
 Room
 ----
 Free room comes first, except for a part that is left for running groups to grow into. Then the room of idle groups that
-have been away for a minute, have no hint, and are less than half as likely to come back. Their memory is evicted in
-slices, each as large as the bus moves in ``SLICE`` seconds, and only if all that is missing can be had in this way. So
+have been away for a while (``Rules.prefetch_away``), have no hint, and are less likely to come back. Their memory is
+evicted in slices, each as large as the bus moves in 20 ms, and only if all that is missing can be had in this way. So
 a demand that appears waits for one slice at most.
 
 The lease ahead
@@ -73,12 +73,14 @@ class Prefetcher:
     #: Seconds for which one eviction order keeps the bus busy.
     slice: ClassVar[float] = 0.020
     #: A victim must be less likely to be used than the group, by this factor.
-    less_likely: ClassVar[float] = 0.5
+    less_likely: ClassVar[float] = 0.9
     #: The part (1/n) of a GPU that is left for the growth of groups that hold leases there.
     headroom: ClassVar[int] = 16
 
     #: The GPUs of eviction orders that were given here and are not answered yet, by serial.
     ordered: dict[int, Gpu] = field(default_factory=dict, init=False)
+    #: During one run: whether each GPU is calm.
+    _calm: dict[str, bool] = field(default_factory=dict, init=False)
     #: Groups whose idle lease was revoked for their memory.
     _victims: dict[str, Group] = field(default_factory=dict, init=False)
 
@@ -101,34 +103,41 @@ class Prefetcher:
         for name, group in list(self._victims.items()):
             if not group.yielding:
                 del self._victims[name]
+        self._calm.clear()
         for group in list(self.model.prefetching.values()):
             self._review(group)
         if not self.model.rules.prefetch:
             return
         taken = {u for g in self.model.prefetching.values() if is_in_progress(g) for u in g.shares}
-        for group, estimate in self._candidates():
-            if group.prefetch is None and not taken.isdisjoint(group.shares):
-                continue
-            self._advance(group, estimate)
-            if is_in_progress(group):
-                taken.update(group.shares)
+        for group, estimate in self._candidates(taken):
+            if group.prefetch is not None or taken.isdisjoint(group.shares):
+                self._advance(group, estimate)
+                if is_in_progress(group):
+                    taken.update(group.shares)
 
-    def _candidates(self) -> list[tuple[Group, Estimate]]:
-        """Return the groups for which something can be done, those in progress first, then the most likely."""
+    def _candidates(self, taken: set[str]) -> list[tuple[Group, Estimate]]:
+        """Return the groups for which something can be done, those in progress first, then the most likely.
+
+        ``taken``: the GPUs where something is in progress already.
+        """
         found = []
         for name in self.model.hinted:
             group = self.model.groups[name]
             if group.lease is not None or group.wait is not None:
                 continue
+            if group.prefetch is None:
+                if not taken.isdisjoint(group.shares):
+                    continue
+            elif group.prefetch.stage == "ready":
+                continue
             estimate = self.hints.likelihood.estimate(name, self.turn.now)
-            if estimate is not None and self.obstacle(group) is None:
+            if estimate is not None and self._obstacle(group, estimate) is None:
                 found.append((group, estimate))
         found.sort(key=lambda pair: (pair[0].prefetch is None, -pair[1].likelihood, pair[0].number))
         return found
 
-    def obstacle(self, group: Group) -> Obstacle | None:
+    def _obstacle(self, group: Group, estimate: Estimate | None) -> Obstacle | None:
         """Return why a group is not made ready, apart from lack of room; None: it may be."""
-        estimate = self.hints.likelihood.estimate(group.id, self.turn.now)
         state, shares = group.hibernation, group.shares.values()
         if not self.model.rules.prefetch:
             return "off"
@@ -152,8 +161,9 @@ class Prefetcher:
 
     def why_not(self, group: Group) -> Obstacle | None:
         """Return why a group is not made ready; None: it may be, and has the room."""
-        obstacle = self.obstacle(group)
+        self._calm.clear()
         estimate = self.hints.likelihood.estimate(group.id, self.turn.now)
+        obstacle = self._obstacle(group, estimate)
         if obstacle is None and estimate is not None and not self.has_room(group, estimate):
             return "no_room"
         return obstacle
@@ -184,7 +194,13 @@ class Prefetcher:
 
     def _is_calm(self, group: Group) -> bool:
         """Whether no demand needs the GPUs of a group, or moves memory there."""
-        return all(self._has_no_demand(share.gpu) for share in group.shares.values())
+        for uuid, share in group.shares.items():
+            calm = self._calm.get(uuid)
+            if calm is None:
+                calm = self._calm[uuid] = self._has_no_demand(share.gpu)
+            if not calm:
+                return False
+        return True
 
     def _has_no_demand(self, gpu: Gpu) -> bool:
         if gpu.drained or gpu.filling is not None or gpu.delayed_growth or gpu.free < 0:
@@ -203,7 +219,7 @@ class Prefetcher:
         """End a prefetch that is over, and note what was done of one that goes on."""
         record = group.prefetch
         assert record is not None
-        if not self.model.rules.prefetch or not self._is_hinted(group):
+        if not self.model.rules.prefetch or group.id not in self.model.hinted:
             self._end(group)
         elif record.stage == "ready":
             if not group.lent:
@@ -221,22 +237,27 @@ class Prefetcher:
                 return  # it has its room already, and cannot be stopped
             if group.hibernation is not None:
                 self.hints.drop(group)
-            obstacle = "unavailable" if group.hibernation is not None else self.obstacle(group)
+            obstacle = self._obstacle_now(group)
             if obstacle == "there":
                 self._enter(group, "ready")
             elif obstacle is not None:
                 self._end(group)
-        elif self.obstacle(group) is not None:
+        elif self._obstacle_now(group) is not None:
             self._end(group)
 
-    def _is_hinted(self, group: Group) -> bool:
-        return self.hints.likelihood.estimate(group.id, self.turn.now) is not None
+    def _obstacle_now(self, group: Group) -> Obstacle | None:
+        if group.prefetch is not None and group.prefetch.stage == "waking" and group.hibernation:
+            return "unavailable"
+        estimate = self.hints.likelihood.estimate(group.id, self.turn.now)
+        return self._obstacle(group, estimate)
 
     # --- Steps of one prefetch ----------------------------------------------------------------------
 
     def _advance(self, group: Group, estimate: Estimate) -> None:
         """Take the next step for a group: make room, wake it, or restore its memory."""
         lacks = self._lacks(group)
+        if lacks and any(self._is_under_way(gpu) for gpu, _ in lacks):
+            return
         if lacks:
             plan = self._plan(group, estimate, lacks)
             if plan is None:
@@ -328,10 +349,7 @@ class Prefetcher:
     def _carry_out(self, plan: list[tuple[Gpu, int, list[Share]]]) -> None:
         """Order the next slice of each eviction, unless the last one is still under way."""
         for gpu, lack, victims in plan:
-            under_way = gpu in self.ordered.values() or any(
-                gpu.uuid in other.shares for other in self._victims.values()
-            )
-            if under_way or not victims:
+            if not victims or self._is_under_way(gpu):
                 continue
             share = victims[0]
             if share.group.lease is not None:
@@ -343,6 +361,12 @@ class Prefetcher:
             self.orders.evict(share, size)
             for serial in range(before + 1, self.model.last_serial + 1):
                 self.ordered[serial] = gpu
+
+    def _is_under_way(self, gpu: Gpu) -> bool:
+        """Whether memory is leaving a GPU for a prefetch, or the lease of a victim there is ending."""
+        return gpu in self.ordered.values() or any(
+            gpu.uuid in other.shares for other in self._victims.values()
+        )
 
     def _slice_of(self, gpu: Gpu) -> int:
         return max(1, int(gpu.bandwidth * self.slice))

@@ -141,7 +141,7 @@ class Rules:
     hibernate_pressure: float = 2.0
     prefetch: bool = True
     prefetch_likelihood: float = 0.5
-    prefetch_away: float = 60.0
+    prefetch_away: float = 10.0
 
     def __post_init__(self) -> None:
         """Check the settings that can change while the scheduler runs."""

@@ -130,6 +130,40 @@ def _attend(student: _Student, values: dict[str, float], think: float) -> tuple[
     return work, count
 
 
+@dataclass(slots=True)
+class _Person:
+    """What a student does in the browser between two cells.
+
+    The student looks at other things, comes back to the notebook (focus), reads, types, and runs the next cell. Now and
+    then, the student only looks at it, or edits it and does not run it within a minute.
+    """
+
+    random: Random
+    values: dict[str, float]
+
+    def pause(self, seconds: float) -> list[Step]:
+        """Return the steps of a pause of this length."""
+        random, values = self.random, self.values
+        typing = min(_log_normal(random, values["typing_s"], 0.8, 0.5, 300.0), 0.8 * seconds)
+        reading = min(
+            _log_normal(random, values["reading_s"], 0.8, 0.2, 60.0), 0.5 * (seconds - typing)
+        )
+        steps: list[Step] = []
+        rest = seconds - typing - reading
+        # Only long before the next cell: otherwise it would lead to that cell.
+        free = rest - 60.0
+        for kind, chance in (("focus", values["glances"]), ("typing", values["edits"])):
+            asked = random.random()
+            if free > 0 and asked < chance:
+                before = random.uniform(0.0, free)
+                steps += [("think", max(before, 0.001)), ("hint", "focus")]
+                free, rest = free - before, rest - before
+                if kind == "typing":
+                    steps += [("hint", "typing")]
+        return [*steps, ("think", max(rest, 0.001)), ("hint", "focus"), ("think", max(reading, 0.001)),
+                ("hint", "typing"), ("think", max(typing, 0.001))]  # fmt: skip
+
+
 def _class(random: Random, values: dict[str, float]) -> list[Kernel]:
     """Students: each has one notebook, runs a cell, thinks, and runs the next cell.
 
@@ -153,9 +187,12 @@ def _class(random: Random, values: dict[str, float]) -> list[Kernel]:
         if not count:
             continue
         steps: list[Step] = []
+        # Cells and pauses do not depend on whether people are modelled.
+        person = _Person(Random(f"person {student.at}"), values) if values["people"] else None
         for index in range(count):
             cell, _, _, pause = student.cell(index, values)
-            steps += [*cell, ("think", max(pause * high, 0.1))]
+            seconds = max(pause * high, 0.1)
+            steps += [*cell, *([("think", seconds)] if person is None else person.pause(seconds))]
         name = f"student-{number:03d}"
         kernels.append(Kernel(name, name, "interactive", round(student.at, 3), tuple(steps)))
     return kernels
@@ -292,6 +329,11 @@ _CLASS = {
     "medium_cells": Parameter(0.08, 0.0, 1.0, "fraction that compute for about a second"),
     "medium_s": Parameter(0.8, 0.01, 100.0, "seconds of GPU time of these: median"),
     "short_s": Parameter(0.08, 0.001, 10.0, "seconds of GPU time of the rest: median"),
+    "people": Parameter(0, 0, 1, "1: students come to the front and type before each cell"),
+    "typing_s": Parameter(8.0, 0.5, 300.0, "seconds of typing before a cell: median"),
+    "reading_s": Parameter(3.0, 0.2, 60.0, "seconds from the focus to the first key: median"),
+    "glances": Parameter(0.1, 0.0, 1.0, "fraction of long pauses with a look and no cell"),
+    "edits": Parameter(0.05, 0.0, 1.0, "fraction with an edit and no cell"),
 }
 
 GENERATORS: dict[str, Generator] = {

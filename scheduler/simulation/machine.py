@@ -339,6 +339,8 @@ class Machine:
             elif name == "end":
                 self._end_cell(process)
                 self._count_cell(process)
+            elif name == "hint":
+                self._hint(process, step[1])
             elif name == "allocate":
                 if not process.context and not self._open_context(process, step):
                     return
@@ -415,6 +417,9 @@ class Machine:
 
     def _end_cell(self, process: Process) -> None:
         pass
+
+    def _hint(self, process: Process, kind: Any) -> None:
+        """Note that a user is about to run a cell, as the browser reports."""
 
     def _turn_away(self, process: Process) -> None:
         """Note that a kernel computes without the GPU now."""

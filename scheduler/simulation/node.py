@@ -40,7 +40,12 @@ class Node(Machine):
         Bytes that swapped data may take.
     meter
         Seconds between the meters' readings of one client.
+    prefetch
+        Whether kernels are made ready before they use the GPU.
     """
+
+    #: Seconds without a cell or a hint after which the browser reports the next one, if the memory is on the GPU.
+    pause = 30.0
 
     def __init__(
         self,
@@ -51,9 +56,10 @@ class Node(Machine):
         policy: str,
         host_memory: int,
         meter: float,
+        prefetch: bool = True,
     ) -> None:
         super().__init__(costs, memory, gpus, starving)
-        self.core = Core(REGISTRY, Rules(policy=policy))
+        self.core = Core(REGISTRY, Rules(policy=policy, prefetch=prefetch))
         self.meter = meter
         self._host_memory = host_memory
         self._by_number: dict[int, Client] = {}
@@ -186,8 +192,16 @@ class Node(Machine):
 
     def _end_cell(self, process: Process) -> None:
         assert isinstance(process, Client)
+        process.present_at = self.now
         ended = self._end_burst(process, "cell") if process.gate == OPEN else ()
         self._feed(*ended, self._cell(process, "end"))
+
+    def _hint(self, process: Process, kind: Any) -> None:
+        assert isinstance(process, Client)
+        back = self.now >= process.present_at + self.pause
+        process.present_at = self.now
+        if back or process.resident < process.allocated:
+            self._feed(ev.Hint(process.spec.name, kind))
 
     def _cell(self, process: Process, phase: ev.Phase) -> ev.Cell:
         return ev.Cell(process.spec.name, phase, f"{process.cells}", self.now, True)

@@ -40,6 +40,7 @@ class Client(Process):
         "moving_since",
         "orders",
         "piece",
+        "present_at",
         "promised",
         "quiet_gap",
         "quiet_since",
@@ -60,6 +61,8 @@ class Client(Process):
         super().__init__(number, spec, gpu)
         self.id = spec.name
         self.gate = SHUT
+        #: When its user last did something.
+        self.present_at = 0.0
         self.lease = 0
         self.revoked = 0
         self.releasing = self.requested = self.gone = False

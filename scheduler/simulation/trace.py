@@ -220,6 +220,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+#: What a user does in a notebook that the browser reports.
+HINTS = ("focus", "typing")
 #: By step: the kinds of its parameters. Parameters after the bar are optional.
 _STEPS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "cell": ((), ()),
@@ -227,6 +229,7 @@ _STEPS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "cpu": (("seconds",), ()),
     "gpu": (("seconds", "demand"), (1.0,)),
     "think": (("seconds",), ()),
+    "hint": (("hint",), ()),
     "allocate": (("bytes",), ()),
     "free": (("bytes",), ()),
 }
@@ -349,6 +352,12 @@ class _Row:
         if kind == "bytes":
             if not _is_whole(value) or not 1 <= cast("int", value) <= 1 << 50:
                 self._bad(place, f"{name!r} needs a whole number of bytes, not {_shown(value)}")
+            return
+        if kind == "hint":
+            if value not in HINTS:
+                self._bad(
+                    place, f"{name!r} has to be one of {', '.join(HINTS)}, not {_shown(value)}"
+                )
             return
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self._bad(place, f"{name!r} needs {kind} as a number, not {_shown(value)}")

@@ -114,7 +114,7 @@ def hint(core: Core, group: Group, now: float) -> dict[str, Any] | None:
     found = prefetch(core, group, now)
     if found is not None:
         return found
-    obstacle = core.prefetcher.obstacle(group)
+    obstacle = core.prefetcher.why_not(group)
     return None if obstacle is None else _code(obstacle)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from jupyter_gpushare.scheduler.observability.recording import write as write_en
 from jupyter_gpushare.scheduler.policies import OURS, REGISTRY
 from jupyter_gpushare.scheduler.simulation.calibration import H200
 from jupyter_gpushare.scheduler.simulation.generate import GENERATORS, generate
+from jupyter_gpushare.scheduler.simulation.node import Node
 from jupyter_gpushare.scheduler.simulation.recorded import convert_lines
 from jupyter_gpushare.scheduler.simulation.run import BASELINES, place, simulate
 from jupyter_gpushare.scheduler.simulation.trace import Header, Kernel, Step, Trace, read
@@ -416,3 +418,34 @@ def test_a_trace_of_a_recording_can_be_written_and_read(tmp_path: Path) -> None:
     with path.open("w") as file:
         write_trace(trace, file)
     assert read(path) == trace
+
+
+def test_people_change_nothing_but_the_hints() -> None:
+    alone, people = (generate("students", 3, {"people": on, "hours": 0.3}) for on in (0, 1))
+    for quiet, present in zip(alone.kernels, people.kernels, strict=True):
+        assert [s for s in quiet.steps if s[0] not in ("think", "hint")] == [
+            s for s in present.steps if s[0] not in ("think", "hint")
+        ]
+        assert present.alone() == pytest.approx(quiet.alone(), abs=0.1)
+    kinds = Counter(s[1] for k in people.kernels for s in k.steps if s[0] == "hint")
+    cells = sum(s[0] == "cell" for k in people.kernels for s in k.steps)
+    # Each pause ends with both, and some have more.
+    assert cells < kinds["typing"] < kinds["focus"] < 1.3 * cells
+
+
+def test_memory_is_back_before_the_next_cell_of_a_person() -> None:
+    size = 90 << 30
+    cell = (("cell",), ("gpu", 0.5, 1.0), ("end",))
+    back = (("think", 40.0), ("hint", "typing"), ("think", 10.0))
+    steps = (("allocate", size), *cell, *back, *cell, *back, *cell)
+    kernels = tuple(
+        Kernel(name, name, "interactive", at, steps) for name, at in (("a", 0.0), ("b", 25.0))
+    )
+    trace = Trace(Header("two", 1), kernels)
+    waits = {}
+    for prefetch in (False, True):
+        node = Node(H200, trace.header.gpu_memory, 1, 300.0, "burst", 1 << 40, 1.0, prefetch)
+        waits[prefetch] = sorted(node.run(place(trace, 1)).cells["interactive"].waits)
+    # They do not fit together, so each cell needs a move. Before the first cells, there is nothing to restore.
+    assert min(waits[False][1:]) > 0.9
+    assert max(waits[True][:4]) < 0.01

@@ -33,7 +33,8 @@ class Before:
             group.lease,
             {gpu: share.need for gpu, share in group.shares.items()},
             {gpu: share.promised for gpu, share in group.shares.items()},
-            group.exclusive,
+            # A cell that has not used its lease yet is not interrupted.
+            group.exclusive and not group.lent,
             0.0 if group.runs else group.next_cell_by,
         )
 
