@@ -46,14 +46,24 @@ class ActivityClassifier:
         self.interactive_burst, self.interactive_pause = interactive_burst, interactive_pause
         self._periods: dict[str, _WorkPeriod] = {}
 
-    def begin_cell(self, group: Group, now: float, agent: bool = False) -> None:
-        """Note that a cell, which is the group's last open one, began: its user is waiting, or its agent goes on."""
+    def begin_cell(self, group: Group, now: float, agent: bool | None = None) -> None:
+        """Note that a cell, the group's last open one, began: a person is waiting for it, or an agent goes on."""
         before = self._periods.get(group.id)
-        if agent and before is not None and len(group.cells) > 1:
-            # While a person is waiting for an open cell, the agent's cell does not change the class.
-            agent = before.agent
         due = before is None or before.had > 0
-        self._periods[group.id] = _WorkPeriod(last=now, due=due, agent=agent)
+        was = before is not None and before.agent
+        self._periods[group.id] = _WorkPeriod(last=now, due=due, agent=was)
+        self.note_origin(group, agent)
+
+    def note_origin(self, group: Group, agent: bool | None) -> bool:
+        """Note who began the group's last open cell, if that is known; return whether that is new."""
+        period = self._periods.get(group.id)
+        if period is None or agent in (None, period.agent):
+            return False
+        if agent and len(group.cells) > 1:
+            # A person may still be waiting for another open cell.
+            return False
+        period.agent = bool(agent)
+        return True
 
     def due_since(self, group: Group) -> float | None:
         """Return since when a cell is expected to use the GPU: one that began, or a queued one after one that did."""

@@ -86,7 +86,11 @@ class UserCommands:
             return
         if event.phase == "begin":
             # The Jupyter server's report of a cell may arrive after the kernel's report of its end.
-            if event.msg_id in group.ended_cells or event.msg_id in group.cells:
+            if event.msg_id in group.ended_cells:
+                return
+            if event.msg_id in group.cells:
+                if self.classes.note_origin(group, event.agent):
+                    self.turn.touch(group)
                 return
             group.cells[event.msg_id] = event.at
             if group.hibernation is not None:

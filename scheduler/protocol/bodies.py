@@ -162,6 +162,8 @@ class Cell(Group):
     phase: Annotated[ev.Phase, Meta(description="'begin' or 'end'")]
     msg_id: Text
     at: Annotated[float, Meta(ge=0, le=LATEST, description="seconds on CLOCK_MONOTONIC")]
+    #: Whether an agent began it; left out: not known.
+    agent: Switch | None = None
 
 
 class Queued(Group):

@@ -492,7 +492,7 @@ class Requests:
 
     def _op_cell(self, connection: Connection, asked: bodies.Cell) -> dict[str, Any]:
         group = self._claim(connection, asked.group)
-        event = ev.Cell(group, asked.phase, asked.msg_id, asked.at, from_kernel=False)
+        event = ev.Cell(group, asked.phase, asked.msg_id, asked.at, False, asked.agent)
         self._server.handle(event)
         return {}
 

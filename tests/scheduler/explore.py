@@ -148,7 +148,7 @@ ARGUMENTS: dict[str, dict[str, Draw]] = {
             {"memory": 300 * MIB}, {"memory": 0}, {"exclusive": True},
         ),
     },
-    "cell": {"data": Drawn, "exclusive": FLAG, "from_kernel": FLAG, "agent": among(False, False, True)},
+    "cell": {"data": Drawn, "exclusive": FLAG, "from_kernel": FLAG, "agent": among(None, False, True)},
     "queue_cells": {"group": among(*GROUPS), "count": among(0, 1, 3, 20)},
     "run_next_cell": {
         "data": Drawn,

@@ -73,6 +73,18 @@ def test_an_agents_cell_beside_a_persons_does_not_change_the_class() -> None:
     assert class_of(lab, "a") == "interactive"
 
 
+def test_the_servers_report_decides_after_the_kernels() -> None:
+    lab = Lab()
+    lab.runs("a", 10)
+    for name, agent in (("1", True), ("2", False), ("3", False), ("4", True)):
+        before = class_of(lab, "a")
+        lab.do(ev.Cell("a", "begin", name, lab.now, from_kernel=True))
+        assert class_of(lab, "a") == before
+        cell(lab, "a", name, agent=agent)
+        assert class_of(lab, "a") == ("agent" if agent else "interactive")
+        lab.do(ev.Cell("a", "end", name, lab.now, from_kernel=True))
+
+
 @pytest.mark.parametrize("chosen", ["interactive", "agent", "background"])
 @pytest.mark.parametrize("agent", [False, True])
 def test_a_users_choice_wins(chosen: Any, agent: bool) -> None:

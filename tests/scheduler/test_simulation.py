@@ -148,7 +148,8 @@ def test_a_written_trace_equals_the_generated_one(
     assert run(capsys, "--trace", path, *options) == made
 
 
-@pytest.mark.parametrize("name", GENERATORS)
+# Agents have no example: what the core decides on the examples is recorded (``golden.py``).
+@pytest.mark.parametrize("name", sorted(GENERATORS.keys() - {"agents"}))
 def test_committed_traces_name_a_generator_and_its_parameters(name: str) -> None:
     folder = Path(__file__).parents[2] / "examples" / "traces"
     found = [read(path).header for path in sorted(folder.glob("*.jsonl"))]

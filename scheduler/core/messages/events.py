@@ -177,7 +177,8 @@ class Wake(Struct, frozen=True):
 class Cell(Struct, frozen=True):
     """A cell began or ended, as reported by the Jupyter kernel's hook or by the Jupyter server.
 
-    ``agent``: whether the Jupyter server has detected that an agent began it, and no person.
+    ``agent``: whether an agent began it, and no person; None: not known. Only the Jupyter server knows, and its report
+    of a cell often arrives after the Jupyter kernel's.
     """
 
     group: str
@@ -185,7 +186,7 @@ class Cell(Struct, frozen=True):
     msg_id: str
     at: float
     from_kernel: bool
-    agent: bool = False
+    agent: bool | None = None
 
 
 class Queued(Struct, frozen=True):

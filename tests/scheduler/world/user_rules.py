@@ -57,9 +57,11 @@ class UserRules(Machine):
         data=st.data(),
         exclusive=st.booleans(),
         from_kernel=st.booleans(),
-        agent=st.sampled_from([False, False, True]),
+        agent=st.sampled_from([None, False, True]),
     )
-    def cell(self, data: Any, exclusive: bool, from_kernel: bool, agent: bool = False) -> None:
+    def cell(
+        self, data: Any, exclusive: bool, from_kernel: bool, agent: bool | None = None
+    ) -> None:
         """End the open cell of a group, or begin one."""
         group = self.core.groups[self.pick(data, list(self.processes.values())).group]
         if exclusive:
