@@ -58,7 +58,9 @@ html_css_files = ["tables.css"]
 #: An example of each setting, as it is written after ``=``. tests/docs checks that the code accepts each of them.
 EXAMPLES: dict[type[HasTraits], dict[str, str]] = {
     GpuShare: {
+        "agents": '["my-agent/"]',
         "anti_thrash": '"on"',
+        "detect_agents": "False",
         "enabled": "False",
         "hibernate_after": "1800",
         "host": '"never"',

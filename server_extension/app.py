@@ -31,6 +31,7 @@ from .dependencies import mismatch
 from .feed import SCHEMA, Feed
 from .focus import Focus
 from .handlers import handlers
+from .origins import Origins
 from .preferences import Preferences
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .queued import Source
@@ -73,6 +74,7 @@ class GpuShareExtension(ExtensionApp):
     _watcher: CellWatcher | None = None
     #: Packages that keep cells in a queue of their own and send them to kernels one by one.
     queue_sources: list[Source]
+    _origins: Origins | None = None
     documents: Documents
     focus: Focus
     #: What users and teams are entitled to, as the scheduler told last: what this server states to a new one.
@@ -160,8 +162,16 @@ class GpuShareExtension(ExtensionApp):
         events = self._events
         self._before = frozenset(serverapp.kernel_manager.list_kernel_ids())
         self.queue_sources += executors.sources(serverapp)
+        self._origins = Origins(serverapp, options.agents, self.log)
+        if options.detect_agents:
+            self._origins.start()
         self._watcher = CellWatcher(
-            serverapp.kernel_manager, events, self.send, self.queue_sources, self.log
+            serverapp.kernel_manager,
+            events,
+            self.send,
+            self.queue_sources,
+            self._origins,
+            self.log,
         )
         self._watcher.start()
         events.add_listener(schema_id=CONTENTS, listener=self._on_contents)
@@ -183,6 +193,8 @@ class GpuShareExtension(ExtensionApp):
         self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)
         if self._watcher is not None:
             self._watcher.stop()
+        if self._origins is not None:
+            self._origins.stop()
         ticket.channels.pop(self.host.path, None)
         await self.host.stop()
         for task in self._tasks:

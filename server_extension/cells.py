@@ -30,6 +30,7 @@ from jupyter_events import EventLogger
 from jupyter_server.services.kernels.kernelmanager import MappingKernelManager, ServerKernelManager
 
 from ..kernel_provisioner import GpuShareProvisioner
+from .origins import Origins
 from .queued import EXECUTE, QueuedCells, ShellTap, Source
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
@@ -68,6 +69,8 @@ class Work:
     #: Whether it is a cell, rather than a callback.
     cell: bool
     at: float
+    #: Whether an agent began it.
+    agent: bool = False
     counts: bool = False
 
 
@@ -79,11 +82,18 @@ class Cells:
     Parameters
     ----------
     tell
-        Called with the phase, the request's message id and the time on CLOCK_MONOTONIC.
+        Called with the phase, the request's message id, the time on CLOCK_MONOTONIC, and whether an agent began it.
+    is_agent
+        Returns whether an agent began a cell, from the header of its request.
     """
 
-    def __init__(self, tell: Callable[[Phase, str, float], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Phase, str, float, bool], None],
+        is_agent: Callable[[dict[str, Any]], bool] = lambda header: False,
+    ) -> None:
         self._tell = tell
+        self._is_agent = is_agent
         #: By message id, in the order in which they began.
         self._open: dict[str, Work] = {}
         #: Requests whose end seemed lost; and whether such an end arrived all the same, because cells overlap.
@@ -98,7 +108,8 @@ class Cells:
             return
         message, shell = str(parent.get("msg_id")), str(parent.get("subshell_id") or "")
         if state == "busy":
-            work = self._open[message] = Work(message, shell, cell, at)
+            agent = cell and self._is_agent(parent)
+            work = self._open[message] = Work(message, shell, cell, at, agent)
             if cell:
                 self._count(work)
         elif state == "idle":
@@ -148,12 +159,12 @@ class Cells:
 
     def _count(self, work: Work) -> None:
         work.counts = True
-        self._tell("begin", work.message, work.at)
+        self._tell("begin", work.message, work.at, work.agent)
 
     def _end(self, message: str, at: float) -> None:
         work = self._open.pop(message, None)
         if work is not None and work.counts:
-            self._tell("end", message, at)
+            self._tell("end", message, at, work.agent)
 
 
 class KernelTap:
@@ -165,7 +176,7 @@ class KernelTap:
         The kernel's manager.
     queued
         The cells that it has not begun.
-    tell
+    tell, is_agent
         As of `Cells`.
     died
         Called when the kernel has died and is not started again.
@@ -177,11 +188,12 @@ class KernelTap:
         self,
         kernel: ServerKernelManager,
         queued: QueuedCells,
-        tell: Callable[[Phase, str, float], None],
+        tell: Callable[[Phase, str, float, bool], None],
+        is_agent: Callable[[dict[str, Any]], bool],
         died: Callable[[], None],
         log: Logger,
     ) -> None:
-        self.cells = Cells(tell)
+        self.cells = Cells(tell, is_agent)
         self.queued = queued
         self._kernel = kernel
         self._died = died
@@ -262,6 +274,8 @@ class CellWatcher:
         Sends a control request, if there is a scheduler to send it to.
     sources
         Packages that queue cells themselves.
+    origins
+        Knows which cells an agent began.
     log
         For what goes wrong.
     """
@@ -272,12 +286,14 @@ class CellWatcher:
         events: EventLogger,
         send: Send,
         sources: Iterable[Source],
+        origins: Origins,
         log: Logger,
     ) -> None:
         self._kernels: Any = kernels
         self._events = events
         self._send = send
         self._sources = sources
+        self._origins = origins
         self._log = log
         self._taps: dict[str, KernelTap] = {}
         #: By the id of the kernel's manager, which keeps it.
@@ -365,24 +381,31 @@ class CellWatcher:
         if not isinstance(kernel, ServerKernelManager) or not kernel.has_kernel:
             return
 
-        def tell(phase: Phase, message: str, at: float) -> None:
-            self._tell(kernel_id, phase, message, at)
+        def tell(phase: Phase, message: str, at: float, agent: bool) -> None:
+            self._tell(kernel_id, phase, message, at, agent)
+
+        def is_agent(header: dict[str, Any]) -> bool:
+            return self._origins.is_agent(kernel_id, header)
 
         def died() -> None:
             self._detach(kernel_id)
 
         queued = self._watch_shell(kernel).queued
-        self._taps[kernel_id] = KernelTap(kernel, queued, tell, died, self._log)
+        self._taps[kernel_id] = KernelTap(kernel, queued, tell, is_agent, died, self._log)
         self._on_queue_changed(kernel_id)
 
     def _detach(self, kernel_id: str) -> None:
+        self._origins.forget(kernel_id)
         if tap := self._taps.pop(kernel_id, None):
             tap.close()
             if self._told.pop(kernel_id, 0):
                 self._tell_queued(kernel_id, 0)
 
-    def _tell(self, kernel_id: str, phase: Phase, message: str, at: float) -> None:
-        self._send("cell", {"group": kernel_id, "phase": phase, "msg_id": message, "at": at})
+    def _tell(self, kernel_id: str, phase: Phase, message: str, at: float, agent: bool) -> None:
+        params = {"group": kernel_id, "phase": phase, "msg_id": message, "at": at}
+        if phase == "begin":
+            params["agent"] = agent
+        self._send("cell", params)
 
     # --- Cells in the queue -----------------------------------------------------------------------
 

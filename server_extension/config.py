@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
 from ..scheduler.core.rules import ANTI_THRASH, DEFAULTS, valid_hibernate_after
@@ -105,6 +105,19 @@ class GpuShare(LoggingConfigurable):
         max=1.0,
         help="How likely it must be that a notebook is used within a minute for its memory to be restored ahead of "
         "time, from 0 to 1 (default: 0.5). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    detect_agents = Bool(
+        True,
+        help="Whether a cell that a known agent starts, such as an MCP server, puts the notebook into the class agent "
+        "until a person starts one. A class that a user has set is kept. If False, only explicit settings count "
+        "(default: True).",
+    ).tag(config=True)
+
+    agents = List(
+        Unicode(),
+        help="Further clients that are agents: how the User-Agent header of their requests begins, such as "
+        "['my-agent/'] (default: none). Known MCP servers and API clients are always recognized.",
     ).tag(config=True)
 
     record = Unicode(

@@ -291,7 +291,7 @@ async def test_the_cells_of_a_kernel_with_threads_end_one_by_one(
 def told_by(*statuses: tuple[str, str]) -> list[tuple[str, str]]:
     """Return what is told of cells in one shell."""
     told: list[tuple[str, str]] = []
-    cells = Cells(lambda phase, message, at: told.append((phase, message)))
+    cells = Cells(lambda phase, message, at, agent: told.append((phase, message)))
     for state, message in statuses:
         cells.status(state, {"msg_type": "execute_request", "msg_id": message}, 0.0)
     return told
@@ -332,7 +332,7 @@ def test_a_kernel_whose_cells_overlap_is_recognised() -> None:
 
 def test_other_requests_do_not_count_as_cells() -> None:
     told: list[str] = []
-    cells = Cells(lambda phase, message, at: told.append(phase))
+    cells = Cells(lambda phase, message, at, agent: told.append(phase))
     cells.status("busy", {"msg_type": "kernel_info_request", "msg_id": "a"}, 0.0)
     cells.status("busy", {}, 0.0)
     cells.lasting("a")
@@ -341,7 +341,7 @@ def test_other_requests_do_not_count_as_cells() -> None:
 
 def test_only_a_long_callback_counts_as_a_cell() -> None:
     told: list[tuple[str, str, float]] = []
-    cells = Cells(lambda phase, message, at: told.append((phase, message, at)))
+    cells = Cells(lambda phase, message, at, agent: told.append((phase, message, at)))
     cells.status("busy", {"msg_type": "comm_msg", "msg_id": "a"}, 1.0)
     cells.announce()
     cells.status("idle", {"msg_type": "comm_msg", "msg_id": "a"}, 2.0)
@@ -355,7 +355,7 @@ def test_only_a_long_callback_counts_as_a_cell() -> None:
 
 def test_a_callback_during_a_cell_does_not_end_the_cell() -> None:
     told: list[tuple[str, str]] = []
-    cells = Cells(lambda phase, message, at: told.append((phase, message)))
+    cells = Cells(lambda phase, message, at, agent: told.append((phase, message)))
     cells.status("busy", {"msg_type": "execute_request", "msg_id": "a"}, 0.0)
     cells.status("busy", {"msg_type": "comm_msg", "msg_id": "b"}, 1.0)
     cells.lasting("b")
