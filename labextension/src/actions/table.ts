@@ -203,9 +203,11 @@ export const ACTIONS: readonly IActionRow[] = [
   {
     command: CommandIds.setPriority,
     scope: 'notebook',
-    choices: (['background', 'interactive', 'agent', 'auto'] as const).map(priority => ({
-      priority
-    })),
+    choices: (['background', 'interactive', 'agent', 'auto'] as const).map(
+      priority => ({
+        priority
+      })
+    ),
     label: ({ group, args, trans }) =>
       ({
         background: trans.__('Let Others Go First'),

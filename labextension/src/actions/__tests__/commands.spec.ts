@@ -182,6 +182,7 @@ describe('commands', () => {
     expect(commands.isEnabled(release)).toBe(true);
     for (const [priority, asked] of [
       ['interactive', 'background'],
+      ['agent', 'interactive'],
       ['background', 'auto']
     ] as const) {
       change('a', { preferences: makePreferences({ priority: asked }) });

@@ -192,6 +192,7 @@ describe('The chip', () => {
       'Release the GPU',
       'Let Others Go First',
       'Make Interactive',
+      'Treat as Agent',
       'Set Priority Automatically',
       'Keep on the GPU',
       'Freeze',

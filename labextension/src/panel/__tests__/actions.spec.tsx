@@ -154,6 +154,7 @@ describe('actions', () => {
       'Release the GPU',
       'Let Others Go First',
       'Make Interactive',
+      'Treat as Agent',
       'Set Priority Automatically',
       'Keep on the GPU',
       'Limit Its Memory…',
