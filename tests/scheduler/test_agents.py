@@ -13,7 +13,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.explain import explain
 from jupyter_gpushare.scheduler.views.words.explanations import with_texts
 from tests.scheduler.core_machine import FREE, Lab, Process, of
-from tests.scheduler.test_policies import Turns, waiting
+from tests.scheduler.turns import Turns, waiting
 
 
 def cell(lab: Lab, group: str, name: str, *, agent: bool) -> None:
