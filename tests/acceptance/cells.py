@@ -296,7 +296,6 @@ class Documents(Session):
     def begin(self, code: str) -> None:
         cells = nbformat.read(self._path, 4).cells
         self._cell = next(cell for cell in cells if cell.source == code)
-        self._cell.outputs = None
         body = {
             "document_id": f"json:notebook:{self._file}",
             "cells": [{"cell_id": self._cell.id, "source_hash": murmur(code)}],
@@ -314,13 +313,13 @@ class Documents(Session):
         return True
 
     def end(self) -> Outcome:
-        """Wait for the document, which the server saves."""
+        """Wait for the document, which the server saves: it numbers a cell when that has ended."""
 
         def ended() -> Any:
             with contextlib.suppress(ValueError, nbformat.reader.NotJSONError):
                 cells = nbformat.read(self._path, 4).cells
                 found = next(cell for cell in cells if cell.id == self._cell.id)
-                return found if found.outputs else None
+                return None if found.execution_count is None else found
             return None
 
         return outcome(until(ended, lambda: self.lab.log).outputs)

@@ -132,14 +132,16 @@ class Bench:
                 stop.unlink()
         assert (process.returncode, printed) == (0, "ready\n")
 
-    def follow(self, front: FrontEnd) -> None:
-        """Check that the scheduler follows a notebook, and that the notebook can be interrupted and closed."""
+    def set_up(self, front: FrontEnd) -> str:
+        """Let a notebook use the GPU for the first time, and return its group."""
         front.begin(SETUP)
         assert front.end() == ("ready\n", "")
-        group = until(
-            lambda: self.group(front.name), lambda: self.ask("status")["status"]["groups"]
-        )
-        known = group["id"]
+        until(lambda: self.group(front.name), lambda: self.ask("status")["status"]["groups"])
+        return str(self.group(front.name)["id"])
+
+    def follow(self, front: FrontEnd) -> None:
+        """Check that the scheduler follows a notebook, and that the notebook can be interrupted and closed."""
+        known = self.group(front.name)["id"] if self.group(front.name) else self.set_up(front)
 
         # A cell begins, ends, and takes the burst with it.
         until(lambda: self.group(front.name)["cell"] is None)
@@ -232,8 +234,7 @@ def server(bench: Bench, root: Path, *extensions: str) -> Iterator[Lab]:
 def test_jupyter_server_nbmodel(bench: Bench, root: Path) -> None:
     with server(bench, root, "jupyter_server_nbmodel") as lab:
         notebook = NbModel(lab, "plots.ipynb")
-        notebook.begin(SETUP)
-        assert notebook.end() == ("ready\n", "")
+        bench.set_up(notebook)
         bench.count_queued(notebook, lab.notebooks)
         bench.follow(notebook)
 
@@ -243,8 +244,7 @@ def test_jupyter_server_documents(bench: Bench, root: Path) -> None:
     cells = [SETUP, WORK, FAIL, WAIT, WORK + "\n", *QUEUED]
     with server(bench, root, *extensions) as lab:
         notebook = Documents(lab, "plots.ipynb", cells)
-        notebook.begin(SETUP)
-        assert notebook.end() == ("ready\n", "")
+        bench.set_up(notebook)
         bench.count_queued(notebook, lab.notebooks)
         bench.follow(notebook)
 
