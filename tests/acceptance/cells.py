@@ -43,6 +43,10 @@ class FrontEnd(Protocol):
     #: What the queue calls it.
     name: str
 
+    @property
+    def log(self) -> str:
+        """What its server has written."""
+
     def begin(self, code: str) -> None:
         """Run a cell as the page does, and do not wait for it."""
 
@@ -208,6 +212,10 @@ class Gateway:
         self._socket = site.connect(f"api/kernels/{self._id}/channels")
         self._message = ""
 
+    @property
+    def log(self) -> str:
+        return self._site.log
+
     def begin(self, code: str) -> None:
         self._message, text = execute_request(code)
         self._socket.send(text)
@@ -247,6 +255,10 @@ class Session:
         )
         self._session = session["id"]
         self.kernel: str = session["kernel"]["id"]
+
+    @property
+    def log(self) -> str:
+        return self.lab.log
 
     def interrupt(self) -> None:
         self.lab.post(f"api/kernels/{self.kernel}/interrupt", {})
@@ -356,12 +368,16 @@ class Raw:
         assert not re.fullmatch(r"python3?", Path(command[0]).name), command
         file = str(place.folder / f"kernel-v3{uuid.uuid4().hex}.json")
         write_connection_file(file, ip="127.0.0.1", key=uuid.uuid4().hex.encode())
-        self._process = subprocess.Popen(
-            [word.replace("{connection_file}", file) for word in command],
-            env={**place.environ, "PYDEVD_IPYTHON_COMPATIBLE_DEBUGGING": "1"},
-            cwd=place.notebooks,
-            stdin=subprocess.DEVNULL,
-        )
+        self._log = place.folder / "kernel.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [word.replace("{connection_file}", file) for word in command],
+                env={**place.environ, "PYDEVD_IPYTHON_COMPATIBLE_DEBUGGING": "1"},
+                cwd=place.notebooks,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         self._client = until(lambda: self._connected(file))
         notebook = str(place.notebooks / self.name)
         # How the extension tells its kernels which notebook they belong to.
@@ -380,6 +396,10 @@ class Raw:
             client.stop_channels()
             return None
         return client
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
 
     def begin(self, code: str) -> None:
         self._message = self._client.execute(code)
@@ -433,6 +453,10 @@ class Marimo:
             continue
         self._post("instantiate", {"objectIds": [], "values": [], "autoRun": True})
         self._cell = ""
+
+    @property
+    def log(self) -> str:
+        return self._site.log
 
     def begin(self, code: str) -> None:
         self._cell = uuid.uuid4().hex[:4]

@@ -12,6 +12,7 @@ Code: its way of starting kernels is imitated.
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import tempfile
 import textwrap
@@ -81,8 +82,9 @@ QUEUED = [wait_for("first"), wait_for("second"), "print('third')", "print('last'
 class Bench:
     """A place with a scheduler, and what it knows."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, root: Path) -> None:
         self.place = place
+        self.root = root
         self.socket = socket_path(place.environ)
 
     def __enter__(self) -> Bench:
@@ -135,7 +137,7 @@ class Bench:
     def set_up(self, front: FrontEnd) -> str:
         """Let a notebook use the GPU for the first time, and return its group."""
         front.begin(SETUP)
-        assert front.end() == ("ready\n", "")
+        assert front.end() == ("ready\n", ""), front.log
         until(lambda: self.group(front.name), lambda: self.ask("status")["status"]["groups"])
         return str(self.group(front.name)["id"])
 
@@ -202,7 +204,7 @@ def bench(root: Path, tmp_path: Path) -> Iterator[Bench]:
         place = Place(tmp_path, Path(runtime), programs)
         place.run("gpushare", "kernelspec", "add", "shared")
         try:
-            with Bench(place) as bench:
+            with Bench(place, root) as bench:
                 yield bench
             place.until_only({})
         finally:
@@ -262,21 +264,27 @@ GATEWAY = ["--ip=127.0.0.1", "--port={port}"]
 AUTHORIZED = {"Authorization": "token a-token"}
 
 
+def inherited(bench: Bench) -> str:
+    """Return the variables that a gateway has to pass on: documented ones, and those of the simulated GPU."""
+    page = bench.root / "docs" / "how-to" / "other-front-ends.md"
+    (documented,) = set(re.findall(r"^(?:KG|EG)_\w+=(\S+) jupyter", page.read_text(), re.M))
+    ours = [name for name in bench.place.environ if name.startswith("GPUSHARE_")]
+    return ",".join([documented, *ours])
+
+
 def test_kernel_gateway(bench: Bench) -> None:
     command = ["jupyter-kernelgateway", *GATEWAY, "--KernelGatewayApp.auth_token=a-token"]
-    with site(bench.place, command, "api", AUTHORIZED) as gateway:
+    environ = {"KG_ENV_PROCESS_WHITELIST": inherited(bench)}
+    with site(bench.place, command, "api", AUTHORIZED, environ=environ) as gateway:
         bench.follow(Gateway(gateway))
 
 
-def test_enterprise_gateway(bench: Bench, root: Path) -> None:
-    programs = root / "build" / "enterprise-gateway" / "bin"
+def test_enterprise_gateway(bench: Bench) -> None:
+    programs = bench.root / "build" / "enterprise-gateway" / "bin"
     if not (programs / "jupyter-enterprisegateway").exists():
         pytest.skip("build/enterprise-gateway is missing: run `make build/enterprise-gateway/venv`")
     command = ["jupyter-enterprisegateway", *GATEWAY, "--EnterpriseGatewayApp.auth_token=a-token"]
-    # As docs/how-to/other-front-ends.md says, and where the simulated GPU is.
-    ours = [name for name in bench.place.environ if name.startswith("GPUSHARE_")]
-    environ = {"EG_INHERITED_ENVS": ",".join(["XDG_RUNTIME_DIR", *ours])}
-    options = {"programs": programs, "environ": environ}
+    options = {"programs": programs, "environ": {"EG_INHERITED_ENVS": inherited(bench)}}
     with site(bench.place, command, "api", AUTHORIZED, **options) as gateway:
         bench.follow(Gateway(gateway))
 
