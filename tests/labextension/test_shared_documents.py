@@ -40,6 +40,14 @@ ALL = [set[str]().union(*parts) for parts in zip(*TOGETHER.values(), strict=True
 
 CELLS = (f"{SETUP}\nprint('ready')", "assert data.read() == known\nprint('right')")
 
+#: Waits until the notebook in front has its document and its kernel.
+CONNECTED = """async () => {
+  const { context } = window.jupyterapp.shell.currentWidget;
+  await context.ready;
+  await context.sessionContext.ready;
+  await context.sessionContext.session.kernel.info;
+}"""
+
 
 @pytest.fixture(scope="module", params=TOGETHER)
 def together(request: pytest.FixtureRequest) -> tuple[set[str], set[str]]:
@@ -78,6 +86,10 @@ def page(together: tuple[set[str], set[str]], lab: Lab, browser: Browser) -> Ite
 
 def test_a_shared_notebook_has_all_signals(lab: Lab, page: LabPage) -> None:
     kernel = page.kernel_of("shared.ipynb")
+    # The document comes from the server by itself.
+    expect(page.front.locator(".jp-CodeCell")).to_have_count(len(CELLS))
+    # Before the page has its kernel, the command runs nothing.
+    page.page.evaluate(CONNECTED)
     page.execute("notebook:run-all-cells")
     outputs = page.front.locator(".jp-OutputArea-output")
     expect(outputs.filter(has_text="right")).to_be_visible()
