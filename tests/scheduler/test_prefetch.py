@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.likelihood import HORIZON
+from jupyter_gpushare.scheduler.core.prefetch import Obstacle
+from jupyter_gpushare.scheduler.observability.counters import Counters
+from jupyter_gpushare.scheduler.views import status as snapshot
+from jupyter_gpushare.scheduler.views.explain import explain
+from jupyter_gpushare.scheduler.views.redaction import Pseudonyms, View
+from jupyter_gpushare.scheduler.views.words import answers
+from jupyter_gpushare.scheduler.views.words.events import event_text
+from jupyter_gpushare.scheduler.views.words.explanations import PREFETCHES
 from tests.scheduler.core_machine import GIB, GPU, SPEED, TOTAL, Machine, Process, of
 from tests.scheduler.night import CONTEXT, Kernel, Night
 
@@ -461,3 +469,101 @@ def test_a_hint_keeps_a_group_from_hibernating_for_a_minute() -> None:
     a.restore()
     night.sleep(HORIZON / 2)
     assert prefetch(night, "a")["stage"] == "ready"
+
+
+# --- What is shown ----------------------------------------------------------------------------------
+
+
+def explained(m: Machine, group: str) -> Any:
+    (found,) = answers.explanation(explain(m.core, m.now, group))["groups"]
+    return found["prefetch"]
+
+
+def test_an_explanation_says_how_often_the_hint_was_right() -> None:
+    m = Machine()
+    a = away(m, "a", 40)
+    assert explained(m, "a") is None
+    m.do(ev.Hint("a", "typing"))
+    found = explained(m, "a")
+    assert (found["code"], found["params"]["hint"]) == ("restoring", "typing")
+    assert found["text"] == (
+        "getting ready, its memory is being restored: its user is typing in it; that leads to GPU work within a minute "
+        "in about 60% of all cases"
+    )
+    a.end("quiet")
+    a.restore()
+    a.begin()
+    a.end("cell")
+    m.sleep(100)
+    m.do(ev.Hint("a", "typing"))
+    found = explained(m, "a")
+    assert found["code"] == "there"
+    assert found["params"]["trials"] == found["params"]["hits"] == 1
+    lines = answers.explanation(explain(m.core, m.now, "a"))["lines"]
+    assert "  ready: all of its memory is on the GPU" in lines
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "code"),
+    [
+        (ev.Adjust("a", frozen=True), "stopped"),
+        (ev.Drain(GPU, True), "draining"),
+        (ev.Adjust("a", keep=True), "no_room"),
+    ],
+)
+def test_an_explanation_says_why_nothing_is_done(obstacle: ev.Event, code: str) -> None:
+    m = Machine()
+    away(m, "a", 60)
+    m.runs("b", 70)
+    m.do(obstacle)
+    m.do(ev.Hint("a", "ready"))
+    found = explained(m, "a")
+    assert found["code"] == code
+    assert found["text"].startswith("not made ready: ")
+    assert set(PREFETCHES) >= set(get_args(Obstacle)) - {"no_hint"}
+
+
+def test_the_metrics_count_what_was_useful_and_what_was_in_vain() -> None:
+    m, counters = Machine(), Counters()
+    a = away(m, "a", 40)
+    m.do(ev.Hint("a", "typing"))
+    m.sleep(4.0)
+    a.end("quiet")
+    a.restore()
+    a.begin()
+    a.end("cell")
+    m.do(ev.Release("a", evict=True))
+    (order,) = of(ev.Evict, a.release())
+    a.evict(order)
+    m.do(ev.Hint("a", "ready"))
+    a.end("quiet")
+    a.restore()
+    m.sleep(HORIZON)
+    for line in m.history:
+        counters.observe(line, m.core)
+    found = {(s.name, *s.labels): s.value for s in counters.samples()}
+    assert found["gpushare_prefetches_total", "used"] == 1
+    assert found["gpushare_prefetches_total", "vain"] == 1
+    assert found["gpushare_prefetches_total", "abandoned"] == 0
+    assert found["gpushare_prefetched_bytes_total",] == 80 * GIB
+    assert found["gpushare_hidden_wait_seconds_total",] == 4.0
+    texts = [event_text({"kind": x.kind, **x.fields}) for x in m.history if x.kind == "prefetch"]
+    assert texts == [
+        "is being made ready, because it will probably be used soon",
+        "found 40 GiB of its memory restored, which saved about 4.0 s",
+        "is being made ready, because it will probably be used soon",
+        "was made ready (40 GiB) and not used",
+    ]
+
+
+def test_other_users_do_not_see_what_a_user_does_in_a_notebook() -> None:
+    m = Machine()
+    away(m, "a", 40, user="ada")
+    m.do(ev.Hint("a", "typing"))
+    owner = {"a": "ada"}.get
+    ada, ben = (View(user, frozenset(), owner, Pseudonyms()) for user in ("ada", "ben"))
+    status, reasons = snapshot.status(m.core, m.now), explain(m.core, m.now, "a")
+    assert ada.status(status)["groups"][0]["prefetch"]["hint"] == "typing"
+    assert ben.status(status)["groups"][0]["prefetch"] is None
+    assert ada.explanation(reasons)["groups"][0]["prefetch"]["code"] == "restoring"
+    assert ben.explanation(reasons)["groups"][0]["prefetch"] is None
