@@ -567,3 +567,18 @@ def test_other_users_do_not_see_what_a_user_does_in_a_notebook() -> None:
     assert ben.status(status)["groups"][0]["prefetch"] is None
     assert ada.explanation(reasons)["groups"][0]["prefetch"]["code"] == "restoring"
     assert ben.explanation(reasons)["groups"][0]["prefetch"] is None
+
+
+def test_an_explanation_is_given_after_an_eviction_that_nobody_waits_for() -> None:
+    m = Machine()
+    away(m, "a", 60)
+    b = idle(m, "b", 70, seconds=100)
+    m.do(ev.Hint("a", "typing"))
+    (order,) = of(ev.Evict, b.release())
+    m.do(ev.Release("a"))
+    assert b.evict(order) == []
+    # Nothing is done any more, so nothing is looked at.
+    assert m.core.prefetcher.why_not(m.core.groups["a"]) == "no_hint"
+    m.do(ev.Hint("a", "focus"))
+    assert explained(m, "a")["code"] == "unlikely"
+    assert m.core.prefetcher.ordered == {}
