@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from .asynchronous import AsyncClient
 from .blocking import Client
-from .calls import Code, Forecast
+from .calls import Code, Forecast, Reservation
 from .errors import GpuShareError, NoServer, Refused, Unavailable, Unreachable
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "GpuShareError",
     "NoServer",
     "Refused",
+    "Reservation",
     "Unavailable",
     "Unreachable",
 ]

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ssl
+import time
 from typing import Any, TypeVar
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from . import calls
-from .calls import Call, Forecast
+from .calls import Call, Forecast, Reservation
 from .find import find_server
 
 Answer = TypeVar("Answer")
@@ -161,6 +162,46 @@ class AsyncClient:
             The ID or name of the group; default: this kernel.
         """
         return await self._send(calls.act("ready", group))
+
+    async def run_when(self, group: str | None = None) -> Reservation:
+        """Reserve the GPU for a group, and return at once: the group holds a place in the queue.
+
+        Its memory is restored when its turn comes, and its lease is then kept for a bounded time, by default a minute.
+        Use the GPU once the reservation is ready (``wait_ready``); otherwise, it lapses.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group, which has used the GPU before; default: this kernel.
+        """
+        return await self._send(calls.reserve(group))
+
+    async def wait_ready(self, group: str | None = None, timeout: float = 300.0) -> Reservation:
+        """Wait until the reservation of a group is ready or has ended, and return it.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        timeout
+            Seconds to wait at most; 0: return its state now. Afterwards, it may still be waiting.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            left = min(max(0.0, until - time.monotonic()), self._timeout / 2)
+            found = await self._send(calls.reservation(group, left))
+            if found.state != "waiting" or time.monotonic() >= until:
+                return found
+
+    async def cancel(self, group: str | None = None) -> Reservation:
+        """Cancel the reservation of a group.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return await self._send(calls.cancel(group))
 
     async def set_class(self, priority: str, group: str | None = None) -> str:
         """Set the class of a group; return its ID.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import ssl
+import time
 from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from urllib.request import (
 )
 
 from . import calls
-from .calls import Call, Forecast
+from .calls import Call, Forecast, Reservation
 from .find import find_server
 
 Answer = TypeVar("Answer")
@@ -160,6 +161,46 @@ class Client:
             The ID or name of the group; default: this kernel.
         """
         return self._send(calls.act("ready", group))
+
+    def run_when(self, group: str | None = None) -> Reservation:
+        """Reserve the GPU for a group, and return at once: the group holds a place in the queue.
+
+        Its memory is restored when its turn comes, and its lease is then kept for a bounded time, by default a minute.
+        Use the GPU once the reservation is ready (``wait_ready``); otherwise, it lapses.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group, which has used the GPU before; default: this kernel.
+        """
+        return self._send(calls.reserve(group))
+
+    def wait_ready(self, group: str | None = None, timeout: float = 300.0) -> Reservation:
+        """Wait until the reservation of a group is ready or has ended, and return it.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        timeout
+            Seconds to wait at most; 0: return its state now. Afterwards, it may still be waiting.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            left = min(max(0.0, until - time.monotonic()), self._timeout / 2)
+            found = self._send(calls.reservation(group, left))
+            if found.state != "waiting" or time.monotonic() >= until:
+                return found
+
+    def cancel(self, group: str | None = None) -> Reservation:
+        """Cancel the reservation of a group.
+
+        Parameters
+        ----------
+        group
+            The ID or name of the group; default: this kernel.
+        """
+        return self._send(calls.cancel(group))
 
     def set_class(self, priority: str, group: str | None = None) -> str:
         """Set the class of a group; return its ID.

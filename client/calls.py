@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from .errors import GpuShareError, Refused, Unavailable, Unreachable
 from .find import GROUP, Server
@@ -67,6 +67,33 @@ class Forecast:
     def now(self) -> bool:
         """Whether it would run at once."""
         return self.latest == 0
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A reservation of the GPU.
+
+    Attributes
+    ----------
+    group
+        The ID of the notebook.
+    state
+        ``waiting``, ``ready``, or None: there is none (any more).
+    until_in
+        Seconds until it lapses, once it is ready.
+    group_state
+        The state of the notebook, such as ``waiting`` or ``running``.
+    """
+
+    group: str
+    state: str | None
+    until_in: float | None
+    group_state: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether the GPU is reserved for the notebook now, or the notebook is running."""
+        return self.state == "ready" or (self.state is None and self.group_state == "running")
 
 
 @dataclass(frozen=True)
@@ -200,10 +227,31 @@ def act(operation: str, group: str | None) -> Call[str]:
     return Call("POST", operation, lambda answer: str(answer["group"]), body={"group": own(group)})
 
 
+def reserve(group: str | None) -> Call[Reservation]:
+    """Return the request that reserves the GPU for a group."""
+    return Call("POST", "reservations", _reservation, body={"group": own(group)})
+
+
+def reservation(group: str | None, wait: float = 0.0) -> Call[Reservation]:
+    """Return the request for the reservation of a group, whose answer waits for so many seconds at most."""
+    path = f"reservations/{quote(own(group), safe='')}"
+    return Call("GET", path, _reservation, query={"wait": f"{wait:g}"})
+
+
+def cancel(group: str | None) -> Call[Reservation]:
+    """Return the request that cancels the reservation of a group."""
+    return Call("DELETE", f"reservations/{quote(own(group), safe='')}", _reservation)
+
+
 def set_class(group: str | None, priority: str) -> Call[str]:
     """Return the request that sets the class of a group."""
     body = {"group": own(group), "priority": priority}
     return Call("POST", "adjust", lambda answer: str(answer["group"]), body=body)
+
+
+def _reservation(answer: dict[str, Any]) -> Reservation:
+    found = answer["reservation"] or {}
+    return Reservation(answer["group"], found.get("state"), found.get("until_in"), answer["state"])
 
 
 def _forecast(answer: dict[str, Any]) -> Forecast:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .gpu.drivers import DriverError, find_driver, look_again
-from .node.arguments import Parser, idleness, likelihood, quantum, size, switch
+from .node.arguments import Parser, idleness, likelihood, quantum, seconds, size, switch
 from .protocol.address import TAKEN, AddressError, prepare, socket_path
 from .protocol.text import log_to_stderr
 from .server import systemd
@@ -103,6 +103,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=likelihood,
         metavar="F",
         help="how likely the use must be for that, from 0 to 1 (default: 0.5)",
+    )
+    parser.add_argument(
+        "--reservation-hold",
+        type=seconds,
+        metavar="S",
+        help="how long the GPU is kept for a notebook whose reservation has come, in seconds (default: 60)",
     )
     parser.add_argument(
         "--reserve",
@@ -248,7 +254,7 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
     core = {}
     for name in (
         *("quantum", "anti_thrash", "reserve", "policy", "hibernate_after"),
-        *("prefetch", "prefetch_likelihood"),
+        *("prefetch", "prefetch_likelihood", "reservation_hold"),
     ):
         if chosen(name) is not None:
             core[name] = chosen(name)

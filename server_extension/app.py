@@ -35,6 +35,7 @@ from .origins import Origins
 from .preferences import Preferences
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .queued import Source
+from .reservations import ReservationWaiters
 from .second_kernels import SecondKernelNotices
 from .sessions import FRESH, Documents
 from .shares import stated, used
@@ -83,6 +84,7 @@ class GpuShareExtension(ExtensionApp):
     _sharing: asyncio.Lock
     _preferences: Preferences
     _second_kernels: SecondKernelNotices
+    reservations: ReservationWaiters
     #: The process of the scheduler that received the preferences last.
     _told: int | None = None
     #: Kernels that were there before us.
@@ -126,6 +128,9 @@ class GpuShareExtension(ExtensionApp):
         self._preferences = Preferences()
         self.queue_sources = []
         self._second_kernels = SecondKernelNotices()
+        self.reservations = ReservationWaiters(
+            lambda group: self.request("reservation", group=group)
+        )
         self._tasks = set()
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
@@ -388,6 +393,8 @@ class GpuShareExtension(ExtensionApp):
             self._spawn(self._state_shares(group))
         elif kind == "cell" and self._watcher is not None:
             self._watcher.note_cell(group, event["phase"], str(event["msg_id"]))
+        elif kind == "reservation":
+            self.reservations.changed(group)
         elif kind == "entitle":
             self.shares.pop(event["whose"], None)
             self.shares |= stated({"shares": {event["whose"]: event}})

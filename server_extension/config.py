@@ -120,6 +120,13 @@ class GpuShare(LoggingConfigurable):
         "['my-agent/'] (default: none). Known MCP servers and API clients are always recognized.",
     ).tag(config=True)
 
+    reservation_hold = Float(
+        DEFAULTS.reservation_hold,
+        min=1.0,
+        help="Seconds for which the GPU is kept for a notebook whose reservation has come (default: 60). For a "
+        "scheduler that this server starts.",
+    ).tag(config=True)
+
     record = Unicode(
         help="File to which the scheduler records its input events, for `gpushare replay` (default: none). For a "
         "scheduler that this server starts.",
@@ -193,6 +200,7 @@ class GpuShare(LoggingConfigurable):
             *("--hibernate-after", f"{self.hibernate_after or 0:g}"),
             *("--prefetch", "on" if self.prefetch else "off"),
             *("--prefetch-likelihood", f"{self.prefetch_likelihood:g}"),
+            *("--reservation-hold", f"{self.reservation_hold:g}"),
         ]
         if self.reserve != "":
             arguments += ["--reserve", str(self.reserve)]

@@ -20,6 +20,7 @@ from .feed import Feed, TooManyPages
 from .focus import Focus
 from .openapi import document
 from .preferences import NONE
+from .reservations import ReservationWaiters
 from .sessions import Documents
 from .shares import merged
 
@@ -32,6 +33,8 @@ DENIED = ("login_required", "not_allowed", "not_yours")
 
 PAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+#: Most seconds that an answer waits for a reservation: less than proxies wait for an answer, at their common settings.
+LONGEST_POLL = 300.0
 NOT_A_PAGE = "the name of a page must be 1 to 64 letters, digits, '_' or '-'"
 
 #: Signs that a user will soon use the GPU in a notebook, as a page sees them.
@@ -45,6 +48,7 @@ class Extension(Protocol):
     feed: Feed
     documents: Documents
     focus: Focus
+    reservations: ReservationWaiters
     serverapp: ServerApp
 
     @property
@@ -259,6 +263,41 @@ class ReadyHandler(GpuShareHandler):
         await self.forward("hint", (), kind="ready")
 
 
+class ReservationsHandler(GpuShareHandler):
+    """Reserves the GPU for groups that do not wait for it."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Begin, and answer with the reservation."""
+        await self.forward("reserve", ())
+
+
+class ReservationHandler(GpuShareHandler):
+    """The reservation of one group."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, group: str) -> None:
+        """Answer with the reservation, if requested as soon as it is ready."""
+        text = self.get_query_argument("wait", "0")
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds <= LONGEST_POLL:
+            self.refuse(400, f"'wait' must be a number of seconds from 0 to {LONGEST_POLL:g}")
+            return
+        self.set_header("Cache-Control", "no-store")
+        await self.answer(self.extension.reservations.wait(group, seconds))
+
+    @web.authenticated
+    @authorized
+    async def delete(self, group: str) -> None:
+        """Cancel it, and answer with the group's state."""
+        await self.answer(self.extension.request("reserve", group=group, on=False))
+
+
 class AdjustHandler(GpuShareHandler):
     """Takes preferences for a group."""
 
@@ -401,6 +440,8 @@ def handlers() -> list[tuple[Any, ...]]:
         (r"/gpushare/api/hibernate", HibernateHandler),
         (r"/gpushare/api/wake", WakeHandler),
         (r"/gpushare/api/ready", ReadyHandler),
+        (r"/gpushare/api/reservations", ReservationsHandler),
+        (r"/gpushare/api/reservations/([^/]+)", ReservationHandler),
         (r"/gpushare/api/adjust", AdjustHandler),
         (r"/gpushare/api/settings", SettingsHandler),
         (r"/gpushare/api/shares", SharesHandler),

@@ -51,6 +51,7 @@ from .readings import Readings
 from .reasons import Sources
 from .relief import OvercommitRelief
 from .relocation import Relocation
+from .reservations import Reservations
 from .residency import Residency
 from .room_maker import RoomMaker
 from .rooms import Rooms
@@ -166,6 +167,10 @@ class Assembly:
             self.leases, self.orders, self.hibernation,
         )
 
+        self.reservations = Reservations(
+            self.model, self.turn, self.timers, self.queue, self.leases, self.hibernation, self.notices
+        )
+
     def _make_cycle(self) -> None:
         """Make the scheduling cycle."""
         self.sources = Sources(
@@ -181,7 +186,7 @@ class Assembly:
         )
         self.timer_events = TimerEvents(
             self.model, self.turn, self.host_reserve, self.activity, self.leases, self.hibernation, self.collectives,
-            self.hints,
+            self.hints, self.reservations,
         )
         self.gpu_cycle = GpuCycle(
             self.model, self.turn, self.timers, self.times, self.host_reserve, self.readings, self.activity,
@@ -189,14 +194,14 @@ class Assembly:
         )
         self.cycle = Cycle(
             self.model, self.turn, self.timers, self.times, self.policy, self.queue, self.activity, self.hibernation,
-            self.admission, self.quotas, self.timer_events, self.gpu_cycle, self.prefetcher,
+            self.admission, self.quotas, self.timer_events, self.gpu_cycle, self.prefetcher, self.reservations,
         )
 
     def _make_handlers(self) -> None:
         """Make the parts that apply events."""
         self.user_commands = UserCommands(
             self.model, self.turn, self.times, self.policy, self.classes, self.preferences, self.queue, self.activity,
-            self.cell_queue, self.notices, self.orders, self.leases, self.hibernation, self.hints,
+            self.cell_queue, self.notices, self.orders, self.leases, self.hibernation, self.hints, self.reservations,
         )
         self.groups = GroupRegistry(
             self.model, self.turn, self.timers, self.times, self.classes, self.thrash, self.preferences, self.hints
@@ -215,11 +220,11 @@ class Assembly:
         )
         self.burst_events = BurstEvents(
             self.model, self.turn, self.times, self.classes, self.thrash, self.queue, self.activity,
-            self.cell_queue, self.leases, self.hibernation, self.collectives, self.prefetcher,
+            self.cell_queue, self.leases, self.hibernation, self.collectives, self.prefetcher, self.reservations,
         )
         self.memory_events = MemoryEvents(
             self.model, self.turn, self.timers, self.host_reserve, self.checks, self.ledger, self.readings,
-            self.leases, self.shares, self.growth, self.hibernation, self.prefetcher,
+            self.leases, self.shares, self.growth, self.hibernation, self.prefetcher, self.reservations,
         )
 
     # fmt: on
@@ -249,6 +254,7 @@ class Assembly:
             ev.Checkpointed: self.hibernation.on_checkpointed,
             ev.Woken: self.hibernation.on_woken,
             ev.Hibernatable: self.hibernation_commands.on_hibernatable,
+            ev.Reserve: self.reservations.on_reserve,
             ev.HibernateNow: self.hibernation_commands.on_hibernate_now,
             ev.WakeNow: self.hibernation_commands.on_wake_now,
             ev.Cell: self.user_commands.on_cell,

@@ -69,6 +69,8 @@ class GroupRegistry:
         self.model.evacuating.pop(group.id, None)
         self.model.hibernating.pop(group.id, None)
         self.model.prefetching.pop(group.id, None)
+        self.model.reserving.pop(group.id, None)
+        self.timers.set(("reservation", group.id), None)
         self.turn.drop_marks(group)
         self.times.forget(group)
         self.classes.forget(group.id)

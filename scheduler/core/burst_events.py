@@ -16,6 +16,7 @@ from .model import Client, Group, Model, is_managed
 from .paging import ThrashingDetector
 from .prefetch import Prefetcher
 from .queue import WaitQueue
+from .reservations import Reservations
 from .turn import Turn
 from .usage import GpuTime
 
@@ -39,18 +40,21 @@ class BurstEvents:
     hibernation: HibernationManager
     collectives: Collectives
     prefetcher: Prefetcher
+    reservations: Reservations
 
     def on_request(self, client: Client, event: Request) -> None:
         """Handle a client's request for a lease."""
         group = client.group
         self.turn.touch(group)
-        lent = group.lent and not group.yielding
+        ahead = (group.lent or group.reservation is not None) and not group.yielding
         if group.id in self.model.hinted or group.prefetch is not None:
             self.prefetcher.note_use(group)
+        if group.reservation is not None:
+            self.reservations.note_use(group)
         if group.hibernation is not None:
             self.hibernation.request_wake(group)
         if group.lease is not None and not group.yielding:
-            if client.lease is not None and lent:
+            if client.lease is not None and ahead and not client.busy:
                 # It has its grant, and continues as soon as that is carried out.
                 self.leases.join(client)
             elif client.lease is not None:
@@ -80,10 +84,12 @@ class BurstEvents:
                     self.prefetcher.note_use(group)
                 if group.lent:
                     self.leases.use(group)  # it began before it received the revocation
+                if group.reservation is not None:
+                    self.reservations.note_use(group)
                 group.totals.bursts += 1
             self.activity.set_busy(client, True)
             group.ended_at = None
-        elif group.lent:
+        elif group.lent or (group.reservation is not None and not client.busy):
             # Its memory was restored, and no thread has used it yet.
             client.restoring.clear()
             self.turn.touch(group)

@@ -157,6 +157,12 @@ A hint, such as the first keystroke after a pause, may make it likely that a gro
 free room, or into that of idle groups that are less likely to be used. It begins only on GPUs where no wait could be
 served and no memory moves on demand, and ends as soon as that changes. Such a lease (``Group.lent``) is no work until
 it is used: it has no time slice, and does not change any rule above.
+
+Reservations
+------------
+A program may reserve the GPU for a group that does not wait for it (``reservations.py``). Its wait is like any other,
+but its grant goes to clients that did not request it. They restore their memory, and the lease is kept for
+``reservation_hold``, as if the group was running and that were its quantum.
 """
 
 from __future__ import annotations

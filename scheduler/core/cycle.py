@@ -19,6 +19,7 @@ from .queue import WaitQueue
 from .quotas import Quotas
 from .readings import Readings
 from .relief import OvercommitRelief
+from .reservations import Reservations
 from .serving import Admission, Serving
 from .timer_events import TimerEvents
 from .timers import Timers
@@ -46,6 +47,7 @@ class Cycle:
     timer_events: TimerEvents
     gpu_cycle: GpuCycle
     prefetcher: Prefetcher
+    reservations: Reservations
 
     def run(self) -> None:
         """Decide, after an event, on the GPUs where something may have changed."""
@@ -65,6 +67,9 @@ class Cycle:
         self._sort()
         # 4. Revoke leases beyond a quota.
         self._keep_quotas()
+        # Follow reservations, which may add waits.
+        if model.reserving:
+            self.reservations.run()
         # 5. Grant, or evict and revoke, on the GPUs where something happened.
         if model.nowhere:
             self._admit_nowhere()

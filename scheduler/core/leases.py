@@ -165,6 +165,23 @@ class Leases:
             self.begin_time_slice(group, self.turn.now)
         self.turn.record("grant", group, waited=max(0.0, self.turn.now - wait.since))
         self.grant_waiting(group)
+        if not group.granted:
+            self._grant_reserved(group)
+
+    def _grant_reserved(self, group: Group) -> None:
+        """Grant a reserved lease to all clients, none of which waits for it, so that they restore their memory."""
+        assert group.reservation is not None
+        assert group.lease is not None
+        for client in group.clients.values():
+            if client.silent or client.stage != "awake" or not client.holdings:
+                continue
+            client.burst_at = self.turn.now
+            client.restoring = {
+                u for u, h in client.holdings.items() if h.promised > h.resident or h.evicting
+            }
+            self.continue_lease(client, group.lease)
+            self.send_grant(client, group.lease)
+        group.ended_at = None
 
     def grant_waiting(self, group: Group) -> None:
         """Grant the lease of a group to its clients that wait for it."""

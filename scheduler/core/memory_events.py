@@ -17,6 +17,7 @@ from .messages import Evicted, Grow, Moving, Restored, UsageChanged
 from .model import Client, Group, Holding, Model
 from .prefetch import Prefetcher
 from .readings import Readings
+from .reservations import Reservations
 from .shares import Shares
 from .timers import Timers, retry_timer
 from .turn import Turn
@@ -38,6 +39,7 @@ class MemoryEvents:
     growth: GrowthAdmission
     hibernation: HibernationManager
     prefetcher: Prefetcher
+    reservations: Reservations
 
     def on_usage(self, client: Client, event: UsageChanged) -> None:
         """Apply a client's statement of what it holds."""
@@ -63,6 +65,8 @@ class MemoryEvents:
         if group.lent:
             # It allocates before its first submission.
             self.prefetcher.note_use(group)
+        if group.reserved:
+            self.reservations.note_use(group)
         if group.hibernation is not None and not self.hibernation.is_pressed(group):
             self.hibernation.request_wake(group)
         self.hibernation.reconsider(group)

@@ -50,6 +50,8 @@ class Residency:
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """Return when a running holder may be revoked for a wait; by default, for the first one."""
+        if group.reservation is not None and group.reservation.until is not None:
+            return group.reservation.until
         if wait is None:
             wait = self._first_from(group)
         end = group.turn_at + self.quantum_of(group, wait)

@@ -95,6 +95,8 @@ class Rules:
         How likely that must be, from 0 to 1.
     prefetch_away
         Seconds for which another group must have been idle before its memory is evicted for that.
+    reservation_hold
+        Seconds for which the lease of a reservation is kept for its group (``reservations.py``).
     """
 
     quantum: Quantum = "auto"
@@ -142,6 +144,7 @@ class Rules:
     prefetch: bool = True
     prefetch_likelihood: float = 0.5
     prefetch_away: float = 10.0
+    reservation_hold: float = 60.0
 
     def __post_init__(self) -> None:
         """Check the settings that can change while the scheduler runs."""

@@ -12,6 +12,7 @@ from .hints import Hints
 from .host_reserve import HostReserve
 from .leases import Leases
 from .model import Model
+from .reservations import Reservations
 from .timers import Timer
 from .turn import Turn
 
@@ -28,6 +29,7 @@ class TimerEvents:
     hibernation: HibernationManager
     collectives: Collectives
     hints: Hints
+    reservations: Reservations
 
     def on_timer(self, timer: Timer) -> None:
         """Do what a timer is for."""
@@ -43,6 +45,8 @@ class TimerEvents:
                 self.turn.touch(group)
             case "hint", str(name):
                 self.hints.review(self.model.groups[name])
+            case "reservation", str(name):
+                self.reservations.expire(self.model.groups[name])
             case "pool", _:
                 self.host_reserve.asked = True
             case "client", int(number):

@@ -8,7 +8,18 @@ from typing import Literal
 
 #: The purpose of a timer. Its key is a GPU's UUID, a group's id, a client's number, or a holding's client and GPU.
 Kind = Literal[
-    "again", "class", "client", "gpu", "hint", "holding", "pace", "pool", "rest", "step", "wake"
+    "again",
+    "class",
+    "client",
+    "gpu",
+    "hint",
+    "holding",
+    "pace",
+    "pool",
+    "reservation",
+    "rest",
+    "step",
+    "wake",
 ]
 Key = str | int | tuple[int, str]
 Timer = tuple[Kind, Key]

@@ -36,6 +36,7 @@ from .notices import NoticeBoard
 from .policy_guard import PolicyGuard
 from .preferences import PreferenceStore
 from .queue import WaitQueue
+from .reservations import Reservations
 from .turn import Turn
 from .usage import GpuTime
 
@@ -63,6 +64,7 @@ class UserCommands:
     leases: Leases
     hibernation: HibernationManager
     hints: Hints
+    reservations: Reservations
 
     def preferences_of(self, group: str) -> Preferences:
         """Return the preferences for the group with this id, even if it has no client at present."""
@@ -142,6 +144,8 @@ class UserCommands:
             client.wants = False
             self.turn.decisions.append(CancelWaits(client.number))
         self.hibernation.cancel_wakes(group)
+        if group.reservation is not None:
+            self.reservations.end(group, "cancelled")
         self.turn.record("cancel", group)
 
     def on_release(self, event: Release) -> None:

@@ -150,6 +150,12 @@ class NodeScheduler(Configurable):
         "time, from 0 to 1 (default: 0.5).",
     ).tag(config=True)
 
+    reservation_hold = Float(
+        DEFAULTS.reservation_hold,
+        min=1.0,
+        help="Seconds for which the GPU is kept for a notebook whose reservation has come (default: 60).",
+    ).tag(config=True)
+
     reserve = Union(
         [Int(), Unicode()],
         default_value="",

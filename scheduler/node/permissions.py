@@ -35,6 +35,8 @@ OPERATIONS = {
     "evict": Role.OWNER,
     "hibernate": Role.OWNER,
     "wake": Role.OWNER,
+    "reserve": Role.OWNER,
+    "reservation": Role.OWNER,
     "adjust": Role.OWNER,
     "cancel": Role.OWNER,
     "cell": Role.OWNER,

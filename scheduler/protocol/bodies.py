@@ -190,6 +190,10 @@ class Hold(Group):
     on: Switch = True
 
 
+class Reserve(Group):
+    on: Switch = True
+
+
 class Maintenance(Body):
     text: Annotated[
         str,
@@ -244,6 +248,8 @@ BODIES: dict[str, type[Body]] = {
     "notice": Notice,
     "drain": Drain,
     "hold": Hold,
+    "reserve": Reserve,
+    "reservation": Group,
     "maintenance": Maintenance,
     "audit": Audit,
     "report": Report,

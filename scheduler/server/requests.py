@@ -114,6 +114,8 @@ class Requests:
             "evict": self._op_evict,
             "hibernate": self._op_hibernate,
             "wake": self._op_wake,
+            "reserve": self._op_reserve,
+            "reservation": self._op_reservation,
             "adjust": self._op_adjust,
             "entitle": self._op_entitle,
             "shares": self._op_shares,
@@ -345,6 +347,26 @@ class Requests:
         group = self._find(connection, asked.group)
         self._server.handle(ev.WakeNow(group))
         return {"group": group}
+
+    def _op_reserve(self, connection: Connection, asked: bodies.Reserve) -> dict[str, Any]:
+        group = self._find(connection, asked.group)
+        try:
+            self._server.handle(ev.Reserve(group, asked.on))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        return self._reservation(group)
+
+    def _op_reservation(self, connection: Connection, asked: bodies.Group) -> dict[str, Any]:
+        return self._reservation(self._find(connection, asked.group))
+
+    def _reservation(self, group: str) -> dict[str, Any]:
+        core, now = self._server.core, time.monotonic()
+        found = core.groups[group]
+        return {
+            "group": group,
+            "state": found.state,
+            "reservation": snapshot.reservation(found, now),
+        }
 
     def _op_adjust(self, connection: Connection, asked: bodies.Adjust) -> dict[str, Any]:
         preferences = asked.given("group", "later")

@@ -35,6 +35,7 @@ _PLAIN = frozenset(
         "policy",
         "priority",
         "quantum",
+        "result",
         "state",
         "status",
         "step",

@@ -130,6 +130,18 @@ def prefetch(group: Group) -> dict[str, Any] | None:
     }
 
 
+def reservation(group: Group, now: float) -> dict[str, Any] | None:
+    """Return the reservation of a group, as the status has it; None: there is none."""
+    found = group.reservation
+    if found is None:
+        return None
+    return {
+        "state": "waiting" if found.until is None else "ready",
+        "since": found.since,
+        "until_in": None if found.until is None else max(0.0, found.until - now),
+    }
+
+
 def _gpu(gpu: Gpu, figures: Figures) -> dict[str, Any]:
     parts = figures.parts[gpu.uuid]
     used = sum(parts.values())
@@ -174,6 +186,7 @@ def _group(
         "reason": reason,
         "hibernation": _hibernation(core, group, now),
         "prefetch": prefetch(group),
+        "reservation": reservation(group, now),
         "preferences": asdict(group.preferences),
         "gpus": [_share(share, figures) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],

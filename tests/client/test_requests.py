@@ -97,6 +97,16 @@ SENT: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any, Any]] = [
 ]  # fmt: skip
 
 
+RESERVED = {
+    "group": "a", "state": "idle", "reservation": {"state": "ready", "since": 1.0, "until_in": 2.0},
+}  # fmt: skip
+SENT += [
+    ("run_when", ("a",), {}, "POST", "reservations", GROUP, RESERVED),
+    ("wait_ready", ("a/b",), {"timeout": 0}, "GET", "reservations/a%2Fb?wait=0", None, RESERVED),
+    ("cancel", ("a",), {}, "DELETE", "reservations/a", None, RESERVED),
+]
+
+
 @both
 @pytest.mark.parametrize(("name", "given", "options", "method", "path", "body", "answer"), SENT)
 def test_each_method_sends_one_request(
@@ -115,6 +125,8 @@ def test_each_method_sends_one_request(
     assert server.asked == [(method, f"/base/gpushare/api/{path}", "token t", body or b"")]
     if name == "when_could_i_run":
         assert (found.now, found.reason.code, found.gpu) == (True, "room", "GPU-0")
+    elif "reservation" in answer:
+        assert (found.group, found.ready, found.until_in) == ("a", True, 2.0)
     else:
         assert found == {"status": answer, "explain": {}}.get(name, "a")
 

@@ -23,7 +23,8 @@ def endpoints(app: ServerApp) -> list[tuple[str, str]]:
         target = rule.target
         if isinstance(target, type) and target.__module__.startswith("jupyter_gpushare"):
             path = rule.matcher.regex.pattern.rstrip("$").removeprefix(app.base_url)
-            path = path.replace("([^/]+)", "page").replace("\\.", ".")
+            name = "group" if "/reservations/" in path else "page"
+            path = path.replace("([^/]+)", name).replace("\\.", ".")
             for method in METHODS:
                 if getattr(target, method.lower()) is not getattr(GpuShareHandler, method.lower()):
                     found.append((method, path))
@@ -36,6 +37,7 @@ def operations() -> dict[tuple[str, str], dict[str, Any]]:
         (method.upper(), path): operation
         for path, methods in openapi.document("/")["paths"].items()
         for method, operation in methods.items()
+        if method != "parameters"
     }
 
 

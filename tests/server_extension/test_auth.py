@@ -47,9 +47,20 @@ async def status_of(
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
-    gets = ("changes", "explain", "openapi.json", "shares", "status", "when")
-    posts = ("release", "evict", "hibernate", "wake", "ready", "adjust", "settings", "focus")
+    gets = ("changes", "explain", "openapi.json", "reservations/group", "shares", "status", "when")
+    posts = (
+        "release",
+        "evict",
+        "hibernate",
+        "wake",
+        "ready",
+        "reservations",
+        "adjust",
+        "settings",
+        "focus",
+    )
     assert sorted(found) == [
+        ("DELETE", "gpushare/api/reservations/group"),
         ("DELETE", "gpushare/api/watchers/page"),
         *(("GET", f"gpushare/api/{name}") for name in gets),
         ("PATCH", "gpushare/api/shares"),

@@ -53,19 +53,29 @@ def test_values_reach_the_scheduler(runtime: Path) -> None:
         hibernate_after=60,
         prefetch=False,
         prefetch_likelihood=0.8,
+        reservation_hold=30,
         reserve="512MiB",
         host_memory=1 << 30,
         record=str(runtime / "events"),
     )
     assert options.scheduler_arguments() == (
         *("--policy", "fcfs", "--quantum", "2.5", "--anti-thrash", "on", "--hibernate-after", "60"),
-        *("--prefetch", "off", "--prefetch-likelihood", "0.8"),
+        *("--prefetch", "off", "--prefetch-likelihood", "0.8", "--reservation-hold", "30"),
         *("--reserve", "512MiB", "--host-memory", str(1 << 30)),
         *("--record", str(runtime / "events")),
     )
     assert GpuShare().scheduler_arguments() == (
         *("--policy", "burst", "--quantum", "auto", "--anti-thrash", "auto"),
-        *("--hibernate-after", "600", "--prefetch", "on", "--prefetch-likelihood", "0.5"),
+        *(
+            "--hibernate-after",
+            "600",
+            "--prefetch",
+            "on",
+            "--prefetch-likelihood",
+            "0.5",
+            "--reservation-hold",
+            "60",
+        ),
     )
     for off in (0, None):
         assert GpuShare(hibernate_after=off).scheduler_arguments()[7] == "0"

@@ -25,7 +25,8 @@ Fetch = Callable[..., Awaitable[Any]]
 
 def test_the_document_has_every_path_and_method(jp_serverapp: ServerApp) -> None:
     served = {
-        (method, f"/{path}".replace("/page", "/{page}")) for method, path in endpoints(jp_serverapp)
+        (method, f"/{path}".replace("/page", "/{page}").replace("/group", "/{group}"))
+        for method, path in endpoints(jp_serverapp)
     }
     assert operations().keys() == served
 

@@ -500,7 +500,7 @@ describe('in a language of brackets', () => {
     }
     for (const code of [
       ...['policy_failed', 'recording_ended', 'stuck', 'other'],
-      ...['hibernation_stuck', 'second_kernel']
+      ...['hibernation_stuck', 'second_kernel', 'reservation_lapsed']
     ]) {
       for (const step of ['park', 'restore']) {
         check(noticeText(name, { code, params: { step } }, pseudo));

@@ -54,6 +54,16 @@ export function noticeText(
         text(params, 'user') || trans.__('another user'),
         formatBytes(Number(params['bytes']) || 0, 'binary')
       );
+    case 'reservation_lapsed':
+      return params['why'] === 'lapsed'
+        ? trans.__(
+            '%1 did not use its reservation of the GPU in time. Reserve again.',
+            name
+          )
+        : trans.__(
+            '%1 lost its reservation of the GPU, because its lease ended or it could not be woken. Reserve again.',
+            name
+          );
     case 'second_kernel':
       return trans.__(
         '%1 has two kernels, %2 and %3. Each has its own variables and GPU memory. Shut down the one that you do not use.',

@@ -213,6 +213,13 @@ class Release(Struct, frozen=True):
     evict: bool = False
 
 
+class Reserve(Struct, frozen=True):
+    """A user wants a place in the queue for a group without waiting for it, or (``on`` false) no longer."""
+
+    group: str
+    on: bool = True
+
+
 class HibernateNow(Struct, frozen=True):
     """A user wants a group to hibernate as soon as it is idle."""
 
@@ -422,7 +429,7 @@ class Tick(Struct, frozen=True):
 
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
-    | Parked | Wake | Cell | Queued | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold
-    | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
-    | Checkpointed | Woken | Notice | Tick
+    | Parked | Wake | Cell | Queued | Cancel | Release | Reserve | HibernateNow | WakeNow | Rename | Adjust | Entitle
+    | Hold | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory
+    | Hibernatable | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip

@@ -24,6 +24,7 @@ from .records import (
     Hibernation,
     Preferences,
     Prefetch,
+    Reservation,
     Stage,
     Subscribers,
     Totals,
@@ -457,6 +458,8 @@ class Group:
     hibernation: Hibernation[Wait] | None = None
     #: What is done to have it ready before it uses the GPU.
     prefetch: Prefetch | None = None
+    #: Its reservation, if a program asked for one.
+    reservation: Reservation | None = None
     unfit: Unfit | None = None
     #: When hibernation was last refused, and how many times in a row.
     refused_at: float = 0.0
@@ -562,11 +565,18 @@ class Group:
         return self.preferences.exclusive and bool(self.cells)
 
     @property
+    def reserved(self) -> bool:
+        """Whether its lease is kept for it, because of a reservation."""
+        return self.reservation is not None and self.reservation.until is not None
+
+    @property
     def runs(self) -> bool:
         """Whether its lease is in use: it has work, is being restored, or keeps the lease for a whole cell."""
         if self.lease is None or self.lent:
             return False
-        return self.busy > 0 or self.exclusive or (not self.yielding and self.restoring)
+        if self.busy > 0 or self.exclusive or self.reserved:
+            return True
+        return not self.yielding and self.restoring
 
 
 @dataclass(slots=True, eq=False)

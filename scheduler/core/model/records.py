@@ -223,6 +223,15 @@ class Prefetch:
             self.since = now
 
 
+@dataclass(slots=True)
+class Reservation:
+    """A place in the queue that no thread of the group waits for (``reservations.py``)."""
+
+    since: float
+    #: Until when its lease is kept; None: it does not have one yet.
+    until: float | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Hibernation(Generic[WaitType]):
     """The hibernation of a group of which at least one client is not awake.

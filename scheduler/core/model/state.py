@@ -29,6 +29,8 @@ class Model:
     #: When each hint was given that still counts, by group and kind. ``UseLikelihood`` changes it.
     hinted: dict[str, dict[Sign, float]] = field(default_factory=dict)
     #: Groups that are being made ready before they use the GPU, or are ready.
+    #: The groups with a reservation.
+    reserving: dict[str, Group] = field(default_factory=dict)
     prefetching: dict[str, Group] = field(default_factory=dict)
     #: Evictions without an answer yet, by serial: the holding, and the number of bytes.
     evictions: dict[int, tuple[Holding, int]] = field(default_factory=dict)

@@ -21,6 +21,15 @@ PREFETCHES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "vain": lambda found: f"was made ready ({size(found['bytes'])}) and not used",
     "abandoned": lambda found: "is no longer being made ready",
 }
+#: By result of a reservation, what follows the notebook's name.
+RESERVATIONS: Mapping[str, str] = {
+    "waiting": "reserved a turn on the GPU",
+    "ready": "has the GPU reserved for it",
+    "used": "used its reservation",
+    "lapsed": "did not use its reservation in time",
+    "lost": "lost its reservation",
+    "cancelled": "cancelled its reservation",
+}
 #: By kind of event, its sentence; of those about a notebook or program, what follows its name.
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "join": lambda found: "started using the GPU",
@@ -44,6 +53,7 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "hibernate_failed": lambda found: f"could not be hibernated: {found['text'] or found['code']}",
     "wake_failed": lambda found: f"could not be woken: {found['text'] or found['code']}",
     "prefetch": lambda found: PREFETCHES[found["result"]](found),
+    "reservation": lambda found: RESERVATIONS[found["result"]],
     "cancel": lambda found: "stopped waiting, because its cell was interrupted",
     "adjust": lambda found: (
         f"has new settings: {preferences_text(found['preferences']) or 'the defaults'}"

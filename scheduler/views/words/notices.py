@@ -74,6 +74,11 @@ NOTICES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     ),
     "maintenance": lambda name, given: f"maintenance: {given.get('text')}",
     "policy_failed": lambda name, given: _policy_failed(given),
+    "reservation_lapsed": lambda name, given: (
+        f"{name} did not use its reservation in time. Reserve again"
+        if given.get("why") == "lapsed"
+        else f"{name} lost its reservation, because its lease ended or it could not be woken. Reserve again"
+    ),
     "second_kernel": lambda name, given: (
         f"{name} has two kernels, {str(given['first'])[:8]} and {str(given['second'])[:8]}. Each has its own variables "
         "and GPU memory. Shut down the one that you do not use"

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reservations: places in the queue that no thread of the group waits for.
+
+A program asks for a reservation and does something else meanwhile. The group enters the queue with a wait like any
+other, at its own rank, and is woken if it is hibernated. When the wait is served, the memory of the group is restored
+under its lease, which is then kept for it (``Rules.reservation_hold``), whatever other groups wait for: it counts as
+running, and the end of that time as the end of its quantum. Its first use of the GPU ends the reservation, and its time
+slice begins. If it does not come, the reservation lapses with a notice, and the lease is an idle one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .hibernation import HibernationManager
+from .leases import Leases
+from .messages import Notice, Reserve
+from .model import Group, Model, Reservation
+from .notices import NoticeBoard
+from .queue import WaitQueue
+from .timers import Timers
+from .turn import Turn
+
+#: How a reservation ended: the group used the GPU; it did not in time; the lease ended before, or the group could not
+#: be woken; its user cancelled it.
+Result = Literal["used", "lapsed", "lost", "cancelled"]
+#: The code of the notice that a reservation ended without use.
+LAPSED = "reservation_lapsed"
+
+
+@dataclass(slots=True, eq=False)
+class Reservations:
+    """Makes, follows and ends reservations."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    queue: WaitQueue
+    leases: Leases
+    hibernation: HibernationManager
+    notices: NoticeBoard
+
+    def on_reserve(self, event: Reserve) -> None:
+        """Make or cancel a reservation, as a user wants."""
+        group = self.model.groups.get(event.group)
+        if group is None:
+            return
+        if not event.on:
+            if group.reservation is not None:
+                self.end(group, "cancelled")
+            return
+        if not group.shares:
+            raise ValueError(
+                f"{group.name} has not used the GPU yet, so there is nothing to reserve; run its first cell that uses "
+                "the GPU"
+            )
+        if group.reservation is not None or group.busy:
+            return
+        group.reservation = Reservation(self.turn.now)
+        self.model.reserving[group.id] = group
+        group.hibernate_asked_at = None
+        self.turn.log("reservation", group, result="waiting")
+        self.turn.touch(group)
+        if group.lease is None or group.yielding:
+            self._enqueue(group)
+            self.hibernation.request_wake(group)
+        elif group.lent:
+            self.leases.use(group)
+
+    def run(self) -> None:
+        """Follow the reservations, as a step of the cycle."""
+        for group in list(self.model.reserving.values()):
+            reservation = group.reservation
+            assert reservation is not None
+            has_lease = group.lease is not None and not group.yielding and not group.lent
+            if reservation.until is not None:
+                if not has_lease:
+                    self.end(group, "lost")
+            elif has_lease:
+                if group.busy:
+                    self.end(group, "used")  # a thread had come to wait for it
+                elif group.filling is None and not group.restoring:
+                    self._hold(group)
+            elif group.hibernation is not None and group.hibernation.failed is not None:
+                self.end(group, "lost")
+            elif group.lease is None:
+                # Its lease failed through no fault of its own, or it was lent one that has ended.
+                self._enqueue(group)
+
+    def note_use(self, group: Group) -> None:
+        """Note that a group's GPU work begins, or waits in the queue by itself."""
+        if group.lease is None:
+            return  # its own wait is served with the reservation
+        kept = group.reservation is not None and group.reservation.until is not None
+        self.end(group, "used")
+        if kept:
+            self.leases.begin_time_slice(group, self.turn.now)
+
+    def expire(self, group: Group) -> None:
+        """End a reservation whose time is over."""
+        if group.reservation is not None:
+            self.end(group, "lapsed")
+
+    def end(self, group: Group, result: Result) -> None:
+        """End a reservation. Its lease stays, as an idle one, until it is needed."""
+        group.reservation = None
+        del self.model.reserving[group.id]
+        self.timers.set(("reservation", group.id), None)
+        self.turn.log("reservation", group, result=result)
+        if result in ("lapsed", "lost"):
+            self.notices.on_notice(Notice(group.id, LAPSED, {"why": result}))
+        waits = any(client.wants for client in group.clients.values())
+        if result != "used" and not waits:
+            if group.wait is not None:
+                self.queue.dequeue(group.wait)
+                self.hibernation.cancel_wakes(group)
+            if group.lease is not None and not group.busy:
+                # Others may have its memory at once.
+                group.ended_at = self.turn.now - self.model.rules.debounce
+        self.turn.touch(group)
+        self.turn.mark_gpus(group)
+
+    def _enqueue(self, group: Group) -> None:
+        if group.wait is None:
+            group.wait = self.queue.enqueue(group)
+            if group.hibernation is not None:
+                self.queue.rank_again(group)
+
+    def _hold(self, group: Group) -> None:
+        """Keep a lease for a group from now on."""
+        assert group.reservation is not None
+        group.reservation.until = self.turn.now + self.model.rules.reservation_hold
+        self.timers.set(("reservation", group.id), group.reservation.until)
+        self.turn.log("reservation", group, result="ready")
+        self.turn.touch(group)
+        self.turn.mark_gpus(group)

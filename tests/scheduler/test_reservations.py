@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reservations: places in the queue that no thread waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import invariant, rule
+
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol.client import ControlError
+from tests.scheduler.core_machine import Machine, Process, of
+from tests.scheduler.world.constants import GROUPS
+from tests.scheduler.world.world import World
+from tests.support.scheduler import GIB, Scheduler, until
+
+
+def results(machine: Machine, group: str) -> list[str]:
+    return [
+        log.fields["result"]
+        for log in machine.history
+        if (log.kind, log.group) == ("reservation", group)
+    ]
+
+
+def notices(machine: Machine) -> list[tuple[str, Any]]:
+    return [
+        (n.group, n.params["why"])
+        for _, n in machine.core.model.notices
+        if n.code == "reservation_lapsed"
+    ]
+
+
+def reserve(machine: Machine, group: str, on: bool = True) -> list[ev.Decision]:
+    return machine.do(ev.Reserve(group, on))
+
+
+def hand_over(holder: Process, waiter: Process) -> None:
+    """The holder ends its burst, and its memory leaves."""
+    for order in [*holder.end(), *holder.machine.sleep(0.02)]:
+        if isinstance(order, ev.Revoke):
+            for eviction in of(ev.Evict, holder.release()):
+                holder.evict(eviction)
+    assert waiter.lease
+
+
+def test_with_room_the_memory_is_restored_and_kept() -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    assert ev.Grant(b.number, 1) in reserve(m, "b")
+    assert m.group("b")["state"] == "restoring"
+    b.restore()
+    b.end("quiet")
+    found = m.group("b")
+    assert found["state"] == "idle_lease"
+    assert found["gpus"][0]["resident"] == 60 << 30
+    assert found["reservation"] == {"state": "ready", "since": 100.0, "until_in": 60.0}
+    assert results(m, "b") == ["waiting", "ready"]
+    assert found["totals"]["bursts"] == 0
+
+
+def test_it_waits_at_its_rank_like_any_other() -> None:
+    m = Machine()
+    a = m.runs("a", 75)
+    b = m.process("b", 60)
+    assert not of(ev.Grant, reserve(m, "b"))
+    m.sleep(1.0)
+    c = m.process("c", 60)
+    c.request()
+    assert (m.group("b")["state"], m.group("b")["position"]) == ("waiting", 1)
+    assert m.group("b")["reservation"]["state"] == "waiting"
+    assert (m.group("c")["position"], m.group("b")["reason"]["code"]) == (2, "needs_memory")
+    hand_over(a, b)
+    b.restore()
+    assert m.group("b")["reservation"]["state"] == "ready"
+    # The lease is kept although another group waits.
+    assert not of(ev.Revoke, m.sleep(59.0))
+    assert m.group("c")["state"] == "waiting"
+    # No longer than for the time that is set.
+    revoked = of(ev.Revoke, m.sleep(2.0))
+    assert [one.client for one in revoked] == [b.number]
+    assert results(m, "b") == ["waiting", "ready", "lapsed"]
+    assert notices(m) == [("b", "lapsed")]
+    for order in of(ev.Evict, b.release()):
+        b.evict(order)
+    assert c.lease
+
+
+@pytest.mark.parametrize("first", ["request", "begin"])
+def test_its_first_use_begins_a_time_slice(first: str) -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    reserve(m, "b")
+    b.restore()
+    m.sleep(50.0)
+    getattr(b, first)()
+    assert m.group("b")["reservation"] is None
+    assert results(m, "b")[-1] == "used"
+    assert m.group("b")["state"] == "running"
+    assert m.core.groups["b"].turn_at == m.now
+    # It is a holder like any other.
+    m.sleep(20.0)
+    m.process("c", 60).request()
+    assert of(ev.Revoke, m.sleep(40.0))
+    assert not notices(m)
+
+
+def test_a_thread_that_comes_while_it_waits_takes_the_place() -> None:
+    m = Machine()
+    a = m.runs("a", 75)
+    b = m.process("b", 60)
+    reserve(m, "b")
+    m.sleep(1.0)
+    m.process("c", 60).request()
+    b.request()
+    hand_over(a, b)
+    b.restore()
+    assert m.group("b")["state"] == "running"
+    b.begin()
+    assert results(m, "b") == ["waiting", "used"]
+
+
+def test_a_thread_that_comes_during_the_restore_joins_it() -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    reserve(m, "b")
+    # The grant is on its way, and is not sent again.
+    assert not of(ev.Grant, b.request())
+    b.restore()
+    assert m.group("b")["state"] == "running"
+    assert results(m, "b") == ["waiting", "used"]
+
+
+def test_it_can_be_cancelled() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    m.process("b", 60)
+    reserve(m, "b")
+    reserve(m, "b", on=False)
+    assert (m.group("b")["state"], m.group("b")["reservation"]) == ("idle", None)
+    reserve(m, "b")
+    m.do(ev.Cancel("b"))
+    m.sleep(1.0)
+    assert (m.group("b")["state"], m.group("b")["reservation"]) == ("idle", None)
+    assert results(m, "b") == ["waiting", "cancelled"] * 2
+    assert not notices(m)
+
+
+def test_when_it_is_cancelled_others_have_its_memory_at_once() -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    reserve(m, "b")
+    b.restore()
+    m.process("c", 60).request()
+    assert not of(ev.Revoke, m.sleep(1.0))
+    assert of(ev.Revoke, [*reserve(m, "b", on=False), *m.sleep(0.02)])
+
+
+def test_a_lease_that_ends_early_is_a_notice() -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    reserve(m, "b")
+    b.restore()
+    m.do(ev.Release("b"))
+    b.release()
+    assert notices(m) == [("b", "lost")]
+
+
+def test_an_idle_lease_is_kept() -> None:
+    m = Machine()
+    b = m.runs("b", 60)
+    b.end()
+    reserve(m, "b")
+    assert results(m, "b") == ["waiting", "ready"]
+    m.process("c", 60).request()
+    assert not of(ev.Revoke, m.sleep(59.0))
+
+
+def test_a_group_that_runs_has_nothing_to_reserve() -> None:
+    m = Machine()
+    m.runs("b", 60)
+    reserve(m, "b")
+    assert (m.group("b")["reservation"], results(m, "b")) == (None, [])
+
+
+def test_a_group_without_memory_is_refused_with_a_sentence() -> None:
+    m = Machine()
+    m.process("b")
+    with pytest.raises(ValueError, match="has not used the GPU yet"):
+        reserve(m, "b")
+
+
+def test_the_time_is_a_setting() -> None:
+    m = Machine(reservation_hold=5.0)
+    b = m.process("b", 60)
+    reserve(m, "b")
+    b.restore()
+    m.sleep(5.1)
+    assert results(m, "b") == ["waiting", "ready", "lapsed"]
+    # Nobody needs the room, so the memory stays.
+    assert m.group("b")["state"] == "idle_lease"
+
+
+def test_a_group_that_leaves_takes_its_reservation_along() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    b = m.process("b", 60)
+    reserve(m, "b")
+    m.do(ev.Detach(b.number))
+    m.sleep(100.0)
+    assert not m.core.model.reserving
+
+
+class Reserving(World):
+    """All that can happen to the core, and reservations."""
+
+    @rule(group=st.sampled_from(GROUPS), on=st.booleans())
+    def reserve(self, group: str, on: bool) -> None:
+        found = self.core.groups.get(group)
+        if found is not None and found.shares:
+            self.feed(ev.Reserve(group, on))
+
+    @invariant()
+    def reservations_are_known(self) -> None:
+        model = self.core.model
+        known = {name: g for name, g in self.core.groups.items() if g.reservation is not None}
+        assert model.reserving == known
+        for group in known.values():
+            if group.reserved:
+                assert group.lease is not None
+                assert not group.yielding
+                assert not group.busy
+                assert group.reservation is not None
+                assert group.reservation.until is not None
+                assert group.reservation.until <= self.now + model.rules.reservation_hold
+            else:
+                assert group.wait is not None or group.lease is not None
+
+
+TestReservations = Reserving.TestCase
+TestReservations.settings = settings(
+    max_examples=30,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_control_programs_reserve(scheduler: Scheduler) -> None:
+    with (
+        scheduler.client("a", name="a.ipynb") as a,
+        scheduler.control() as control,
+    ):
+        a.grow(GIB)
+        found = control.request("reserve", group="a.ipynb")
+        assert (found["group"], found["reservation"]["state"]) == ("a", "waiting")
+        a.take()
+        a.end_burst()
+        until(lambda: control.request("reservation", group="a")["reservation"]["state"] == "ready")
+        assert control.request("status")["status"]["groups"][0]["reservation"]["until_in"] <= 60
+        assert control.request("reserve", group="a", on=False)["reservation"] is None
+        kinds = [e["result"] for e in control.request("history")["events"] if "result" in e]
+        assert kinds == ["waiting", "ready", "cancelled"]
+        with pytest.raises(ControlError, match="no group"):
+            control.request("reserve", group="nobody")
