@@ -12,6 +12,7 @@ from hypothesis.stateful import invariant, rule
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlError
+from jupyter_gpushare.scheduler.views.words.groups import remark
 from tests.scheduler.core_machine import Machine, Process, of
 from tests.scheduler.world.constants import GROUPS
 from tests.scheduler.world.world import World
@@ -60,6 +61,7 @@ def test_with_room_the_memory_is_restored_and_kept() -> None:
     assert found["reservation"] == {"state": "ready", "since": 100.0, "until_in": 60.0}
     assert results(m, "b") == ["waiting", "ready"]
     assert found["totals"]["bursts"] == 0
+    assert remark(found) == "the GPU is reserved for it for 1 min more"
 
 
 def test_it_waits_at_its_rank_like_any_other() -> None:

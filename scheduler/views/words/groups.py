@@ -88,8 +88,16 @@ def remark(group: Mapping[str, Any]) -> str:
     if not parts[0] and group.get("yields_in") is not None:
         parts.append("turn ends within {}".format(duration(group["yields_in"])))
     parts.append(queued_text(group.get("queued") or 0))
-    parts.append(sleep_text(group))
+    parts += [reservation_text(group), sleep_text(group)]
     return "; ".join(text for text in parts if text)
+
+
+def reservation_text(group: Mapping[str, Any]) -> str:
+    """Return for how long the GPU is reserved for a group."""
+    found = group.get("reservation") or {}
+    if found.get("until_in") is None:
+        return ""
+    return f"the GPU is reserved for it for {duration(found['until_in'])} more"
 
 
 def sleep_text(group: Mapping[str, Any]) -> str:
