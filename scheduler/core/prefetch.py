@@ -324,7 +324,10 @@ class Prefetcher:
         return self._plan(group, estimate, self._lacks(group)) is not None
 
     def _victims_on(self, gpu: Gpu, group: Group, estimate: Estimate) -> list[Share]:
-        """Return the shares on a GPU that may lose memory for a group, the least likely to be used first."""
+        """Return the shares on a GPU that may lose memory for a group: first agents' and background groups', then people's.
+
+        Of each, the least likely to be used comes first. People's memory stays unless it makes room for a person's.
+        """
         self.chooser.volatile(gpu)
         now = self.turn.now
         found = []
@@ -340,11 +343,14 @@ class Prefetcher:
                 continue
             if now < since + self.model.rules.prefetch_away or other.id in self.model.hinted:
                 continue
+            if other.attended and not group.attended:
+                continue
             chance = unhinted(other, now)
             if chance < estimate.likelihood * self.less_likely:
-                found.append((chance, self.policy.victim_rank(other), spot.number, spot.share))
-        found.sort(key=lambda victim: victim[:3])
-        return [share for *_, share in found]
+                victim = (other.attended, chance, self.policy.victim_rank(other), spot.number)
+                found.append((victim, spot.share))
+        found.sort(key=lambda victim: victim[0])
+        return [share for _, share in found]
 
     def _carry_out(self, plan: list[tuple[Gpu, int, list[Share]]]) -> None:
         """Order the next slice of each eviction, unless the last one is still under way."""

@@ -385,6 +385,24 @@ def test_other_groups_are_spared(spared: str) -> None:
     assert prefetch(m, "a") is None
 
 
+@pytest.mark.parametrize("priority", ["agent", "background"])
+def test_people_lose_no_memory_to_a_group_without_a_person(priority: ev.Priority) -> None:
+    m = Machine()
+    away(m, "a", 60)
+    idle(m, "b", 70, seconds=100)
+    m.do(ev.Adjust("a", priority=priority))
+    assert m.do(ev.Hint("a", "ready")) == []
+
+
+def test_agents_lose_their_memory_before_people_do() -> None:
+    m = Machine()
+    away(m, "a", 60)
+    idle(m, "b", 30)
+    agent = idle(m, "c", 40, seconds=100)
+    m.do(ev.Adjust("c", priority="agent"))
+    assert m.do(ev.Hint("a", "typing")) == [ev.Revoke(agent.number, agent.lease)]
+
+
 def test_nothing_is_evicted_unless_all_that_is_missing_can_be_had() -> None:
     m = Machine()
     away(m, "a", 60)
