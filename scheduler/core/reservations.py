@@ -90,8 +90,8 @@ class Reservations:
 
     def note_use(self, group: Group) -> None:
         """Note that a group's GPU work begins, or waits in the queue by itself."""
-        if group.lease is None:
-            return  # its own wait is served with the reservation
+        if group.lease is None or group.yielding:
+            return  # the wait of the reservation is for what comes after
         kept = group.reservation is not None and group.reservation.until is not None
         self.end(group, "used")
         if kept:

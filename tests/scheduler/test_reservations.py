@@ -206,6 +206,23 @@ def test_the_time_is_a_setting() -> None:
     assert m.group("b")["state"] == "idle_lease"
 
 
+def test_a_burst_under_a_lease_that_ends_does_not_use_it() -> None:
+    m = Machine()
+    a = m.runs("a", 75)
+    a.end("quiet")
+    m.process("b", 60).request()
+    m.sleep(10.0)
+    assert m.group("a")["state"] == "finishing"
+    reserve(m, "a")
+    # It began before the revocation arrived.
+    a.begin()
+    assert m.group("a")["reservation"]["state"] == "waiting"
+    # Its memory is still there, so that it goes on.
+    assert of(ev.Grant, a.release())
+    a.restore()
+    assert m.group("a")["reservation"]["state"] == "ready"
+
+
 def test_a_group_that_leaves_takes_its_reservation_along() -> None:
     m = Machine()
     m.runs("a", 75)
