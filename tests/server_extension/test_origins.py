@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +27,8 @@ from tests.support.client import FakeClient
 KERNEL = "7b4ff25f-8b08-4b4b-9b43-2c1a8e1f0c11"
 BROWSER = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) Chrome/140.0"}
 #: As a page in a browser makes it, and as the Python package jupyter_client does.
-PAGE, PYTHON = str(uuid.uuid4()), Session().session
+#: How pages and jupyter_client name their sessions. Fixed, because they are in the names of tests.
+PAGE, PYTHON = "d88aed8a-6f01-4fe2-a3ef-e30e0f17a502", "360c5a29-ac24ac53cf88b01681f8fc35"
 
 
 def origins(*user_agents: str, extensions: tuple[str, ...] = ()) -> Origins:
