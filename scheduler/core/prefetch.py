@@ -324,7 +324,7 @@ class Prefetcher:
         return self._plan(group, estimate, self._lacks(group)) is not None
 
     def _victims_on(self, gpu: Gpu, group: Group, estimate: Estimate) -> list[Share]:
-        """Return the shares on a GPU that may lose memory for a group: first agents' and background groups', then people's.
+        """Return the shares on a GPU that may lose memory for a group: agents' and background groups' before people's.
 
         Of each, the least likely to be used comes first. People's memory stays unless it makes room for a person's.
         """
