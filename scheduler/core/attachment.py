@@ -194,7 +194,10 @@ class Departure:
         self.turn.mark_gpus(group)
         self.host_reserve.note_change(client)
         client.contended = client.beside = 0
-        if group.wait is not None and not any(c.wants for c in group.clients.values()):
+        reserves = group.reservation is not None and len(group.clients) > 1
+        if group.wait is not None and not (
+            reserves or any(c.wants for c in group.clients.values())
+        ):
             self.queue.dequeue(group.wait)
         for holding in client.holdings.values():
             gpu = holding.share.gpu

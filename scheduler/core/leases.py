@@ -319,8 +319,9 @@ class Leases:
         group = client.group
         group.restore_error = error
         group.ended_at = self.turn.now - self.model.rules.debounce
+        # No thread may wait for a lease that was reserved.
+        client.wants = client.busy or group.reservation is None
         self.release(client, "failed")
-        client.wants = True
         if group.wait is None:
             group.wait = self.queue.enqueue(group, front=True)
         group.wait.not_before = self.turn.now + self._pause_after_failure(group)

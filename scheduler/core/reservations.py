@@ -73,6 +73,10 @@ class Reservations:
         for group in list(self.model.reserving.values()):
             reservation = group.reservation
             assert reservation is not None
+            if not group.shares:
+                # The processes that used the GPU have ended, so there is nothing to restore, and no client to grant.
+                self.end(group, "lost")
+                continue
             has_lease = group.lease is not None and not group.yielding and not group.lent
             if reservation.until is not None:
                 if not has_lease:

@@ -233,6 +233,44 @@ def test_a_group_that_leaves_takes_its_reservation_along() -> None:
     assert not m.core.model.reserving
 
 
+def test_a_process_that_leaves_takes_no_place_along() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    m.process("b", 60)
+    helper = m.process("b")
+    reserve(m, "b")
+    m.process("c", 60).request()
+    m.do(ev.Detach(helper.number))
+    assert (m.group("b")["position"], m.group("c")["position"]) == (1, 2)
+
+
+def test_it_is_lost_with_the_processes_that_used_the_gpu() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    b = m.process("b", 60)
+    helper = m.process("b")
+    reserve(m, "b")
+    m.do(ev.Detach(b.number))
+    assert m.group("b")["state"] == "idle"
+    assert (results(m, "b"), notices(m)) == (["waiting", "lost"], [("b", "lost")])
+    # A lease without clients would never be released.
+    m.do(ev.Release("b"))
+    assert of(ev.Grant, helper.request())
+
+
+@pytest.mark.parametrize("report", ["release", "restore"])
+def test_a_restore_that_fails_is_no_use(report: str) -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    reserve(m, "b")
+    getattr(b, report)("failed")
+    assert (m.group("b")["state"], m.group("b")["reservation"]["state"]) == ("waiting", "waiting")
+    m.sleep(1.0)
+    b.restore()
+    assert results(m, "b") == ["waiting", "ready"]
+    assert m.group("b")["totals"]["bursts"] == 0
+
+
 class Reserving(World):
     """All that can happen to the core, and reservations."""
 
