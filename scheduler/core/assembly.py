@@ -158,7 +158,6 @@ class Assembly:
             self.model, self.turn, self.timers, self.checks, self.ledger, self.eligibility, self.costs, self.queue,
             self.notices, self.orders, self.leases, self.relocation,
         )
-        self.hibernation_commands = HibernationCommands(self.model, self.turn, self.hibernation, self.hints)
         self.pressure = Pressure(
             self.model, self.turn, self.eligibility, self.residency, self.hibernation
         )
@@ -166,9 +165,11 @@ class Assembly:
             self.model, self.turn, self.times, self.policy, self.residency, self.chooser, self.readings, self.hints,
             self.leases, self.orders, self.hibernation,
         )
-
         self.reservations = Reservations(
             self.model, self.turn, self.timers, self.queue, self.leases, self.hibernation, self.notices
+        )
+        self.hibernation_commands = HibernationCommands(
+            self.model, self.turn, self.hibernation, self.hints, self.reservations
         )
 
     def _make_cycle(self) -> None:

@@ -44,6 +44,8 @@ class Eligibility:
         """Return since when a group has been idle; None: it has work, or may have any moment."""
         if group.busy or group.cells or group.silent or group.yielding or group.restoring:
             return None
+        if group.reserved:
+            return None
         for share in group.shares.values():
             if any(wait.group is group for wait in share.gpu.queue):
                 return None

@@ -13,7 +13,8 @@ from .messages import (
     HibernateNow,
     WakeNow,
 )
-from .model import Model
+from .model import Group, Model
+from .reservations import Reservations
 from .turn import Turn
 
 
@@ -25,6 +26,7 @@ class HibernationCommands:
     turn: Turn
     hibernation: HibernationManager
     hints: Hints
+    reservations: Reservations
 
     def on_hibernatable(self, event: Hibernatable) -> None:
         """Note whether processes can hibernate on this machine."""
@@ -47,7 +49,7 @@ class HibernationCommands:
         if group is None:
             return
         if group.hibernation is not None:
-            self.hints.drop(group)
+            self._give_up(group)
             # It may still be stopped on the way; and a group that wakes will be idle again.
             on_the_way = group.hibernation.stage != "hibernated"
             group.hibernate_asked_at = self.turn.now if on_the_way else None
@@ -66,10 +68,16 @@ class HibernationCommands:
             )
         if code := unfit_code(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
-        self.hints.drop(group)
+        self._give_up(group)
         group.hibernate_asked_at = self.turn.now
         if found is not None:
             self.hibernation.check(group)
+
+    def _give_up(self, group: Group) -> None:
+        """End what would keep a group from hibernating, because its user has changed their mind."""
+        self.hints.drop(group)
+        if group.reservation is not None:
+            self.reservations.end(group, "cancelled")
 
     def on_wake_now(self, event: WakeNow) -> None:
         """Have a group wake, as its user wants."""

@@ -14,6 +14,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlError
 from jupyter_gpushare.scheduler.views.words.groups import remark
 from tests.scheduler.core_machine import Machine, Process, of
+from tests.scheduler.night import Night
 from tests.scheduler.world.constants import GROUPS
 from tests.scheduler.world.world import World
 from tests.support.scheduler import GIB, Scheduler, until
@@ -269,6 +270,46 @@ def test_a_restore_that_fails_is_no_use(report: str) -> None:
     b.restore()
     assert results(m, "b") == ["waiting", "ready"]
     assert m.group("b")["totals"]["bursts"] == 0
+
+
+def test_a_group_does_not_hibernate_while_the_gpu_is_reserved_for_it() -> None:
+    night = Night()
+    a = night.ran("a")
+    night.sleep(590.0)
+    reserve(night, "a")
+    night.sleep(59.0)
+    assert a.where == "idle_lease"
+    night.sleep(601.0)
+    assert results(night, "a") == ["waiting", "ready", "lapsed"]
+    assert a.where == "hibernated"
+
+
+def test_a_user_who_hibernates_the_group_cancels_it() -> None:
+    night = Night()
+    a = night.ran("a")
+    night.sleep(10.0)
+    reserve(night, "a")
+    night.do(ev.HibernateNow("a"))
+    night.sleep(1.0)
+    assert a.where == "hibernated"
+    assert results(night, "a") == ["waiting", "ready", "cancelled"]
+    assert not notices(night)
+
+
+def test_a_user_who_hibernates_the_group_on_its_way_back_cancels_it() -> None:
+    night = Night()
+    b = night.ran("b", 75)
+    night.sleep(10.0)
+    night.do(ev.HibernateNow("b"))
+    night.sleep(1.0)
+    assert b.where == "hibernated"
+    a = night.ran("a", 75)
+    a.begin()
+    reserve(night, "b")
+    assert night.group("b")["position"] == 1
+    night.do(ev.HibernateNow("b"))
+    assert (b.where, night.group("b")["position"]) == ("hibernated", None)
+    assert results(night, "b") == ["waiting", "cancelled"]
 
 
 class Reserving(World):
