@@ -39,7 +39,7 @@ from .leases import Leases
 from .likelihood import Estimate, unhinted
 from .model import Gpu, Group, Model, Prefetch, PrefetchStage, Share
 from .policy_guard import PolicyGuard
-from .quotas import used_by
+from .quotas import exceeded_by, used_by
 from .readings import Readings
 from .residency import Residency
 from .turn import Turn
@@ -173,19 +173,13 @@ class Prefetcher:
         if any(share.gpu.drained for share in group.shares.values()):
             return "draining"
         now, times = self.turn.now, self.times
-        if times.active:
-            for uuid in group.shares:
-                until = times.throttled_until(group, uuid, now)
-                if until is not None and until > now:
-                    return "limit"
-        if times.counted:
-            for claim in times.quotas(group):
-                held = used_by(group)
-                for other in self.model.leased.values():
-                    if any(c.whose == claim.whose for c in times.quotas(other)):
-                        held |= used_by(other)
-                if len(held) > claim.entitlement.gpus:
-                    return "quota"
+        # A view asks as well, so nothing may be remembered.
+        if times.active and any(
+            (times.limited_until(group, u, now) or now) > now for u in group.shares
+        ):
+            return "limit"
+        if exceeded_by(group, used_by(group), self.model, times) is not None:
+            return "quota"
         if self.residency.one_at_a_time:
             for other in self.model.leased.values():
                 if other is not group and other.shares.keys() & group.shares:

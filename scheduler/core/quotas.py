@@ -18,7 +18,7 @@ from .planner import Planner
 from .readings import Readings
 from .residency import Residency
 from .turn import Turn
-from .usage import GpuTime
+from .usage import Claim, GpuTime
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Quotas:
 
     #: During one walk through the queue: by user or team, the GPUs that earlier waits will need; and those on which
     #: groups hold leases, with the groups. None: to be computed.
-    _reserved: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _claimed: dict[str, set[str]] = field(default_factory=dict, init=False)
     _held: dict[str, dict[str, list[Group]]] | None = field(default=None, init=False)
 
     def on_drain(self, event: Drain) -> None:
@@ -103,8 +103,8 @@ class Quotas:
             if len(own) > most:
                 return bar
             held = self._held_by(claim.whose)
-            reserved = self._reserved.get(claim.whose, set())
-            if len(held.keys() | reserved | own) <= most:
+            claimed = self._claimed.get(claim.whose, set())
+            if len(held.keys() | claimed | own) <= most:
                 continue
             # A group that does not answer releases nothing.
             lost = {u for u, groups in held.items() if any(g.overdue for g in groups)}
@@ -114,22 +114,22 @@ class Quotas:
             if plan.short:
                 # No group makes way for a wait that could not be served even then.
                 return bar
-            self.reserve(wait)
+            self.claim_for(wait)
             # Nor before other waits are served; but for no longer than a time slice, since it is not first there yet.
             ready = max((when for when, _ in plan.later), default=0.0)
             ready = min(ready, wait.since + self.model.rules.longest_quantum)
             return self._make_way(wait, bar, held, own, ready)
         return None
 
-    def reserve(self, wait: Wait) -> None:
+    def claim_for(self, wait: Wait) -> None:
         """Keep the GPUs that a wait will need from later waits of the same user or team."""
         if wait.grow is None and self.times.counted:
             for claim in self.times.quotas(wait.group):
-                self._reserved.setdefault(claim.whose, set()).update(used_by(wait.group))
+                self._claimed.setdefault(claim.whose, set()).update(used_by(wait.group))
 
-    def reset_reservations(self) -> None:
+    def begin_walk(self) -> None:
         """Start a walk through the queue. Until the next lease, the holders do not change."""
-        self._reserved.clear()
+        self._claimed.clear()
         self._held = None
 
     def waited_for(self) -> dict[str, dict[str, None]]:
@@ -205,3 +205,17 @@ class Quotas:
 def used_by(group: Group) -> set[str]:
     """Return the GPUs on which a group has anything."""
     return {uuid for uuid, share in group.shares.items() if share.used}
+
+
+def exceeded_by(group: Group, own: set[str], model: Model, times: GpuTime) -> Claim | None:
+    """Return the claim whose quota a group would exceed if it held leases on its ``own`` GPUs, too; None: it would not.
+
+    Unlike the walk through the queue, this does not consider which groups would make way.
+    """
+    for claim in times.quotas(group):
+        held = [
+            used_by(other) for other in model.leased.values() if times.applies(claim.whose, other)
+        ]
+        if len(own.union(*held)) > claim.entitlement.gpus:
+            return claim
+    return None

@@ -132,7 +132,7 @@ class Serving:
         served: list[tuple[Wait, Plan]] = []
         self._plans.clear()
         if self.times.counted:
-            self.quotas.reset_reservations()
+            self.quotas.begin_walk()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # its old lease has yet to be released
@@ -211,7 +211,7 @@ class Serving:
             wait.barrier = self.model.last_lease
         for uuid in wait.gpus:
             heads.setdefault(uuid, wait)
-        self.quotas.reserve(wait)
+        self.quotas.claim_for(wait)
 
     def _is_limited(self, wait: Wait) -> bool:
         """Whether its group has reached its limit of the GPU's time."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import reasons
 from ..core.model import Bar, Client, Group, Share, Wait
 from ..core.queue import place, rank
-from ..core.quotas import used_by
+from ..core.quotas import exceeded_by, used_by
 from .estimates import Estimate, Forecast
 from .status import bounded
 
@@ -148,16 +148,10 @@ def _bar(core: Core, wait: Wait) -> Bar | None:
     if drained is not None:
         return Bar("gpu_draining", gpu=drained)
     own = set(wait.gpus) if group.assumed else used_by(group)
-    for claim in core.times.quotas(group):
-        held = {
-            uuid
-            for other in core.model.leased.values()
-            if core.times.applies(claim.whose, other)
-            for uuid in used_by(other)
-        }
-        if len(held | own) > claim.entitlement.gpus:
-            return Bar("quota_gpus", whose=claim.whose, most=claim.entitlement.gpus, own=len(own))
-    return None
+    claim = exceeded_by(group, own, core.model, core.times)
+    if claim is None:
+        return None
+    return Bar("quota_gpus", whose=claim.whose, most=claim.entitlement.gpus, own=len(own))
 
 
 def _answer(
