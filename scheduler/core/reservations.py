@@ -6,6 +6,9 @@ other, at its own rank, and is woken if it is hibernated. When the wait is serve
 under its lease, which is then kept for it (``Rules.reservation_hold``), whatever other groups wait for: it counts as
 running, and the end of that time as the end of its quantum. Its first use of the GPU ends the reservation, and its time
 slice begins. If it does not come, the reservation lapses with a notice, and the lease is an idle one.
+
+A group that has a lease already keeps that one, unless another group waits. Otherwise, a program that reserves after
+each burst would never leave the GPU to others. It enters the queue when that lease ends.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from .messages import Notice, Reserve
 from .model import Group, Model, Reservation
 from .notices import NoticeBoard
 from .queue import WaitQueue
+from .residency import Residency
 from .timers import Timers
 from .turn import Turn
 
@@ -37,6 +41,7 @@ class Reservations:
     turn: Turn
     timers: Timers
     queue: WaitQueue
+    residency: Residency
     leases: Leases
     hibernation: HibernationManager
     notices: NoticeBoard
@@ -67,6 +72,8 @@ class Reservations:
             self.hibernation.request_wake(group)
         elif group.lent:
             self.leases.use(group)
+        else:
+            group.reservation.earlier = group.lease
 
     def run(self) -> None:
         """Follow the reservations, as a step of the cycle."""
@@ -84,12 +91,12 @@ class Reservations:
             elif has_lease:
                 if group.busy:
                     self.end(group, "used")  # a thread had come to wait for it
-                elif group.filling is None and not group.restoring:
+                elif group.filling is None and not group.restoring and self._may_hold(group):
                     self._hold(group)
             elif group.hibernation is not None and group.hibernation.failed is not None:
                 self.end(group, "lost")
             elif group.lease is None:
-                # Its lease failed through no fault of its own, or it was lent one that has ended.
+                # Its lease failed through no fault of its own, or an earlier one or one that it was lent has ended.
                 self._enqueue(group)
 
     def note_use(self, group: Group) -> None:
@@ -130,6 +137,11 @@ class Reservations:
             group.wait = self.queue.enqueue(group)
             if group.hibernation is not None:
                 self.queue.rank_again(group)
+
+    def _may_hold(self, group: Group) -> bool:
+        """Whether the lease of a group may be kept: others do not wait for one that it had before."""
+        assert group.reservation is not None
+        return group.lease != group.reservation.earlier or self.residency.first_from(group) is None
 
     def _hold(self, group: Group) -> None:
         """Keep a lease for a group from now on."""

@@ -53,14 +53,14 @@ class Residency:
         if group.reservation is not None and group.reservation.until is not None:
             return group.reservation.until
         if wait is None:
-            wait = self._first_from(group)
+            wait = self.first_from(group)
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "restoring":
             # Its clock starts when its memory has been restored, but an endless restore must not block others.
             end += max(1.0, self.model.rules.residency_factor * group.footprint_cost)
         return end
 
-    def _first_from(self, group: Group) -> Wait | None:
+    def first_from(self, group: Group) -> Wait | None:
         """Return the first wait of another group for a GPU of this group."""
         found = [
             next((w for w in s.gpu.queue if w.group is not group and w.counts(self.turn.now)), None)

@@ -182,6 +182,40 @@ def test_an_idle_lease_is_kept() -> None:
     assert not of(ev.Revoke, m.sleep(59.0))
 
 
+def test_reserving_after_each_burst_keeps_no_group_waiting() -> None:
+    m = Machine()
+    a = m.runs("a", 75)
+    c = m.process("c", 60)
+    c.request()
+    orders: list[ev.Decision] = []
+    for _ in range(60):
+        a.end("quiet")
+        orders += reserve(m, "a")
+        orders += m.sleep(1.0)
+        if of(ev.Revoke, orders):
+            break
+        orders += a.begin()
+    assert [one.client for one in of(ev.Revoke, orders)] == [a.number]
+    for eviction in of(ev.Evict, a.release()):
+        a.evict(eviction)
+    assert c.lease
+    # The reservation is for the turn after that.
+    assert (m.group("a")["state"], m.group("a")["reservation"]["state"]) == ("waiting", "waiting")
+    assert not notices(m)
+
+
+def test_an_earlier_lease_is_kept_once_no_other_group_waits() -> None:
+    m = Machine()
+    a = m.runs("a", 75)
+    c = m.process("c", 60)
+    c.request()
+    a.end("quiet")
+    reserve(m, "a")
+    assert m.group("a")["reservation"]["state"] == "waiting"
+    m.do(ev.Detach(c.number))
+    assert m.group("a")["reservation"]["state"] == "ready"
+
+
 def test_a_group_that_runs_has_nothing_to_reserve() -> None:
     m = Machine()
     m.runs("b", 60)

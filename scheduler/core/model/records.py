@@ -230,6 +230,8 @@ class Reservation:
     since: float
     #: Until when its lease is kept; None: it does not have one yet.
     until: float | None = None
+    #: The lease that the group held already when it made the reservation.
+    earlier: int | None = None
 
 
 @dataclass(slots=True, eq=False)
