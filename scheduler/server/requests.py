@@ -304,7 +304,7 @@ class Requests:
         events = [event for event in self._server.history if event["sequence"] > asked.since]
         view = self._server.view_of(connection)
         if view is not None:
-            events = [view.event(event) for event in events]
+            events = [view.event(event) for event in events if not view.hides(event)]
         return {"events": events, "sequence": self._server.sequence}
 
     def _op_subscribe(self, connection: Connection, asked: bodies.Body) -> dict[str, Any]:

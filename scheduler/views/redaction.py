@@ -156,6 +156,10 @@ class View:
             ],
         }
 
+    def hides(self, event: Mapping[str, Any]) -> bool:
+        """Whether the user sees nothing of an event: that another user came back to a notebook."""
+        return bool(event["kind"] == "prefetch" and event["user"] != self.user)
+
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Reduce an event of the history."""
         group, user = event["group"], event["user"]
@@ -221,8 +225,7 @@ class View:
             own.pop("words", None)
             return own
         who = {"id": self.hide(group["id"]), "name": OTHER, "user": OTHER}
-        # What a user does in a notebook is nobody else's business.
-        return {**_plain(group), **who, "reason": reason, "prefetch": None}
+        return {**_plain(group), **who, **_unforeseen(group), "reason": reason}
 
     def _notice(
         self, group: str, notice: Mapping[str, Any], *, own: bool | None = None
@@ -267,7 +270,7 @@ class View:
         cut = {**_plain(one), **self._who(one), "before": before}
         for key in ("why_class", "pace", "reason", "next"):
             cut[key] = None if one[key] is None else self._cut_code(one[key])
-        cut["prefetch"] = one["prefetch"] if one["user"] == self.user else None
+        cut.update({"prefetch": one["prefetch"]} if one["user"] == self.user else _unforeseen(one))
         if one["next"] is not None and "ahead" in one["next"]["params"]:
             # It is the first of the groups before this one.
             cut["next"]["params"]["ahead"] = before[0]["name"]
@@ -313,7 +316,9 @@ class BroadcastEvent:
         self._texts: dict[View | None, bytes] = {}
 
     def to(self, view: View | None) -> bytes:
-        """Return the encoded event for a view; None: for an administrator."""
+        """Return the encoded event for a view; None: for an administrator. It is empty if the user must not see it."""
+        if view is not None and view.hides(self._event):
+            return b""
         if view is not None and self._concerned is not None and view.user not in self._concerned:
             view = self._stranger
         text = self._texts.get(view)
@@ -324,6 +329,15 @@ class BroadcastEvent:
 
 
 _EVENT = frozenset({"sequence", "time", "kind", "group", "name", "user"})
+
+
+def _unforeseen(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of another user's group, as if nothing were done ahead of its use.
+
+    What a user does in a notebook without using the GPU is nobody else's business.
+    """
+    state = group["state"]
+    return {"state": "idle" if state == "prefetching" else state, "prefetch": None}
 
 
 def _known(code: str) -> str:

@@ -33,7 +33,13 @@ from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import requests, server
 from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
-from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Pseudonyms, View
+from jupyter_gpushare.scheduler.views.redaction import (
+    HIDDEN,
+    OTHER,
+    BroadcastEvent,
+    Pseudonyms,
+    View,
+)
 from jupyter_gpushare.scheduler.views.words import answers
 from tests.scheduler.world.constants import GPUS, GROUPS, PATIENCE, SPEED, TOTAL, USERS
 from tests.scheduler.world.world import World
@@ -205,6 +211,8 @@ class Watched(World):
             # What is encoded once for many is the same.
             assert pushed == history["events"][len(history["events"]) - len(pushed) :]
             answers += pushed
+            ahead = [event["user"] for event in history["events"] if event["kind"] == "prefetch"]
+            assert set(ahead) <= {WORDS[user]}
             text = json.dumps(answers)
             for other in MARKS.keys() - {user}:
                 assert MARKS[other] not in text, (
@@ -228,6 +236,7 @@ class Watched(World):
                 assert (shown["name"], shown["user"]) == (OTHER, OTHER)
                 assert shown["gpus"] == full["gpus"]
                 assert shown["preferences"] == full["preferences"]
+                assert (shown["prefetch"], shown["state"] != "prefetching") == (None, True)
             assert (reasons[0] is None) == (reasons[1] is None)
             if reasons[0] is not None:
                 assert reasons[0]["code"] == reasons[1]["code"]
@@ -319,6 +328,30 @@ def test_unlisted_fields_are_not_shown(view: View) -> None:
         "user": "ada",
         "group": "mine",
     }
+
+
+def test_others_do_not_see_that_a_user_comes_back(view: View) -> None:
+    told = {"hint": "typing", "likelihood": 0.6, "bytes": 0, "seconds": 0.0, "result": "begun"}
+    event = {
+        "sequence": 1, "time": 2.0, "kind": "prefetch", "group": "theirs", "name": "b.ipynb",
+        "user": "ben", **told,
+    }  # fmt: skip
+    own = {**event, "group": "mine", "user": "ada"}
+    assert (view.hides(event), view.hides(own)) == (True, False)
+    broadcast = BroadcastEvent(event, view, lambda shown: json.dumps(shown).encode())
+    assert broadcast.to(view) == b""
+    assert json.loads(broadcast.to(None)) == event
+
+    def shown(user: str) -> dict[str, Any]:
+        group = {
+            "id": "g", "name": "n", "user": user, "state": "prefetching", "reason": None,
+            "prefetch": {"hint": "typing", "likelihood": 0.6, "stage": "restoring", "since": 1.0},
+        }  # fmt: skip
+        found: dict[str, Any] = view.status({"gpus": [], "groups": [group], "notices": []})
+        return dict(found["groups"][0])
+
+    assert shown("ada")["state"] == "prefetching"
+    assert (shown("ben")["state"], shown("ben")["prefetch"]) == ("idle", None)
 
 
 def test_only_ones_own_entitlements_have_a_name(view: View) -> None:
