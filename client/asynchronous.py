@@ -188,7 +188,7 @@ class AsyncClient:
         """
         until = time.monotonic() + timeout
         while True:
-            left = min(max(0.0, until - time.monotonic()), self._timeout / 2)
+            left = min(max(0.0, until - time.monotonic()), self._timeout / 2, calls.LONGEST_POLL)
             found = await self._send(calls.reservation(group, left))
             if found.state != "waiting" or time.monotonic() >= until:
                 return found
@@ -230,6 +230,6 @@ class AsyncClient:
         )
         try:
             answer = await self._http.fetch(request, raise_error=False)
-        except (OSError, HTTPClientError) as error:
+        except (OSError, ValueError, HTTPClientError) as error:
             raise calls.unreachable(self._server, error) from None
         return call.result(self._server, answer.code, answer.body)

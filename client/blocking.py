@@ -187,7 +187,7 @@ class Client:
         """
         until = time.monotonic() + timeout
         while True:
-            left = min(max(0.0, until - time.monotonic()), self._timeout / 2)
+            left = min(max(0.0, until - time.monotonic()), self._timeout / 2, calls.LONGEST_POLL)
             found = self._send(calls.reservation(group, left))
             if found.state != "waiting" or time.monotonic() >= until:
                 return found
@@ -224,7 +224,7 @@ class Client:
         except HTTPError as error:
             with error:
                 status, content = error.code, error.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise calls.unreachable(self._server, getattr(error, "reason", error)) from None
         return call.result(self._server, status, content)
 

@@ -15,6 +15,9 @@ from .find import GROUP, Server
 
 Answer = TypeVar("Answer")
 
+#: Most seconds that the server waits with one answer (docs/reference/control.md).
+LONGEST_POLL = 300.0
+
 
 @dataclass(frozen=True)
 class Code:

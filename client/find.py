@@ -71,12 +71,16 @@ def server_of(info: Mapping[str, Any], environ: Mapping[str, str] = os.environ) 
 
 
 def _split(url: str, token: str) -> Server:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise NoServer(
             f"{url!r} is not the address of a Jupyter server. Use an address such as http://localhost:8888/."
         )
-    token = token or parse_qs(parts.query).get("token", [""])[0]
+    # Files with tokens end with a newline.
+    token = token.strip() or parse_qs(parts.query).get("token", [""])[0]
     path = parts.path
     # Jupyter prints the address of its front end.
     for page in ("lab", "tree"):

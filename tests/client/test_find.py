@@ -39,6 +39,8 @@ def runs(runtime: Path, port: int, pid: int, **more: Any) -> None:
         (None, None, {"GPUSHARE_URL": "http://h/", "GPUSHARE_TOKEN": "e"}, ("http://h/", "e")),
         (None, "t", {"GPUSHARE_URL": "http://h/", "GPUSHARE_TOKEN": "e"}, ("http://h/", "t")),
         ("http://h/", None, {"JUPYTERHUB_API_TOKEN": "hub"}, ("http://h/", "hub")),
+        # From a file.
+        ("http://h/", None, {"GPUSHARE_TOKEN": "t\n"}, ("http://h/", "t")),
     ],
 )
 def test_a_stated_server_is_used(
@@ -47,7 +49,7 @@ def test_a_stated_server_is_used(
     assert find_server(url, token, environ) == Server(*found)
 
 
-@pytest.mark.parametrize("url", ["localhost:8888", "ftp://h/", "http://"])
+@pytest.mark.parametrize("url", ["localhost:8888", "ftp://h/", "http://", "http://[::1"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(NoServer, match="is not the address of a Jupyter server"):
         find_server(url, None, {})

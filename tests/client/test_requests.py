@@ -62,13 +62,13 @@ def server() -> Iterator[Any]:
     found.server_close()
 
 
-def ask(kind: str, url: str, name: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of one of the clients."""
+def ask(kind: str, url: str, name: str, *arguments: Any, wait: float = 60.0, **options: Any) -> Any:
+    """Call a method of one of the clients, which waits for so many seconds for an answer."""
     if kind == "blocking":
-        return getattr(Client(url, "t"), name)(*arguments, **options)
+        return getattr(Client(url, "t", timeout=wait), name)(*arguments, **options)
 
     async def run() -> Any:
-        async with AsyncClient(url, "t") as client:
+        async with AsyncClient(url, "t", timeout=wait) as client:
             return await getattr(client, name)(*arguments, **options)
 
     return asyncio.run(run())
@@ -167,6 +167,21 @@ def test_refusals_are_errors_with_a_sentence(
         ask(kind, server.url, "release", "a")
     if isinstance(caught.value, Refused):
         assert caught.value.status == status
+
+
+@both
+def test_a_wait_is_no_longer_than_servers_allow(server: Any, kind: str) -> None:
+    server.answer = 200, json.dumps(RESERVED).encode()
+    ask(kind, server.url, "wait_ready", "a", wait=1000.0, timeout=900.0)
+    (asked,) = server.asked
+    assert asked[1].endswith("reservations/a?wait=300")
+
+
+@both
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
+def test_a_host_name_that_cannot_be_sent_is_named(kind: str, host: str) -> None:
+    with pytest.raises(Unreachable, match="does not respond"):
+        ask(kind, f"http://{host}/", "status")
 
 
 @both
