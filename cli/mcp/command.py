@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--port",
-        type=int,
+        type=port,
         default=PORT,
         help="port to listen on with --http, 0 for any free one; default: %(default)s",
     )
@@ -64,6 +64,13 @@ def run(args: argparse.Namespace) -> int:
     except (NoServer, OSError) as error:
         return complain(str(error))
     return tools.serve_stdio(args.url)
+
+
+def port(text: str) -> int:
+    """Parse a port to listen on."""
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"invalid port {text!r}; use a number from 0 to 65535")
+    return int(text)
 
 
 def available() -> bool:

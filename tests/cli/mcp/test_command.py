@@ -42,3 +42,10 @@ def test_without_a_jupyter_server_the_error_says_what_to_do(
     monkeypatch.delenv("GPUSHARE_URL", raising=False)
     assert main(["mcp", *options]) == 2
     assert "No Jupyter server is running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["http", "70000", "-1"])
+def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["mcp", "--http", f"--port={port}"])
+    assert "use a number from 0 to 65535" in capsys.readouterr().err
