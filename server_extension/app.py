@@ -394,7 +394,7 @@ class GpuShareExtension(ExtensionApp):
         elif kind == "cell" and self._watcher is not None:
             self._watcher.note_cell(group, event["phase"], str(event["msg_id"]))
         elif kind == "reservation":
-            self.reservations.changed(group)
+            self.reservations.changed(group, event["result"])
         elif kind == "entitle":
             self.shares.pop(event["whose"], None)
             self.shares |= stated({"shares": {event["whose"]: event}})
@@ -438,18 +438,24 @@ class GpuShareExtension(ExtensionApp):
         """Count kernels that are waiting for the GPU as active, so that they are not culled.
 
         A waiting cell sends no messages. In addition, the server considers a kernel idle as soon as one of its
-        subshells or a widget's message is done, although the cell is still running.
+        subshells or a widget's message is done, although the cell is still running. With a reservation, a kernel waits
+        without a cell.
         """
         running = self._watcher.running() if self._watcher else set()
         client = self.host.client if self.host else None
-        if client is None or not running:
+        if client is None or not (running or self.reservations.made):
             return
         try:
             groups = (await client.request("status"))["status"]["groups"]
         except ControlError as error:
             self.log.debug("gpushare: activity: %s", error)
             return
-        waiting = {group["id"] for group in groups if is_waiting(group)} & running
+        self.reservations.made.intersection_update(g["id"] for g in groups if g["reservation"])
+        waiting = {
+            group["id"]
+            for group in groups
+            if is_waiting(group) and (group["id"] in running or group["reservation"])
+        }
         kernels = self.serverapp.kernel_manager
         for kernel_id in waiting.intersection(kernels.list_kernel_ids()):
             now = datetime.now(timezone.utc)

@@ -27,9 +27,15 @@ class ReservationWaiters:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        #: The groups that made a reservation and may still have it.
+        self.made: set[str] = set()
 
-    def changed(self, group: str) -> None:
-        """Note that the reservation of a group changed."""
+    def changed(self, group: str, result: str) -> None:
+        """Note that the reservation of a group changed, as the scheduler's event about it says."""
+        if result == "waiting":
+            self.made.add(group)
+        elif result != "ready":
+            self.made.discard(group)
         for event in self._waiting.get(group, ()):
             event.set()
 

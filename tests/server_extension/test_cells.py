@@ -434,6 +434,31 @@ class TestActivity:
         kernel.execute("go.set()", subshell)
         await kernel.reply(cell)
 
+    async def test_a_kernel_that_waits_with_a_reservation_is_not_culled(
+        self,
+        jp_serverapp: ServerApp,
+        runtime: Path,
+        gpu: dict[str, Any],
+        kernel: Any,
+        client: FakeClient,
+        scheduler: AsyncControlClient,
+        eventually: Any,
+    ) -> None:
+        found = jp_serverapp.kernel_manager.get_kernel(kernel.id)
+        with FakeClient(runtime / "s.sock", "other", gpu["uuid"]) as other:
+            other.attach()
+            other.grow(gpu["total"] * 3 // 4)
+            other.run()
+            client.grow(gpu["total"] * 3 // 4)
+            await scheduler.request("reserve", group=kernel.id)
+            long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+            found.last_activity = long_ago
+
+            async def active() -> bool:
+                return bool(found.last_activity > long_ago)
+
+            await eventually(active)
+
     async def test_a_hibernated_kernel_is_idle_unless_its_cell_waits_to_wake(
         self,
         jp_serverapp: ServerApp,

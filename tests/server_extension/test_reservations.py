@@ -131,10 +131,10 @@ async def test_a_change_before_the_wait_is_not_missed() -> None:
         asked += 1
         if asked == 2:
             # It becomes ready while the answer is on its way.
-            waiters.changed("g")
+            waiters.changed("g", "ready")
         return {"group": "g", "reservation": {"state": "waiting" if asked < 3 else "ready"}}
 
     waiters = ReservationWaiters(ask)
     found = await asyncio.wait_for(waiters.wait("name", 1e6), 4.0)
     assert found["reservation"]["state"] == "ready"
-    waiters.changed("g")
+    waiters.changed("g", "ready")
