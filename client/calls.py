@@ -141,7 +141,13 @@ class Call(Generic[Answer]):
         except ValueError:
             answer = None
         if 200 <= status < 300 and isinstance(answer, dict):
-            return self.read(answer)
+            try:
+                return self.read(answer)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                raise Unreachable(
+                    f"The program at {server.url} did not answer as a Jupyter server with jupyter-gpushare does. Check "
+                    "the address, and install the same version there and here."
+                ) from None
         message = str((answer.get("message") if isinstance(answer, dict) else "") or "")
         if status == 503 and message:
             raise Unavailable(message)

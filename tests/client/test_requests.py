@@ -170,6 +170,24 @@ def test_refusals_are_errors_with_a_sentence(
 
 
 @both
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("release", {}),
+        ("explain", {"explanation": 1}),
+        ("when_could_i_run", {"when": {"reason": None}}),
+        ("run_when", {"group": "a", "reservation": "ready"}),
+    ],
+)
+def test_answers_of_other_programs_are_errors(
+    server: Any, kind: str, name: str, answer: dict[str, Any]
+) -> None:
+    server.answer = 200, json.dumps(answer).encode()
+    with pytest.raises(Unreachable, match="did not answer as a Jupyter server with"):
+        ask(kind, server.url, name, "a")
+
+
+@both
 def test_a_wait_is_no_longer_than_servers_allow(server: Any, kind: str) -> None:
     server.answer = 200, json.dumps(RESERVED).encode()
     ask(kind, server.url, "wait_ready", "a", wait=1000.0, timeout=900.0)
