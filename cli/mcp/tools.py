@@ -28,8 +28,10 @@ wait in a queue. Before you start GPU work, call when_could_i_run. Set the class
 agent, so that people do not wait longer because of it, and release or hibernate it when you are done. A notebook is
 named by its ID or by its name, as status shows them. Sizes are bytes, times are seconds."""
 
+#: An empty name would mean the kernel in which this server runs.
 Notebook = Annotated[
-    str, Field(description="The ID or the name of the notebook, as status shows it.")
+    str,
+    Field(description="The ID or the name of the notebook, as status shows it.", min_length=1),
 ]
 SetClass = Literal["auto", "interactive", "agent", "background"]
 NewClass = Literal["interactive", "agent", "background"]
@@ -83,7 +85,8 @@ class Tools:
         notebook: Annotated[
             str | None,
             Field(
-                description="The ID or name of one of your notebooks. Leave it out for a new one."
+                description="The ID or name of one of your notebooks. Leave it out for a new one.",
+                min_length=1,
             ),
         ] = None,
         memory: Annotated[
@@ -125,7 +128,10 @@ class Tools:
         context: Context[Any, Any],
         notebook: Annotated[
             str | None,
-            Field(description="The ID or name of a notebook. Leave it out for all that wait."),
+            Field(
+                description="The ID or name of a notebook. Leave it out for all that wait.",
+                min_length=1,
+            ),
         ] = None,
     ) -> str:
         """Explain which rules of the scheduler put other notebooks ahead, and what would change that."""
