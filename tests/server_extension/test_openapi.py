@@ -43,6 +43,10 @@ def test_classes_and_parameters_are_those_of_the_scheduler() -> None:
     assert tuple(schemas["Priority"]["enum"]) == get_args(ev.Priority)
     asked = operations()["GET", "/gpushare/api/when"]["parameters"]
     assert {one["name"] for one in asked} == set(BODIES["when"].__struct_fields__)
+    stated = operations()["POST", "/gpushare/api/settings"]["requestBody"]["content"]
+    settings = set(stated["application/json"]["schema"]["properties"])
+    assert settings == set(BODIES["set"].__struct_fields__)
+    assert settings < schemas["Settings"]["properties"].keys()
 
 
 def test_an_answer_that_does_not_fit_is_noticed() -> None:
