@@ -41,17 +41,17 @@ SECTIONS = {
         "kernelspec": Command(
             "programs.kernelspec", "share the GPU in VS Code, nbconvert, papermill, ..."
         ),
-        "mcp": Command("mcp.command", "let agents see and control how GPUs are shared (MCP)"),
+        "mcp": Command("mcp.command", "serve tools for agents (Model Context Protocol)"),
     },
     "Control a notebook or program": {
         "release": Command("steer.release", "release the GPU so that the next notebook can run"),
         "evict": Command("steer.release", "release the GPU and evict all memory to the host"),
         "hibernate": Command("steer.release", "free all GPU memory, including the CUDA context"),
         "wake": Command("steer.release", "wake a hibernated notebook before its next cell does"),
-        "ready": Command("steer.ready", "restore memory to the GPU before it is needed"),
+        "ready": Command("steer.ready", "restore a notebook's memory before its next cell does"),
         "background": Command("steer.adjust", "let interactive notebooks go first"),
         "interactive": Command("steer.adjust", "go ahead of background notebooks"),
-        "agent": Command("steer.adjust", "let people's cells go first, but not background work"),
+        "agent": Command("steer.adjust", "let people's cells go first, background work last"),
         "auto": Command("steer.adjust", "choose the class automatically (the default)"),
         "keep": Command("steer.adjust", "keep idle memory on the GPU"),
         "freeze": Command("steer.adjust", "stop using the GPU until `gpushare unfreeze`"),
@@ -62,7 +62,7 @@ SECTIONS = {
         "weight": Command("steer.adjust", "set the weight for spare GPU time"),
     },
     "Change how the GPUs are shared": {
-        "set": Command("steer.settings", "set the policy, the time slice, and hibernation"),
+        "set": Command("steer.settings", "set the policy, time slice, hibernation and prefetch"),
         "shares": Command("steer.shares", "show or set the entitlements of users and teams"),
     },
     "Administer a shared machine": {

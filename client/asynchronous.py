@@ -29,11 +29,11 @@ class AsyncClient:
         The base URL of the server, such as ``http://localhost:8888/``; default: ``GPUSHARE_URL``, the server that
         started this kernel, or the only server that this user runs.
     token
-        A token of the server or of JupyterHub; default: ``GPUSHARE_TOKEN``, or what the running server states.
+        A token of the server or of JupyterHub; default: ``GPUSHARE_TOKEN``, or the token of the running server.
     timeout
         Seconds to wait for an answer.
     context
-        For servers with a certificate of their own: an SSL context that accepts it.
+        For servers with a self-signed certificate: an SSL context that accepts it.
 
     Raises
     ------
@@ -105,11 +105,11 @@ class AsyncClient:
         group
             The ID or name of one of the user's groups; default, without ``memory``: this kernel.
         memory
-            For a notebook that is not there yet: the bytes that it will use on the GPU.
+            For a notebook that does not exist yet: the bytes that it will use on the GPU.
         priority
             The class of a new notebook; default: ``interactive``.
         gpu
-            The UUID or index of the GPU of a new notebook; default: the one that comes first.
+            The UUID or index of the GPU of a new notebook; default: the GPU on which it would run first.
         """
         return await self._send(calls.when(group, memory, priority, gpu))
 
@@ -154,7 +154,7 @@ class AsyncClient:
         return await self._send(calls.act("wake", group))
 
     async def ready(self, group: str | None = None) -> str:
-        """Restore the memory of a group before it uses the GPU, as far as no other group needs the room; return its ID.
+        """Get a group ready: restore its memory before its next cell, if no other group needs the room; return its ID.
 
         Parameters
         ----------

@@ -35,11 +35,11 @@ class Client:
         The base URL of the server, such as ``http://localhost:8888/``; default: ``GPUSHARE_URL``, the server that
         started this kernel, or the only server that this user runs.
     token
-        A token of the server or of JupyterHub; default: ``GPUSHARE_TOKEN``, or what the running server states.
+        A token of the server or of JupyterHub; default: ``GPUSHARE_TOKEN``, or the token of the running server.
     timeout
         Seconds to wait for an answer.
     context
-        For servers with a certificate of their own: an SSL context that accepts it.
+        For servers with a self-signed certificate: an SSL context that accepts it.
 
     Raises
     ------
@@ -104,11 +104,11 @@ class Client:
         group
             The ID or name of one of the user's groups; default, without ``memory``: this kernel.
         memory
-            For a notebook that is not there yet: the bytes that it will use on the GPU.
+            For a notebook that does not exist yet: the bytes that it will use on the GPU.
         priority
             The class of a new notebook; default: ``interactive``.
         gpu
-            The UUID or index of the GPU of a new notebook; default: the one that comes first.
+            The UUID or index of the GPU of a new notebook; default: the GPU on which it would run first.
         """
         return self._send(calls.when(group, memory, priority, gpu))
 
@@ -153,7 +153,7 @@ class Client:
         return self._send(calls.act("wake", group))
 
     def ready(self, group: str | None = None) -> str:
-        """Restore the memory of a group before it uses the GPU, as far as no other group needs the room; return its ID.
+        """Get a group ready: restore its memory before its next cell, if no other group needs the room; return its ID.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ def make_opener(url: str, context: ssl.SSLContext | None = None) -> OpenerDirect
     url
         The server.
     context
-        For servers with a certificate of their own: an SSL context that accepts it.
+        For servers with a self-signed certificate: an SSL context that accepts it.
     """
     found: list[BaseHandler] = [] if context is None else [HTTPSHandler(context=context)]
     if is_loopback(url):

@@ -42,7 +42,7 @@ class Forecast:
     Attributes
     ----------
     group, name
-        The notebook; None for one that is not there yet.
+        The notebook; None if it does not exist yet.
     gpu
         The UUID of the GPU.
     earliest, likely, latest
@@ -81,7 +81,7 @@ class Reservation:
     group
         The ID of the notebook.
     state
-        ``waiting``, ``ready``, or None: there is none (any more).
+        ``waiting`` or ``ready``; None if there is no reservation, or it has ended.
     until_in
         Seconds until it lapses, once it is ready.
     group_state
@@ -195,8 +195,8 @@ def own(group: str | None) -> str:
     found = group or os.environ.get(GROUP, "")
     if not found:
         raise GpuShareError(
-            "Say which notebook: pass group, its ID or name as `status` shows it. Only a kernel that shares the GPU "
-            "can leave it out."
+            "No notebook is stated, and this process is not in a kernel that shares the GPU. Pass group: the ID or "
+            "name of a notebook, as `status` shows it."
         )
     return found
 
@@ -242,7 +242,7 @@ def reserve(group: str | None) -> Call[Reservation]:
 
 
 def reservation(group: str | None, wait: float = 0.0) -> Call[Reservation]:
-    """Return the request for the reservation of a group, whose answer waits for so many seconds at most."""
+    """Return the request for the reservation of a group. The server may wait this many seconds before it answers."""
     path = f"reservations/{quote(own(group), safe='')}"
     return Call("GET", path, _reservation, query={"wait": f"{wait:g}"})
 

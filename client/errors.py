@@ -13,7 +13,7 @@ class NoServer(GpuShareError):
 
 
 class Unreachable(GpuShareError):
-    """The Jupyter server does not respond, or not as expected."""
+    """The Jupyter server does not respond, or sends an unexpected answer."""
 
 
 class Refused(GpuShareError):

@@ -2,7 +2,7 @@
 """marimo's kernels under ``gpushare run``: each is a lease group of its own, and its cells begin and end bursts.
 
 marimo loads `executor` through the entry point ``marimo.cell.executor``, in every process that runs cells. Without the
-interposer, it runs them as it would without us.
+interposer, marimo's own executor runs the cells.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ENTRY_POINT = "marimo.cell.executor"
 
 
 def executor(base: Any = None) -> Any:
-    """Return what runs marimo's cells.
+    """Return the executor of marimo's cells.
 
     Parameters
     ----------
     base
-        What runs them without us, for versions of marimo that say so (0.23 and older).
+        The executor that marimo would use otherwise, which versions up to 0.23 pass.
     """
     base = _next_executor() if base is None else base
     cells = _cells_of_this_process()
@@ -38,7 +38,7 @@ def executor(base: Any = None) -> Any:
 
 
 class SharingExecutor:
-    """Runs cells as another executor does, and tells the interposer when they begin and end."""
+    """Runs cells as another executor does, and reports to the interposer when they begin and end."""
 
     name = "gpushare"
 
@@ -72,14 +72,14 @@ class Cells:
 
     @contextlib.contextmanager
     def running(self, namespace: MutableMapping[str, Any]) -> Iterator[None]:
-        """Run a cell whose globals these are."""
+        """Run a cell with these globals."""
         self._begin(namespace.get("__file__"))
         try:
             yield
         except BaseException as error:
             if not self._was_cancelled(error):
                 raise
-            # The CUDA error that the cancelled wait returned, and what came of it, are no news.
+            # The CUDA error of the cancelled wait would only distract from the interrupt.
             raise type(error)().with_traceback(error.__traceback__) from KeyboardInterrupt(
                 "while waiting for the GPU"
             )
@@ -116,7 +116,7 @@ class Cells:
             return
         first, self._notebook = self._notebook is None, notebook
         name = Path(notebook).name.encode()[:NAME_BYTES].decode(errors="ignore")
-        # A ticket is for the group of `gpushare run`: the scheduler would let in no other.
+        # A ticket is valid only for the group of `gpushare run`.
         if first and not self._interposer.attached() and "GPUSHARE_TICKET_FILE" not in os.environ:
             os.environ["GPUSHARE_GROUP"] = new_group()
         os.environ["GPUSHARE_NAME"] = name
@@ -145,7 +145,7 @@ _here: list[Cells | None] = []
 
 
 def _cells_of_this_process() -> Cells | None:
-    """Return the cells of this process; None where the interposer is missing."""
+    """Return the cells of this process; None without the interposer."""
     if not _here:
         interposer = find_interposer()
         _here.append(None if interposer is None else Cells(interposer))
@@ -153,7 +153,7 @@ def _cells_of_this_process() -> Cells | None:
 
 
 def _next_executor() -> Any:
-    """Return the executor that marimo would use without us: it loads one only."""
+    """Return the executor that marimo would use without this package, because marimo loads only one."""
     others = [found for found in entry_points(group=ENTRY_POINT) if found.value != _ENTRY]
     for found in sorted(others, key=lambda each: each.name):
         return found.load()()

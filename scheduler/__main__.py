@@ -95,20 +95,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prefetch",
         type=switch,
         metavar="on|off",
-        help="whether the memory of notebooks that will probably be used within a minute is restored ahead of time, "
-        "where no other notebook needs the room (default: on)",
+        help="restore the memory of notebooks that will probably be used within a minute, if no other notebook needs "
+        "the room (default: on)",
     )
     parser.add_argument(
         "--prefetch-likelihood",
         type=likelihood,
         metavar="F",
-        help="how likely the use must be for that, from 0 to 1 (default: 0.5)",
+        help="get a notebook ready if GPU work within a minute is at least this likely, from 0 to 1 (default: 0.5)",
     )
     parser.add_argument(
         "--reservation-hold",
         type=seconds,
         metavar="S",
-        help="how long the GPU is kept for a notebook whose reservation has come, in seconds (default: 60)",
+        help="keep the GPU for a notebook whose reservation is ready for this many seconds (default: 60)",
     )
     parser.add_argument(
         "--reserve",

@@ -181,7 +181,7 @@ class KernelTap:
     died
         Called when the kernel has died and is not started again.
     log
-        For messages that make no sense.
+        For invalid messages.
     """
 
     def __init__(

@@ -95,35 +95,35 @@ class GpuShare(LoggingConfigurable):
 
     prefetch = Bool(
         DEFAULTS.prefetch,
-        help="Whether the memory of a notebook is restored before its next cell when its user returns to it. If False, "
-        "pages of this server send no hints, and users cannot ask for it in JupyterLab (default: True).",
+        help="Whether notebooks get ready when their users return: their memory is restored before the next cell. "
+        "If False, this server sends no hints to the scheduler, and JupyterLab has no Get Ready (default: True).",
     ).tag(config=True)
 
     prefetch_likelihood = Float(
         DEFAULTS.prefetch_likelihood,
         min=0.0,
         max=1.0,
-        help="How likely it must be that a notebook is used within a minute for its memory to be restored ahead of "
-        "time, from 0 to 1 (default: 0.5). For a scheduler that this server starts.",
+        help="Smallest likelihood, from 0 to 1, of GPU work within a minute at which a notebook gets ready (default: "
+        "0.5). For a scheduler that this server starts.",
     ).tag(config=True)
 
     detect_agents = Bool(
         True,
-        help="Whether a cell that a known agent starts, such as an MCP server, puts the notebook into the class agent "
-        "until a person starts one. A class that a user has set is kept. If False, only explicit settings count "
+        help="Whether a cell that a known agent begins, such as an MCP server, moves the notebook to the class agent "
+        "until a person begins one. A class that a user has set is kept. If False, only explicit settings count "
         "(default: True).",
     ).tag(config=True)
 
     agents = List(
         Unicode(),
-        help="Further clients that are agents: how the User-Agent header of their requests begins, such as "
-        "['my-agent/'] (default: none). Known MCP servers and API clients are always recognized.",
+        help="Additional clients to recognize as agents, by the beginning of their User-Agent header, such as "
+        "['my-agent/'] (default: none). Known MCP servers and API clients need no entry.",
     ).tag(config=True)
 
     reservation_hold = Float(
         DEFAULTS.reservation_hold,
         min=1.0,
-        help="Seconds for which the GPU is kept for a notebook whose reservation has come (default: 60). For a "
+        help="Seconds for which the GPU is kept for a notebook whose reservation is ready (default: 60). For a "
         "scheduler that this server starts.",
     ).tag(config=True)
 

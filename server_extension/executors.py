@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Extensions that run cells on the server, one by one: how many cells wait in their queues.
+"""Counts the cells in the queues of extensions that run cells on the server, one by one.
 
-They say so to nobody, so their own attributes are read, whenever the kernel says that a cell begins or ends. If a
-version of theirs has other attributes, nothing is counted.
+These extensions have no API for this, so their private attributes are read whenever a kernel reports that a cell begins
+or ends. If a version of an extension has other attributes, nothing is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .queued import Source
 
 
 def sources(app: ServerApp) -> list[Source]:
-    """Return those that a server has loaded."""
+    """Return a source for each of these extensions that a server has loaded."""
     found: list[Source] = []
     for extension in app.extension_manager.extension_apps.get("jupyter_server_nbmodel", ()):
         found += [_nbmodel(stack) for stack in _stacks(extension)]
@@ -26,14 +26,14 @@ def sources(app: ServerApp) -> list[Source]:
 
 
 def _stacks(extension: Any) -> list[Any]:
-    """Return what jupyter-server-nbmodel keeps its queues in, which it gives to its handlers."""
+    """Return the objects in which jupyter-server-nbmodel keeps its queues, from the options of its handlers."""
     options = [each[2] for each in extension.handlers if isinstance(each, tuple) and len(each) > 2]
     found = [each["execution_stack"] for each in options if "execution_stack" in each]
     return list({id(stack): stack for stack in found}.values())
 
 
 def _nbmodel(stack: Any) -> Source:
-    # `stack.pending` says the same, and encodes all outputs of the running cell each time.
+    # `stack.pending` returns the same, but encodes all outputs of the running cell each time.
     def queued(kernel_id: str) -> int:
         queue = stack._ExecutionStack__tasks.get(kernel_id)
         return 0 if queue is None else int(queue.qsize())

@@ -39,7 +39,7 @@ NOT_A_PAGE = "the name of a page must be 1 to 64 letters, digits, '_' or '-'"
 
 #: Signs that a user will soon use the GPU in a notebook, as a page sees them.
 HINTS = ("focus", "typing")
-NO_PREFETCH = "this server does not restore memory ahead of a cell: its configuration has c.GpuShare.prefetch = False"
+NO_PREFETCH = "prefetch is off on this server: its configuration has c.GpuShare.prefetch = False"
 
 
 class Extension(Protocol):
@@ -58,7 +58,7 @@ class Extension(Protocol):
 
     @property
     def prefetches(self) -> bool:
-        """Whether the scheduler is told which notebooks will soon use the GPU."""
+        """Whether this server sends hints to the scheduler."""
         ...
 
     async def request(self, op: str, **params: Any) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class ReadyHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        """Begin, and answer with the group's id and how far it is."""
+        """Begin a prefetch, and answer with the group's ID and the prefetch."""
         if not self.extension.prefetches:
             self.refuse(403, NO_PREFETCH)
             return

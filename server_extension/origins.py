@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tells cells that an agent began from those of people, by how they reached the Jupyter server.
+"""Distinguishes the cells of agents from those of people, by how they reached the Jupyter server.
 
-``docs/how-to/agents.md`` has the table of clients with the evidence for each. What is not recognised counts as a
-person's: then nobody waits longer by mistake.
+``docs/how-to/agents.md`` has the table of clients with the evidence for each. A cell that is not recognised counts as
+a person's, so that no person waits longer by mistake.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Origins:
     user_agents
         How the ``User-Agent`` of further clients begins that are agents.
     log
-        For messages that make no sense.
+        For invalid messages.
     """
 
     def __init__(self, server: ServerApp, user_agents: Sequence[str], log: Logger) -> None:
@@ -88,7 +88,7 @@ class Origins:
         self._restore = restore
 
     def stop(self) -> None:
-        """Follow them no more."""
+        """Stop following connections and requests."""
         if self._restore is not None:
             self._restore()
             self._restore = None
@@ -146,7 +146,7 @@ class Origins:
         self._requests.setdefault(found[1], deque(maxlen=MOST)).append(agent)
 
     def on_message(self, message: str | bytes) -> None:
-        """Note what a client's message to a kernel says about itself."""
+        """Note the class that a client's message to a kernel states."""
         text = message if isinstance(message, bytes) else message.encode()
         if f'"{FIELD}"'.encode() not in text:
             return

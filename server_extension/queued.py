@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Counts the cells that were sent to kernels and have not begun.
 
-A kernel does not say how many requests it has received. So each request is noted where this server sends it: on the
+A kernel does not report how many requests it has received. So each request is noted where this server sends it: on the
 connections that websockets make (``connect_shell`` of the kernel's manager), and in the clients of programs in this
 server that run cells (``client``). A request that began is known from the kernel's iopub channel (``KernelTap``).
 Kernels also report the begin of requests that they abort after an error.
@@ -116,7 +116,7 @@ class ShellTap:
     loop
         The server's event loop. Clients may be used in other threads.
     log
-        For messages that make no sense.
+        For invalid messages.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ShellTap:
         vars(self._kernel).update(self._own)
 
     def remove(self) -> None:
-        """Note nothing more."""
+        """Stop counting, and restore the kernel's methods."""
         self._removed = True
         methods = vars(self._kernel)
         for name, method in self._own.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lets programs wait until a reservation is ready, without asking again and again."""
+"""Lets programs wait until a reservation is ready, without polling."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReservationWaiters:
             event.set()
 
     async def wait(self, group: str, seconds: float) -> dict[str, Any]:
-        """Return the reservation of a group as soon as it is not waiting, or after so many seconds."""
+        """Return the reservation of a group as soon as it is not waiting, or after this many seconds."""
         until = time.monotonic() + seconds
         # The group may be named in another way.
         found = await self._ask(group)

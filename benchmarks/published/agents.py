@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long people wait beside agents, and how fairly agents share: simulated classes of students, with and without.
+"""How long people wait when agents share the GPU, and how fairly agents share it, in simulated classes of students.
 
 The students of a seed do the same with and without agents. The table is in docs/explanation/scheduling.md.
 """

@@ -29,7 +29,7 @@ def notebooks() -> Iterator[Finding]:
         try:
             found = _sessions(server_of(info))
         except (OSError, ValueError, NoServer):
-            continue  # It ends just now, or this user may not read its sessions.
+            continue  # It is ending, or this user may not read its sessions.
         servers += 1
         root = str(info.get("root_dir", ""))
         for session in found:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 INSTRUCTIONS = """\
 Jupyter notebooks and programs on this machine share NVIDIA GPUs. Only some of them can use a GPU at a time; the others
 wait in a queue. Before you start GPU work, call when_could_i_run. Set the class of a notebook that you drive to
-agent, so that people do not wait longer because of it, and release or hibernate it when you are done. A notebook is
-named by its ID or by its name, as status shows them. Sizes are bytes, times are seconds."""
+agent, so that people do not wait longer because of it. Release or hibernate the notebook when you are done. Refer to a
+notebook by its ID or its name, as status shows them. Sizes are bytes, times are seconds."""
 
 #: An empty name would mean the kernel in which this server runs.
 Notebook = Annotated[
@@ -49,7 +49,7 @@ class Tools:
     url
         The base URL of the Jupyter server; None: as the client finds it.
     authorized
-        Whether each request brings a token, instead of the one that the client finds.
+        Whether each request must have a token of its own. Otherwise, the client finds one.
     """
 
     def __init__(self, url: str | None, *, authorized: bool = False) -> None:
@@ -66,7 +66,7 @@ class Tools:
             raise ToolError(str(error)) from None
 
     async def status(self, context: Context[Any, Any]) -> dict[str, Any]:
-        """Show the GPUs, and which notebooks and programs run, wait, are idle or hibernated.
+        """Show the GPUs, and which notebooks and programs are running, waiting, idle or hibernated.
 
         `available` is the memory of a GPU that a notebook could get now. `position` is the place of a waiting notebook
         in the queue, and `estimate` the seconds until it runs, with an interval.
@@ -94,7 +94,7 @@ class Tools:
             Field(description="For a new notebook: the bytes that it will use on the GPU.", ge=0),
         ] = None,
         priority: Annotated[
-            NewClass | None, Field(description="For a new notebook: the class that it will have.")
+            NewClass | None, Field(description="For a new notebook: its class.")
         ] = None,
         gpu: Annotated[
             str | None,
@@ -164,12 +164,12 @@ class Tools:
         priority: Annotated[
             SetClass,
             Field(
-                description="The class: interactive notebooks run first, then those that agents drive (agent), then "
-                "background ones. With auto, the behaviour of the notebook decides."
+                description="The class. Interactive notebooks run first, then notebooks of agents, then background "
+                "ones. With auto, the behaviour of the notebook decides."
             ),
         ],
     ) -> str:
-        """Set the class of a notebook, which decides whom it lets go first."""
+        """Set the class of a notebook, which decides its place in the queue."""
         async with self._client(context) as client:
             return f"The class of {await client.set_class(priority, notebook)} is {priority}."
 
@@ -221,7 +221,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class RequireToken:
-    """Refuses HTTP requests without a token. Whether a token is valid, the Jupyter server decides at each request.
+    """Refuses HTTP requests without a token. The Jupyter server checks the token of each request.
 
     Parameters
     ----------

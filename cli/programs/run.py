@@ -64,7 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--default-name",
         metavar="NAME",
-        help="name shown in the queue if CMD is a kernel and its notebook is not known",
+        help="name shown in the queue if CMD is a Jupyter kernel whose notebook is unknown",
     )
     parser.add_argument(
         "--backend",

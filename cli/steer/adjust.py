@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "agent": (
         {"priority": "agent"},
-        "Treat a notebook or program as an agent. The cells of all people go first, agents share GPU time equally, and "
+        "Treat a notebook or program as an agent. People's cells go first, agents share GPU time equally, and "
         "background notebooks go last.",
     ),
     "auto": (

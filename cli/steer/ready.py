@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare ready``: restores memory to the GPU before it is needed."""
+"""``gpushare ready``: restores a notebook's memory before its next cell needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.groups import STATES
 from .groups import add_group, ask, groups
 
-#: Seconds for which the command follows what happens, in which it must begin, and between two requests for the status.
+#: Seconds: how long the command follows a prefetch, how soon it must begin, and the pause between two requests.
 PATIENCE, BEGIN, PAUSE = 10.0, 1.0, 0.05
 
 #: The scheduler's codes if there is nothing to do.
@@ -20,8 +20,9 @@ DONE = ("there", "at_work")
 
 DESCRIPTION = """\
 Restore the memory of an idle notebook or program to the GPU now instead of at its next cell, and wake it if it is
-hibernated. No running or waiting notebook loses memory or time on the GPU for this. The memory stays for a minute, or
-until another notebook needs the room.
+hibernated. Running and waiting notebooks lose neither memory nor time on the GPU for this.
+The memory stays until another notebook needs the room. A notebook that was hibernated and is not used within a minute
+hibernates again.
 """
 
 
@@ -39,14 +40,14 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{before['name']} is {reply['text']}.")
                 return 0
             if reply["prefetch"] is None and reply["code"] != "soon":
-                return complain(f"{before['name']} was {reply['text']}")
+                return complain(f"{before['name']} is {reply['text']}")
             return _follow(client, reply["group"])
     except ControlError as error:
         return complain(str(error))
 
 
 def _follow(client: ControlClient, group: str) -> int:
-    """Print what becomes of the request, and return the exit status."""
+    """Print the progress of the prefetch, and return the exit status."""
     begun = time.monotonic()
     while True:
         found = next((each for each in groups(client) if each["id"] == group), None)
@@ -60,7 +61,7 @@ def _follow(client: ControlClient, group: str) -> int:
                 )
                 return 0
         elif state not in ("idle", "idle_lease", "hibernated"):
-            print(f"{name} uses the GPU already: {STATES.get(state, state)}.")
+            print(f"{name} already has the GPU or is in the queue: {STATES.get(state, state)}.")
             return 0
         elif state != "hibernated" and not any(share["swapped"] for share in found["gpus"]):
             print(f"{name} is ready: all of its memory is on the GPU.")

@@ -53,8 +53,8 @@ def add_parser(subparsers: Any) -> None:
         "--prefetch",
         type=switch,
         metavar="on|off",
-        help="whether the memory of notebooks that will probably be used within a minute is restored ahead of time, "
-        "where no other notebook needs the room",
+        help="restore the memory of notebooks that will probably be used within a minute, if no other notebook needs "
+        "the room",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from .faults import guarded
 from .interposer import Interposer
 
-#: The variable in which VS Code's Jupyter extension tells its kernels the path of their notebook.
+#: The variable in which VS Code's Jupyter extension passes its kernels the path of their notebook.
 VARIABLE = "__vsc_ipynb_file__"
 
 
@@ -21,7 +21,7 @@ class NotebookName:
 
     @guarded
     def follow(self, info: Any) -> None:
-        """Look for a name; a Jupyter server names the kernels that it starts."""
+        """Look for a name, except in kernels that a Jupyter server has named."""
         path = self._shell.user_ns.get(VARIABLE)
         if path == self._path or not isinstance(path, str):
             return
@@ -29,7 +29,7 @@ class NotebookName:
         group, name = self._interposer.group(), os.path.basename(path)
         if not group.startswith("run-") or not name:
             return
-        # The process says it at its first use of CUDA.
+        # The interposer reports it at the first use of CUDA.
         os.environ["GPUSHARE_NAME"] = name
         if self._interposer.attached():
             self._interposer.control("name", group=group, name=name)

@@ -19,7 +19,7 @@ VERBS: Dict[str, Tuple[str, str]] = {
     "wake": ("[GROUP]", "wake a hibernated notebook before its next cell does"),
     "ready": (
         "[GROUP]",
-        "restore data to the GPU before the next cell needs it, if there is room",
+        "restore data to the GPU before the next cell needs it, if the GPU has room",
     ),
     "background": (
         "",
@@ -53,7 +53,7 @@ DONE = {
     "evict": "{} has released the GPU, and its data is being evicted to host memory.",
     "hibernate": "{} will be hibernated as soon as it is idle. Its next cell wakes it.",
     "wake": "{} will wake as soon as the GPU has room for it.",
-    "ready": "{} will have its data on the GPU as soon as there is room for it.",
+    "ready": "{} is getting ready: its data is restored as soon as the GPU has room.",
     "background": "{} now has low priority: interactive notebooks go first, and its data is evicted first.",
     "agent": "{} now counts as an agent: people's cells go first, and it goes ahead of background notebooks.",
     "interactive": "{} now goes ahead of background notebooks, however long its cells run.",
@@ -79,13 +79,11 @@ OVERSUBSCRIPTION = {
 
 
 def ready_text(name: str, done: Dict[str, Any]) -> str:
-    """Return what the scheduler does to have a notebook ready, or why it does nothing."""
+    """Return what the scheduler does to get a notebook ready, or why it does nothing."""
     if done["code"] == "ready":
         return f"{name} is ready: all of its memory is on the GPU."
-    if done["code"] in ("there", "at_work"):
-        return f"{name} is {done['text']}."
     if done["prefetch"] is None and done["code"] != "soon":
-        return f"{name} was {done['text']}."
+        return f"{name} is {done['text']}."
     return DONE["ready"].format(name)
 
 

@@ -42,7 +42,7 @@ class Hints:
             self.timers.set(("hint", group.id), None)
 
     def drop(self, group: Group) -> None:
-        """Drop the hints of a group that cannot be made ready, so that this is not tried again."""
+        """Drop the hints of a group that cannot get ready, so that this is not tried again."""
         self.likelihood.drop(group.id)
         self.timers.set(("hint", group.id), None)
 

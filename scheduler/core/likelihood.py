@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How likely a group is to use the GPU soon, learnt from what followed earlier signs of it.
 
-A *hint* is a sign that a notebook will soon use the GPU: its user came back to it, or began to type in it. A *trial* is
+A *hint* is a sign that a notebook will soon use the GPU: its user returned to it, or began to type in it. A *trial* is
 a hint and the minute after it (``HORIZON``). It is a *hit* if the group's GPU work begins within that minute. Hints of
 the same kind during a trial belong to it.
 

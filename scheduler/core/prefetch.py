@@ -45,7 +45,7 @@ from .residency import Residency
 from .turn import Turn
 from .usage import GpuTime
 
-#: Why a group is not made ready, as a code.
+#: Why a group is not getting ready, as a code.
 Obstacle = Literal[
     "off", "no_hint", "unlikely", "at_work", "there", "stopped", "unsupported", "unavailable", "draining", "limit",
     "quota", "one_at_a_time", "busy", "no_room",
@@ -137,7 +137,7 @@ class Prefetcher:
         return found
 
     def _obstacle(self, group: Group, estimate: Estimate | None) -> Obstacle | None:
-        """Return why a group is not made ready, apart from lack of room; None: it may be."""
+        """Return why a group may not get ready, apart from lack of room; None: it may."""
         state, shares = group.hibernation, group.shares.values()
         if not self.model.rules.prefetch:
             return "off"
@@ -160,7 +160,7 @@ class Prefetcher:
         return self._bound(group) or (None if self._is_calm(group) else "busy")
 
     def why_not(self, group: Group) -> Obstacle | None:
-        """Return why a group is not made ready; None: it may be, and has the room."""
+        """Return why a group may not get ready; None: it may, and has the room."""
         self._calm.clear()
         estimate = self.hints.likelihood.estimate(group.id, self.turn.now)
         obstacle = self._obstacle(group, estimate)
@@ -415,5 +415,5 @@ class Prefetcher:
 
 
 def is_in_progress(group: Group) -> bool:
-    """Whether something is being done to have a group ready."""
+    """Whether a group is getting ready."""
     return group.prefetch is not None and group.prefetch.stage != "ready"

@@ -57,8 +57,7 @@ class Reservations:
             return
         if not group.shares:
             raise ValueError(
-                f"{group.name} has not used the GPU yet, so there is nothing to reserve; run its first cell that uses "
-                "the GPU"
+                f"{group.name} has not used the GPU yet, so it cannot reserve it; first run a cell that uses the GPU"
             )
         if group.reservation is not None or group.busy:
             return

@@ -90,7 +90,7 @@ class Rules:
     hibernate_pressure
         Seconds of idleness after which it hibernates for a group that lacks room.
     prefetch
-        Whether groups that are likely to use the GPU soon are made ready for it (``prefetch.py``).
+        Whether groups that will probably use the GPU soon get ready (``prefetch.py``).
     prefetch_likelihood
         How likely that must be, from 0 to 1.
     prefetch_away

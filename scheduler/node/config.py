@@ -138,22 +138,22 @@ class NodeScheduler(Configurable):
 
     prefetch = Bool(
         DEFAULTS.prefetch,
-        help="Whether the memory of notebooks that will probably be used within a minute is restored ahead of time, "
-        "where no other notebook needs the room (default: yes).",
+        help="Whether notebooks that will probably be used within a minute get ready: their memory is restored before "
+        "the next cell, if no other notebook needs the room (default: True).",
     ).tag(config=True)
 
     prefetch_likelihood = Float(
         DEFAULTS.prefetch_likelihood,
         min=0.0,
         max=1.0,
-        help="How likely it must be that a notebook is used within a minute for its memory to be restored ahead of "
-        "time, from 0 to 1 (default: 0.5).",
+        help="Smallest likelihood, from 0 to 1, of GPU work within a minute at which a notebook gets ready (default: "
+        "0.5).",
     ).tag(config=True)
 
     reservation_hold = Float(
         DEFAULTS.reservation_hold,
         min=1.0,
-        help="Seconds for which the GPU is kept for a notebook whose reservation has come (default: 60).",
+        help="Seconds for which the GPU is kept for a notebook whose reservation is ready (default: 60).",
     ).tag(config=True)
 
     reserve = Union(

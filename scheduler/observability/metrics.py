@@ -69,7 +69,7 @@ METRICS: dict[str, Definition] = {
     "gpushare_gpu_idle_energy_joules_total": Definition(
         "counter",
         _GPU,
-        "the part of a GPU's energy that it would also have consumed without work",
+        "the part of a GPU's energy that it consumed while no notebook was computing",
     ),
     "gpushare_gpu_draining": Definition(
         "gauge",
@@ -159,18 +159,18 @@ METRICS: dict[str, Definition] = {
     "gpushare_prefetches_total": Definition(
         "counter",
         ("result",),
-        "notebooks that were made ready before they used the GPU: used, vain (not used within a minute, or another "
-        "notebook needed the room), abandoned (given up for another notebook before they were ready)",
+        "prefetches by result: used, vain (not used within a minute, or another notebook needed the room), abandoned "
+        "(stopped before the notebook was ready, usually because another one needed the GPU)",
     ),
     "gpushare_prefetched_bytes_total": Definition(
         "counter",
         (),
-        "memory that was restored before a notebook needed it",
+        "memory that prefetches have restored",
     ),
     "gpushare_hidden_wait_seconds_total": Definition(
         "counter",
         (),
-        "waiting for memory that notebooks were saved because they were made ready",
+        "waiting time for memory that prefetches have saved",
     ),
     "gpushare_out_of_memory_avoided_total": Definition(
         "counter",

@@ -89,7 +89,7 @@ class Consumption:
     """The energy of one GPU in one hour, in joules. The columns of the table ``energy``."""
 
     energy: float = 0.0
-    #: What the GPU would also have consumed without work.
+    #: What the GPU consumed while no notebook was computing.
     idle: float = 0.0
     #: The seconds for which it was measured.
     measured: float = 0.0

@@ -462,11 +462,11 @@ class Requests:
         view, who = self._server.view_of(connection), self._who(connection)
         if (asked.group is None) == (asked.bytes is None):
             raise RequestError(
-                "say either which notebook ('group') or how much memory a new one will use ('bytes')"
+                "state either which notebook ('group') or how much memory a new one will use ('bytes')"
             )
         if asked.bytes is None:
             if asked.priority is not None or asked.gpu is not None:
-                raise RequestError("'priority' and 'gpu' are for a new notebook ('bytes')")
+                raise RequestError("'priority' and 'gpu' apply only to a new notebook ('bytes')")
             group = self._find(connection, str(asked.group))
             found = when.of_group(core, forecast, now, group)
         else:

@@ -41,7 +41,7 @@ class Node(Machine):
     meter
         Seconds between the meters' readings of one client.
     prefetch
-        Whether kernels are made ready before they use the GPU.
+        Whether kernels get ready before they use the GPU.
     """
 
     #: Seconds without a cell or a hint after which the browser reports the next one, if the memory is on the GPU.

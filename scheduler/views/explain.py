@@ -94,7 +94,7 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
 
 
 def prefetch(core: Core, group: Group, now: float) -> dict[str, Any] | None:
-    """Return why a group is being made ready before it uses the GPU, or why not; None: it gave no hint."""
+    """Return why a group is getting ready, or why not; None: it has no live hint."""
     estimate = core.prefetcher.hints.likelihood.estimate(group.id, now)
     if estimate is None:
         return None

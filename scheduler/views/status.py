@@ -118,7 +118,7 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
 
 
 def prefetch(group: Group) -> dict[str, Any] | None:
-    """Return what is done to have a group ready before it uses the GPU, as the status has it; None: nothing."""
+    """Return the prefetch of a group, as the status has it; None: there is none."""
     found = group.prefetch
     if found is None:
         return None

@@ -97,7 +97,7 @@ def test_a_unix_socket_is_named(runtime: Path) -> None:
 
 def test_outside_of_a_kernel_the_group_must_be_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPUSHARE_GROUP", raising=False)
-    with pytest.raises(GpuShareError, match="Say which notebook"):
+    with pytest.raises(GpuShareError, match="No notebook is stated"):
         own(None)
     monkeypatch.setenv("GPUSHARE_GROUP", "kernel")
     assert (own(None), own("other")) == ("kernel", "other")

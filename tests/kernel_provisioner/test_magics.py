@@ -391,12 +391,12 @@ async def test_a_kernel_gets_ready_before_its_next_cell(scheduler: Ask) -> None:
 @pytest.mark.parametrize(
     ("code", "text", "said"),
     [
-        ("restoring", "getting ready", "plots will have its data on the GPU as soon as there is"),
-        ("soon", "about to get ready", "plots will have its data on the GPU as soon as there is"),
+        ("restoring", "getting ready", "plots is getting ready: its data is restored as soon"),
+        ("soon", "about to get ready", "plots is getting ready: its data is restored as soon"),
         ("ready", "ready: it was asked for", "plots is ready: all of its memory is on the GPU."),
         ("there", "ready: all is there", "plots is ready: all is there."),
         ("at_work", "ready: it is running", "plots is ready: it is running."),
-        ("busy", "not made ready: others wait", "plots was not made ready: others wait."),
+        ("busy", "not getting ready: others wait", "plots is not getting ready: others wait."),
     ],
 )
 def test_ready_says_what_happens(code: str, text: str, said: str) -> None:

@@ -65,7 +65,7 @@ MESSAGES: dict[str, type[Any]] = {
     # Not the class that they may be made with.
     and kind.__module__.startswith(f"{events.__name__}.")
 }
-#: Unless a run states it, its core makes no group ready before it uses the GPU: the recordings are older than that.
+#: Unless a run states it, its core does not prefetch, because the recordings are older than that.
 NO_HINTS = {"prefetch": False}
 #: What makes a core of the settings of a run.
 CORES: dict[str, Callable[[dict[str, Any]], Core]] = {

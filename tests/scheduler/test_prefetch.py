@@ -505,8 +505,8 @@ def test_an_explanation_says_how_often_the_hint_was_right() -> None:
     found = explained(m, "a")
     assert (found["code"], found["params"]["hint"]) == ("restoring", "typing")
     assert found["text"] == (
-        "getting ready, its memory is being restored: its user is typing in it; that leads to GPU work within a minute "
-        "in about 60% of all cases"
+        "getting ready, restoring its memory: its user is typing in it; GPU work follows within a minute in about 60% "
+        "of cases"
     )
     a.end("quiet")
     a.restore()
@@ -537,7 +537,7 @@ def test_an_explanation_says_why_nothing_is_done(obstacle: ev.Event, code: str) 
     m.do(ev.Hint("a", "ready"))
     found = explained(m, "a")
     assert found["code"] == code
-    assert found["text"].startswith("not made ready: ")
+    assert found["text"].startswith("not getting ready: ")
     assert set(PREFETCHES) >= set(get_args(Obstacle)) - {"no_hint"}
 
 
@@ -567,10 +567,10 @@ def test_the_metrics_count_what_was_useful_and_what_was_in_vain() -> None:
     assert found["gpushare_hidden_wait_seconds_total",] == 4.0
     texts = [event_text({"kind": x.kind, **x.fields}) for x in m.history if x.kind == "prefetch"]
     assert texts == [
-        "is being made ready, because it will probably be used soon",
-        "found 40 GiB of its memory restored, which saved about 4.0 s",
-        "is being made ready, because it will probably be used soon",
-        "was made ready (40 GiB) and not used",
+        "is getting ready, because it will probably be used soon",
+        "used 40 GiB that a prefetch had restored, which saved about 4.0 s",
+        "is getting ready, because it will probably be used soon",
+        "was ready (40 GiB restored), but was not used",
     ]
 
 

@@ -62,7 +62,7 @@ def test_with_room_the_memory_is_restored_and_kept() -> None:
     assert found["reservation"] == {"state": "ready", "since": 100.0, "until_in": 60.0}
     assert results(m, "b") == ["waiting", "ready"]
     assert found["totals"]["bursts"] == 0
-    assert remark(found) == "the GPU is reserved for it for 1 min more"
+    assert remark(found) == "the GPU is reserved for it for another 1 min"
 
 
 def test_it_waits_at_its_rank_like_any_other() -> None:

@@ -118,7 +118,7 @@ def test_a_notebook_that_is_too_large_never_runs() -> None:
     found = of_new(m, 101)
     assert times(found) == (None, None, None)
     assert found["reason"]["params"] == {"need": 101 * GIB, "most": 100 * GIB, "gpu": GPU}
-    assert found["text"].startswith("It cannot run as things are: it needs 101 GiB")
+    assert found["text"].startswith("It cannot run at present: it needs 101 GiB")
 
 
 def test_a_frozen_group_has_no_forecast() -> None:
@@ -236,7 +236,7 @@ def test_control_programs_ask(scheduler: Scheduler) -> None:
         for wrong, sentence in (
             ({}, "either which notebook"),
             ({"group": "a", "bytes": 1}, "either which notebook"),
-            ({"group": "a", "gpu": "0"}, "are for a new notebook"),
+            ({"group": "a", "gpu": "0"}, "apply only to a new notebook"),
             ({"bytes": -1}, "'bytes' must be a whole number"),
             ({"bytes": 1, "gpu": "9"}, "matches none"),
         ):

@@ -308,7 +308,7 @@ class Configure(Struct, frozen=True):
     policy: str | None = None
     #: Seconds of idleness after which a group hibernates; 0: never.
     hibernate_after: float | None = None
-    #: Whether groups are made ready before they use the GPU.
+    #: Whether groups get ready before they use the GPU.
     prefetch: bool | None = None
 
 

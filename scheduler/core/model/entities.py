@@ -456,7 +456,7 @@ class Group:
     #: When it last did something for which it needs no lease.
     active_at: float = 0.0
     hibernation: Hibernation[Wait] | None = None
-    #: What is done to have it ready before it uses the GPU.
+    #: The prefetch by which it gets ready before it uses the GPU.
     prefetch: Prefetch | None = None
     #: Its reservation, if a program asked for one.
     reservation: Reservation | None = None

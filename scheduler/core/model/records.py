@@ -201,7 +201,7 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """What is done to have a group ready before it uses the GPU (``prefetch.py``)."""
+    """The prefetch by which a group gets ready before it uses the GPU (``prefetch.py``)."""
 
     #: The hint, and how likely it makes that the group uses the GPU within a minute.
     hint: Sign

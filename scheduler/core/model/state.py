@@ -28,7 +28,7 @@ class Model:
     filling: dict[str, Group] = field(default_factory=dict)
     #: When each hint was given that still counts, by group and kind. ``UseLikelihood`` changes it.
     hinted: dict[str, dict[Sign, float]] = field(default_factory=dict)
-    #: Groups that are being made ready before they use the GPU, or are ready; and groups with a reservation.
+    #: Groups that are getting ready before they use the GPU, or are ready; and groups with a reservation.
     prefetching: dict[str, Group] = field(default_factory=dict)
     reserving: dict[str, Group] = field(default_factory=dict)
     #: Evictions without an answer yet, by serial: the holding, and the number of bytes.

@@ -14,16 +14,16 @@ from .reasons import reason_text
 
 #: By result of a prefetch, what follows the notebook's name.
 PREFETCHES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "begun": lambda found: "is being made ready, because it will probably be used soon",
+    "begun": lambda found: "is getting ready, because it will probably be used soon",
     "used": lambda found: (
-        f"found {size(found['bytes'])} of its memory restored, which saved about {duration(found['seconds'])}"
+        f"used {size(found['bytes'])} that a prefetch had restored, which saved about {duration(found['seconds'])}"
     ),
-    "vain": lambda found: f"was made ready ({size(found['bytes'])}) and not used",
-    "abandoned": lambda found: "is no longer being made ready",
+    "vain": lambda found: f"was ready ({size(found['bytes'])} restored), but was not used",
+    "abandoned": lambda found: "is no longer getting ready",
 }
 #: By result of a reservation, what follows the notebook's name.
 RESERVATIONS: Mapping[str, str] = {
-    "waiting": "reserved a turn on the GPU",
+    "waiting": "entered the queue to reserve the GPU",
     "ready": "has the GPU reserved for it",
     "used": "used its reservation",
     "lapsed": "did not use its reservation in time",

@@ -32,7 +32,7 @@ CLASSES: dict[str, Callable[[str, dict[str, Any]], str]] = {
         f"{cls}: it has used less than {duration(given['after'])} of GPU time since its last pause"
     ),
     "agent_cell": lambda cls, given: (
-        f"{cls}: an agent began its last cell; it is interactive again when a person begins one"
+        f"{cls}: an agent ran its last cell; it is interactive again when a person runs one"
     ),
     "long_use": lambda cls, given: (
         f"{cls}: it has used {duration(given['after'])} of GPU time; it becomes interactive again after a pause"
@@ -99,52 +99,54 @@ PACES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-#: What a user did that is a hint.
+#: By kind of hint, the sign that the notebook will soon use the GPU.
 HINTS = {
-    "focus": "its user came back to it",
+    "focus": "its user has returned to it",
     "typing": "its user is typing in it",
     "queued": "more of its cells are queued",
-    "ready": "its user asked for it",
+    "ready": "its user asked to get it ready",
     "cell": "its cell has begun",
 }
 
 
 def _hint(given: dict[str, Any]) -> str:
-    """Return what the hint was, and how often such a hint was right."""
+    """Return what the hint was, and how often GPU work followed such a hint."""
     text = HINTS.get(str(given["hint"]), "it will probably be used")
     if given["hint"] == "ready":
         return text
     if given["trials"] < 1:
-        return f"{text}; that leads to GPU work within a minute in about {percent(given['likelihood'])} of all cases"
-    return f"{text}; {given['hits']:.0f} of {given['trials']:.0f} times, that led to GPU work within a minute"
+        return f"{text}; GPU work follows within a minute in about {percent(given['likelihood'])} of cases"
+    return f"{text}; GPU work followed within a minute {given['hits']:.0f} of {given['trials']:.0f} times"
 
 
 def _not_ready(why: str) -> Callable[[dict[str, Any]], str]:
-    return lambda given: f"not made ready: {why}"
+    return lambda given: f"not getting ready: {why}"
 
 
-#: Why a notebook is made ready before it uses the GPU, or why not.
+#: Why a notebook is getting ready before it uses the GPU, or why not.
 PREFETCHES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "evicting": lambda given: f"getting ready, room is being made: {_hint(given)}",
-    "waking": lambda given: f"getting ready, it is waking: {_hint(given)}",
-    "restoring": lambda given: f"getting ready, its memory is being restored: {_hint(given)}",
+    "evicting": lambda given: f"getting ready, evicting idle memory: {_hint(given)}",
+    "waking": lambda given: f"getting ready, waking up: {_hint(given)}",
+    "restoring": lambda given: f"getting ready, restoring its memory: {_hint(given)}",
     "ready": lambda given: f"ready: {_hint(given)}",
     "soon": lambda given: f"about to get ready: {_hint(given)}",
     "there": lambda given: "ready: all of its memory is on the GPU",
     "at_work": lambda given: "ready: it is using the GPU or waiting for it",
     "off": _not_ready("prefetch is off"),
     "unlikely": lambda given: (
-        f"not made ready, because it will probably not be used soon: {_hint(given)}"
+        f"not getting ready, because it will probably not be used soon: {_hint(given)}"
     ),
     "stopped": _not_ready("it is frozen or on hold"),
-    "unsupported": _not_ready("its memory is managed, or may exceed the GPU"),
+    "unsupported": _not_ready("it uses managed memory, or more memory than the GPU has"),
     "unavailable": _not_ready("it is being hibernated, or its processes do not respond"),
-    "draining": _not_ready("its GPU is draining"),
+    "draining": _not_ready("its GPU is being drained"),
     "limit": _not_ready("it has reached its limit of GPU time"),
     "quota": _not_ready("its user has reached the quota of GPUs"),
-    "one_at_a_time": _not_ready("notebooks take turns, and another one has the GPU"),
+    "one_at_a_time": _not_ready("notebooks take turns, and another one is using the GPU"),
     "busy": _not_ready("other notebooks are waiting, or their memory is being moved"),
-    "no_room": _not_ready("the GPU has no room that no other notebook is likely to need"),
+    "no_room": _not_ready(
+        "there is no room, because the memory of other notebooks is in use, kept, or likely to be needed sooner"
+    ),
 }
 
 

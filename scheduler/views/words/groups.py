@@ -97,7 +97,7 @@ def reservation_text(group: Mapping[str, Any]) -> str:
     found = group.get("reservation") or {}
     if found.get("until_in") is None:
         return ""
-    return f"the GPU is reserved for it for {duration(found['until_in'])} more"
+    return f"the GPU is reserved for it for another {duration(found['until_in'])}"
 
 
 def sleep_text(group: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ def when_text(found: Mapping[str, Any]) -> str:
         f"; restoring its memory then takes about {duration(restore)}" if restore >= 0.05 else ""
     )
     if found["likely"] is None:
-        return f"It cannot run as things are: {reason}"
+        return f"It cannot run at present: {reason}"
     if found["reason"]["code"] in NOW:
         return f"It can run now: {reason}{after}"
     if not found["latest"]:
@@ -33,7 +33,7 @@ def when_text(found: Mapping[str, Any]) -> str:
 
 #: The codes of notebooks that need not wait.
 NOW = ("has_lease", "room", "no_gpu")
-#: Besides the reasons of waits.
+#: The reasons of waits, and those that only a forecast has.
 PROSPECTS: dict[str, Callable[[dict[str, Any]], str]] = {
     **REASONS,
     "has_lease": lambda given: "it has the GPU",

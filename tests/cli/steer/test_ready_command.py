@@ -57,7 +57,7 @@ def test_a_program_that_cannot_get_ready_is_reported(
     assert gpushare("freeze", "work").returncode == 0
     done = gpushare("ready", "work")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "work was not made ready: it is frozen or on hold" in done.stderr
+    assert "work is not getting ready: it is frozen or on hold" in done.stderr
     assert group(scheduler, "work")["gpus"][0]["resident"] == 0
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_done_while_prefetch_is_off(
     evict("work", scheduler, gpushare)
     done = gpushare("ready", "work")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "work was not made ready: prefetch is off" in done.stderr
+    assert "work is not getting ready: prefetch is off" in done.stderr
 
 
 def test_a_program_that_uses_the_gpu_is_left_alone(scheduler: Scheduler, gpushare: Command) -> None:

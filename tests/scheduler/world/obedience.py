@@ -65,7 +65,7 @@ class ObedientProcesses(MemoryMoves):
             return
         arriving = process.arriving
         if arriving is not None and not arriving.wanted:
-            # Its memory is being restored ahead. It waits for that, and says so.
+            # Its memory is being restored by a prefetch. It waits for that, and reports this.
             process.busy = arriving.wanted = True
             self.serial += 1
             process.outbox.append(ev.Request(process.number, self.serial))

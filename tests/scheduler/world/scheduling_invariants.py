@@ -56,10 +56,10 @@ class SchedulingInvariants(State):
             assert group.wait is None
             for share in group.shares.values():
                 demand = [w for w in share.gpu.queue if w.counts(self.now)]
-                assert not demand, "made ready although another group waits"
+                assert not demand, "a prefetch although another group waits"
                 assert share.gpu.filling is None
                 moving = [g for g in share.gpu.holders.values() if g.restoring and not g.overdue]
-                assert not moving, "made ready while memory moves on demand"
+                assert not moving, "a prefetch while memory moves on demand"
 
     @invariant()
     def the_agents_are_known(self) -> None:
