@@ -108,10 +108,10 @@ export const TEXT = {
   users: 'Users of all nodes',
   dividedBy: 'Rows',
   divisions: {
-    users: 'Use by user',
-    teams: 'Use by team',
-    notebooks: 'Use by notebook',
-    days: 'Use by day'
+    users: 'Usage by user',
+    teams: 'Usage by team',
+    notebooks: 'Usage by notebook',
+    days: 'Usage by day'
   },
   period: 'Period',
   lastDays: (days: number): string =>
@@ -134,9 +134,9 @@ export const TEXT = {
   notMeasured: 'not measured',
   noUse: 'No notebook used a GPU in this period.',
   noUsage: (nodes: readonly string[]): string =>
-    `Without these nodes, which did not respond: ${nodes.join(', ')}.`,
+    `Not included, because they did not respond: ${nodes.join(', ')}.`,
   idleEnergy: (amount: string): string =>
-    `In addition, idle GPUs consumed ${amount} kWh, which belong to no notebook.`,
+    `In addition, idle GPUs consumed ${amount} kWh, which are not charged to any notebook.`,
   waiting: (number: number): string => `${number} waiting`,
   actions: 'Audit log',
   events: 'Events',

@@ -102,7 +102,7 @@ export interface IPreferences {
   side: 'left' | 'right';
   units: Units;
   statusBar: 'state' | 'state-and-memory' | 'none';
-  /** Whether the server is told when the user returns to a notebook whose memory is not on the GPU. */
+  /** Whether the page reports to the server that the user has returned to a notebook whose memory is not on the GPU. */
   prefetch: boolean;
 }
 
@@ -125,7 +125,7 @@ export namespace CommandIds {
   export const hibernate = 'gpushare:hibernate';
   /** Wake a hibernated notebook before its next cell does. */
   export const wake = 'gpushare:wake';
-  /** Restore the memory before the next cell does. */
+  /** Restore the memory now instead of at the next cell. */
   export const ready = 'gpushare:ready';
   /** `{ priority }`: 'interactive', 'agent', 'background' or 'auto'. */
   export const setPriority = 'gpushare:set-priority';

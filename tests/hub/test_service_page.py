@@ -254,7 +254,7 @@ def test_usage_is_added_up_over_nodes(
         page.get_by_role("link", name="Usage", exact=True).click()
         expect(page.get_by_role("row").filter(has_text="ada")).to_have_count(1)
         expect(page.locator(".notice")).to_contain_text("did not respond: gpu3.")
-        page.get_by_label("Rows").select_option("Use by notebook")
+        page.get_by_label("Rows").select_option("Usage by notebook")
         expect(page.get_by_role("row").filter(has_text="train.ipynb")).to_be_visible()
         expect(page.get_by_role("row").filter(has_text="python eval.py")).to_be_visible()
         page.evaluate(AXE.read_text())

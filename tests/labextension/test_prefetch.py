@@ -127,7 +127,7 @@ def test_the_memory_is_back_before_the_first_cell_runs(used: LabPage, lab: Lab) 
     assert group(lab)["prefetch"]["hint"] == "typing"
     assert group(lab)["totals"]["bursts"] == bursts
     expect(page.card).to_contain_text("Ready")
-    expect(page.card).to_contain_text("It is being edited.")
+    expect(page.card).to_contain_text("Its user is typing in it.")
     expect(page.chip).to_have_text("GPU: ready")
     expect(page.status_item).to_contain_text("GPU: ready")
     page.page.keyboard.type(KEYS)
@@ -147,7 +147,7 @@ def test_users_can_get_a_notebook_ready(used: LabPage, lab: Lab) -> None:
     evict(page, lab)
     page.card.get_by_role("button", name="Get ready").click()
     wait_until_ready(lab)
-    expect(page.card).to_contain_text("Its user has asked for it to be ready.")
+    expect(page.card).to_contain_text("Its user asked to get it ready.")
     check_use(page, lab)
 
 

@@ -228,7 +228,7 @@ export const ACTIONS: readonly IActionRow[] = [
           'Let it go ahead of notebooks with low priority.'
         ),
         agent: trans.__(
-          "A program runs its cells: people's cells go first, and it goes before notebooks with low priority."
+          "A program runs its cells. People's cells go first, and notebooks with low priority go last."
         ),
         auto: trans.__(
           'Interactive when a cell starts, low priority when it runs for a long time.'

@@ -36,7 +36,7 @@ export interface ISettings {
   policies?: string[];
   /** Seconds of idleness after which a notebook hibernates; null: never. Older schedulers do not report it. */
   hibernate_after?: number | null;
-  /** Whether notebooks are made ready before they use the GPU. Older schedulers do not report it. */
+  /** Whether notebooks get ready before they use the GPU. Older schedulers do not report it. */
   prefetch?: boolean;
 }
 
@@ -125,7 +125,7 @@ export interface IGroup {
   totals: ITotals;
   /** Null while it is awake and no attempt was made to hibernate it. */
   hibernation?: ISleep | null;
-  /** Null while it is not made ready before it uses the GPU. Other users' groups and older schedulers do not report it. */
+  /** Null unless it is getting ready, or is ready. Other users' groups and older schedulers do not report it. */
   prefetch?: IPrefetch | null;
   /** The scheduler's clock at the time of this message. Values that count up or down start here. */
   at: number;
@@ -153,7 +153,7 @@ export interface ISleep {
   text: string;
 }
 
-/** How far a group has been made ready before it uses the GPU. */
+/** The prefetch of a group that is getting ready, or is ready. */
 export interface IPrefetch {
   /** The sign that led to this: `focus`, `typing`, `queued`, `ready` or `cell`. */
   hint: string;
@@ -299,7 +299,7 @@ export function isAway(group: IGroup): boolean {
   );
 }
 
-/** Whether a group was made ready before it uses the GPU. */
+/** Whether the memory of a group was restored before its next cell. */
 export function isReady({
   state,
   prefetch

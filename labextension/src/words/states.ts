@@ -148,7 +148,7 @@ export function isBrief(seconds: number): boolean {
   return seconds < 1;
 }
 
-/** How far a group has been made ready before it uses the GPU. */
+/** The stage of a group's prefetch. */
 function stageText(group: IGroup, trans: ITranslation): string {
   switch (group.prefetch?.stage) {
     case 'evicting':
@@ -162,7 +162,7 @@ function stageText(group: IGroup, trans: ITranslation): string {
   }
 }
 
-/** Why a group is made ready before it uses the GPU; '' if the page has no words for it. */
+/** Why a group is getting ready; '' if the page has no words for it. */
 export function prefetchText(
   { hint, likelihood }: IPrefetch,
   trans: ITranslation
@@ -171,12 +171,12 @@ export function prefetchText(
   switch (hint) {
     case 'focus':
       return trans.__(
-        'It is in front. In %1 of cases, GPU work follows within a minute.',
+        'Its user has returned to it. In %1 of cases, GPU work follows within a minute.',
         part
       );
     case 'typing':
       return trans.__(
-        'It is being edited. In %1 of cases, GPU work follows within a minute.',
+        'Its user is typing in it. In %1 of cases, GPU work follows within a minute.',
         part
       );
     case 'queued':
@@ -190,7 +190,7 @@ export function prefetchText(
         part
       );
     case 'ready':
-      return trans.__('Its user has asked for it to be ready.');
+      return trans.__('Its user asked to get it ready.');
     default:
       return '';
   }
@@ -256,7 +256,7 @@ export function classText(group: IGroup, trans: ITranslation): string | null {
     return asked
       ? trans.__('agent (set manually)')
       : trans.__(
-          'agent: a program began its last cell; it is interactive again when a person begins one'
+          'agent: a program ran its last cell; it is interactive again when a person runs one'
         );
   }
   if (asked) {

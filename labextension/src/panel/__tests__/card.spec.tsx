@@ -123,7 +123,7 @@ describe('the card of the active notebook', () => {
       ]
     ],
     [
-      'is idle, and can be made ready',
+      'is idle, and can get ready',
       makeGroup('a', { prefetch: null }),
       [
         'Idle for 10 s',
@@ -133,11 +133,11 @@ describe('the card of the active notebook', () => {
       ]
     ],
     [
-      'is being made ready',
+      'is getting ready',
       makeGroup('a', { state: 'prefetching', prefetch: makePrefetch() }),
       [
         'Getting ready',
-        'It is being edited. In 80% of cases, GPU work follows within a minute.',
+        'Its user is typing in it. In 80% of cases, GPU work follows within a minute.',
         '5 GiB on the GPU · 2 GiB in host memory',
         'Evict memory',
         'Hibernate now'
@@ -151,7 +151,7 @@ describe('the card of the active notebook', () => {
       }),
       [
         'Ready',
-        'Its user has asked for it to be ready.',
+        'Its user asked to get it ready.',
         '5 GiB on the GPU · 2 GiB in host memory',
         'Release',
         'Let others go first'

@@ -271,7 +271,7 @@ describe('deltas', () => {
     expect(server.asked).toBe(1);
   });
 
-  it('bring groups that are made ready, and whether any are', async () => {
+  it('bring groups that get ready, and whether any do', async () => {
     const settings = model.status?.settings && {
       ...model.status.settings,
       prefetch: false

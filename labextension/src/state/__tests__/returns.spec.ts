@@ -144,12 +144,12 @@ describe('placeOf', () => {
     ['is waiting', makeWaiting('a', 1), 'here'],
     ['is running', makeGroup('a', { state: 'running' }), 'here'],
     [
-      'is being made ready',
+      'is getting ready',
       makeGroup('a', { state: 'prefetching', prefetch: makePrefetch() }),
       'here'
     ],
     [
-      'is to be made ready, and evicts others first',
+      'is getting ready, and others are evicted first',
       makeGroup('a', { prefetch: makePrefetch({ stage: 'evicting' }) }),
       'here'
     ],

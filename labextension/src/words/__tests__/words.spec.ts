@@ -466,7 +466,7 @@ describe('stateText', () => {
       'cell running for 12 s · ready',
       { state: 'idle_lease', prefetch: makePrefetch({ stage: 'ready' }), cell }
     ]
-  ])('of a notebook that is made ready: %s', (said, changes) => {
+  ])('of a notebook that gets ready: %s', (said, changes) => {
     expect(plain(stateText(makeGroup('a', changes), trans, 100))).toBe(said);
   });
 });
@@ -475,11 +475,11 @@ describe('prefetchText', () => {
   const often = 'In 80% of cases, GPU work follows within a minute.';
 
   it.each([
-    ['focus', `It is in front. ${often}`],
-    ['typing', `It is being edited. ${often}`],
+    ['focus', `Its user has returned to it. ${often}`],
+    ['typing', `Its user is typing in it. ${often}`],
     ['queued', `More of its cells are queued. ${often}`],
     ['cell', `Its cell has begun. ${often}`],
-    ['ready', 'Its user has asked for it to be ready.'],
+    ['ready', 'Its user asked to get it ready.'],
     ['of a newer scheduler', '']
   ])('explains the hint %s', (hint, said) => {
     expect(prefetchText(makePrefetch({ hint }), trans)).toBe(said);
@@ -593,7 +593,7 @@ describe('classText', () => {
       'auto',
       'agent',
       {},
-      'agent: a program began its last cell; it is interactive again when a person begins one'
+      'agent: a program ran its last cell; it is interactive again when a person runs one'
     ],
     [
       'auto',
