@@ -15,7 +15,7 @@ from .find import GROUP, Server
 
 Answer = TypeVar("Answer")
 
-#: Most seconds that the server waits with one answer (docs/reference/control.md).
+#: The most seconds for which the server waits before it answers (docs/reference/rest.md).
 LONGEST_POLL = 300.0
 
 

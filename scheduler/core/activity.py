@@ -66,7 +66,7 @@ class ActivityClassifier:
         return True
 
     def due_since(self, group: Group) -> float | None:
-        """Return since when a cell is expected to use the GPU: one that began, or a queued one after one that did."""
+        """Return since when a cell is expected to use the GPU: an open one, or a queued one after such a cell."""
         period = self._periods.get(group.id)
         if period is None:
             return None

@@ -85,7 +85,7 @@ class Cycle:
             self._keep_quotas()
         if turn.to_classify:
             self.activity.classify()
-        # 8. Fetch ahead of need what groups will probably use, after all demand.
+        # 8. Prefetch what groups will probably use, after all demand.
         if model.hinted or model.prefetching:
             self.prefetcher.run()
 

@@ -295,7 +295,7 @@ class Leases:
             self.orders.evict_all(group)
 
     def _end_lent(self, group: Group) -> None:
-        """End a lease that was granted ahead and never used. It has changed nothing but where the memory is."""
+        """End a lease that was granted ahead and never used. It has only changed where the memory is."""
         group.lent = False
         del self.model.leased[group.id]
         self.turn.quotas_stale = True

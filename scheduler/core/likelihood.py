@@ -102,7 +102,7 @@ class UseLikelihood:
         return min([*starts, *(at + HORIZON for at in signs.values())], default=None)
 
     def estimate(self, group_id: str, now: float) -> Estimate | None:
-        """Return the estimate from the most telling hint that counts; None: there is no hint."""
+        """Return the estimate from the strongest hint that counts; None: there is no hint."""
         best: Estimate | None = None
         for sign, at in self.live.get(group_id, {}).items():
             if not _start(sign, at) <= now < at + HORIZON:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Has groups ready before they use the GPU, where that costs no group that works.
+"""Gets groups ready before they use the GPU, if that costs no working group anything.
 
 After a hint, a group may be likely to use the GPU within a minute (``likelihood.py``). What it will need is then
 fetched ahead of its first request: others' idle memory is evicted, it is woken from hibernation, and its memory is

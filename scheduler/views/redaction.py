@@ -157,7 +157,7 @@ class View:
         }
 
     def hides(self, event: Mapping[str, Any]) -> bool:
-        """Whether the user sees nothing of an event: that another user came back to a notebook."""
+        """Whether an event is hidden from the user, because it shows that another user returned to a notebook."""
         return bool(event["kind"] == "prefetch" and event["user"] != self.user)
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,9 +332,9 @@ _EVENT = frozenset({"sequence", "time", "kind", "group", "name", "user"})
 
 
 def _unforeseen(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of another user's group, as if nothing were done ahead of its use.
+    """Return the state of another user's group without its prefetch.
 
-    What a user does in a notebook without using the GPU is nobody else's business.
+    A prefetch would reveal what a user does in a notebook without using the GPU.
     """
     state = group["state"]
     return {"state": "idle" if state == "prefetching" else state, "prefetch": None}

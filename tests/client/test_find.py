@@ -50,7 +50,7 @@ def test_a_stated_server_is_used(
 
 
 @pytest.mark.parametrize("url", ["localhost:8888", "ftp://h/", "http://", "http://[::1"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(NoServer, match="is not the address of a Jupyter server"):
         find_server(url, None, {})
 
@@ -69,7 +69,7 @@ def test_the_server_that_started_the_kernel_comes_first(runtime: Path) -> None:
     assert found == Server("http://localhost:8889/", "token-8889")
 
 
-def test_a_hub_token_stands_in_for_none(runtime: Path) -> None:
+def test_the_hub_token_is_used_if_there_is_no_other(runtime: Path) -> None:
     runs(runtime, 8888, os.getpid(), token="")
     assert find_server(None, None, {"JUPYTERHUB_API_TOKEN": "hub"}).token == "hub"
 
@@ -82,7 +82,7 @@ def test_without_a_running_server_the_error_says_what_to_do(runtime: Path) -> No
         find_server(None, None, {})
 
 
-def test_of_several_servers_none_is_guessed(runtime: Path) -> None:
+def test_several_running_servers_are_an_error(runtime: Path) -> None:
     runs(runtime, 8888, os.getpid())
     runs(runtime, 8889, os.getppid())
     with pytest.raises(NoServer, match=r"http://localhost:8888/, http://localhost:8889/"):

@@ -203,7 +203,7 @@ def test_a_host_name_that_cannot_be_sent_is_named(kind: str, host: str) -> None:
 
 
 @both
-def test_a_server_that_is_not_there_is_named(server: Any, kind: str) -> None:
+def test_the_error_names_an_unreachable_server(server: Any, kind: str) -> None:
     closed = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     url = f"http://127.0.0.1:{closed.server_port}/"
     closed.server_close()
@@ -211,7 +211,9 @@ def test_a_server_that_is_not_there_is_named(server: Any, kind: str) -> None:
         ask(kind, url, "status")
 
 
-def test_no_proxy_stands_before_this_machine(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_this_machine_bypass_the_proxy(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1/")

@@ -43,7 +43,7 @@ def leave(lab: Lab, process: Process) -> None:
 # --- Which groups have it -------------------------------------------------------------------------
 
 
-def test_a_user_can_make_a_notebook_an_agents() -> None:
+def test_a_user_can_set_the_class_agent() -> None:
     lab = Lab()
     lab.asks("a", priority="agent")
     lab.runs("a", 10)
@@ -52,7 +52,7 @@ def test_a_user_can_make_a_notebook_an_agents() -> None:
     assert class_of(lab, "a") == "interactive"
 
 
-def test_a_cell_that_an_agent_begins_makes_it_an_agents_until_a_person_begins_one() -> None:
+def test_an_agents_cell_sets_the_class_until_a_person_runs_one() -> None:
     lab = Lab()
     a = lab.runs("a", 10)
     cell(lab, "a", "1", agent=True)
@@ -65,7 +65,7 @@ def test_a_cell_that_an_agent_begins_makes_it_an_agents_until_a_person_begins_on
     assert class_of(lab, "a") == "interactive"
 
 
-def test_an_agents_cell_beside_a_persons_does_not_change_the_class() -> None:
+def test_an_agents_cell_during_a_persons_does_not_change_the_class() -> None:
     lab = Lab()
     lab.runs("a", 10)
     cell(lab, "a", "1", agent=False)
@@ -95,7 +95,7 @@ def test_a_users_choice_wins(chosen: Any, agent: bool) -> None:
     assert class_of(lab, "a") == chosen
 
 
-def test_why_a_notebook_is_an_agents_is_explained() -> None:
+def test_the_class_agent_is_explained() -> None:
     lab = Lab()
     lab.runs("a", 10)
     cell(lab, "a", "1", agent=True)
@@ -169,7 +169,7 @@ def test_the_rule_that_puts_people_before_agents_is_explained() -> None:
     assert "people's cells go before agents" in with_texts(group)["before"][0]["text"]
 
 
-def test_what_an_agent_has_had_does_not_put_its_users_cells_later() -> None:
+def test_an_agents_gpu_time_does_not_delay_its_users_cells() -> None:
     lab = Lab()
     lab.asks("agent", priority="agent")
     leave(lab, idle(lab, "agent", 10, seconds=5, user="ada"))
@@ -196,7 +196,7 @@ def test_a_persons_burst_pauses_agents_of_all_users() -> None:
     assert lab.pace(agent).inflight is None or lab.pace(agent).inflight > 0
 
 
-def test_agents_that_pause_hardly_submit() -> None:
+def test_paused_agents_rarely_submit() -> None:
     lab = Lab()
     agents = []
     for number in range(5):
@@ -217,7 +217,7 @@ def test_an_agents_burst_pauses_background_work() -> None:
     assert lab.pace(agent) == FREE
 
 
-def test_background_work_does_not_pause_for_an_agent_that_has_to_pause() -> None:
+def test_background_work_does_not_pause_for_a_paused_agent() -> None:
     lab = Lab()
     lab.asks("agent", priority="agent")
     lab.asks("job", priority="background")

@@ -241,7 +241,7 @@ def test_energy_without_readings_is_not_measured(open_history: Opener) -> None:
     assert energy_text({**found, "prices": None}) == "energy not measured"
 
 
-def test_a_counter_that_began_again_is_not_energy(open_history: Opener) -> None:
+def test_a_reset_of_the_counter_is_not_energy(open_history: Opener) -> None:
     node = Node(1)
     clock = Clock(node, open_history(None), {"GPU-0": 100.0})
     clock.run(5)

@@ -22,7 +22,7 @@ def chance(uses: UseLikelihood, group: str, now: float) -> float | None:
     return None if found is None else round(found.likelihood, 4)
 
 
-def test_a_first_hint_counts_as_is_usual_for_its_kind() -> None:
+def test_a_first_hint_has_the_likelihood_of_its_kind() -> None:
     uses = UseLikelihood()
     assert uses.estimate("a", 0.0) is None
     for sign, prior in PRIORS.items():
@@ -31,7 +31,7 @@ def test_a_first_hint_counts_as_is_usual_for_its_kind() -> None:
         assert found == (pytest.approx(prior), sign, 10.0, 10.0 + HORIZON, 0, 0)
 
 
-def test_the_own_trials_soon_count_for_more_than_those_of_others() -> None:
+def test_a_groups_own_trials_soon_outweigh_those_of_others() -> None:
     uses = UseLikelihood()
     # Twice the focus led to work; the third time it did not.
     for at, used in ((0.0, True), (100.0, True), (200.0, False)):
@@ -73,7 +73,7 @@ def test_a_hint_counts_until_its_group_works_or_the_minute_is_over() -> None:
     assert chance(uses, "a", 100.0) == round((0 + 2 * (10 * 0.6) / 11) / (1 + 2), 4)
 
 
-def test_the_most_telling_hint_counts_and_a_command_is_certain() -> None:
+def test_the_strongest_hint_counts_and_a_command_is_certain() -> None:
     uses = UseLikelihood()
     uses.hint("a", "focus", 0.0)
     uses.hint("a", "typing", 1.0)

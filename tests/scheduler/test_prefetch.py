@@ -225,7 +225,7 @@ def test_a_cell_that_works_on_the_cpu_first_finds_its_memory() -> None:
 # --- What is not done -----------------------------------------------------------------------------
 
 
-def test_an_unlikely_use_is_not_prepared_for() -> None:
+def test_an_unlikely_use_causes_no_prefetch() -> None:
     m = Machine()
     a = away(m, "a", 40)
     assert m.do(ev.Hint("a", "focus")) == []
@@ -259,7 +259,7 @@ def test_bounds_of_users_and_administrators_hold(before: ev.Event) -> None:
     assert not of(ev.Grant, m.do(ev.Hint("a", "ready")))
 
 
-def test_switching_it_off_ends_what_was_begun() -> None:
+def test_switching_it_off_ends_prefetches_in_progress() -> None:
     m = Machine()
     a = away(m, "a", 40)
     m.do(ev.Hint("a", "ready"))
@@ -270,7 +270,7 @@ def test_switching_it_off_ends_what_was_begun() -> None:
     assert of(ev.Grant, m.do(ev.Configure(prefetch=True)))
 
 
-def test_a_user_who_releases_the_memory_does_not_get_it_back() -> None:
+def test_memory_that_a_user_released_is_not_prefetched() -> None:
     m = Machine()
     a = away(m, "a", 40)
     m.do(ev.Hint("a", "typing"))
@@ -386,7 +386,7 @@ def test_other_groups_are_spared(spared: str) -> None:
 
 
 @pytest.mark.parametrize("priority", ["agent", "background"])
-def test_people_lose_no_memory_to_a_group_without_a_person(priority: ev.Priority) -> None:
+def test_people_lose_no_memory_to_agents_or_background_groups(priority: ev.Priority) -> None:
     m = Machine()
     away(m, "a", 60)
     idle(m, "b", 70, seconds=100)
@@ -468,7 +468,7 @@ def test_a_wake_that_fails_is_not_tried_again() -> None:
     assert results(night, "a") == ["begun", "abandoned"]
 
 
-def test_a_user_who_hibernates_a_group_does_not_get_it_back() -> None:
+def test_a_group_that_a_user_hibernated_is_not_prefetched() -> None:
     night = Night()
     a = night.ran("a")
     night.sleep(10)
@@ -497,7 +497,7 @@ def explained(m: Machine, group: str) -> Any:
     return found["prefetch"]
 
 
-def test_an_explanation_says_how_often_the_hint_was_right() -> None:
+def test_an_explanation_shows_how_often_the_hint_was_right() -> None:
     m = Machine()
     a = away(m, "a", 40)
     assert explained(m, "a") is None
@@ -529,7 +529,7 @@ def test_an_explanation_says_how_often_the_hint_was_right() -> None:
         (ev.Adjust("a", keep=True), "no_room"),
     ],
 )
-def test_an_explanation_says_why_nothing_is_done(obstacle: ev.Event, code: str) -> None:
+def test_an_explanation_states_why_there_is_no_prefetch(obstacle: ev.Event, code: str) -> None:
     m = Machine()
     away(m, "a", 60)
     m.runs("b", 70)
@@ -587,7 +587,7 @@ def test_other_users_do_not_see_what_a_user_does_in_a_notebook() -> None:
     assert ben.explanation(reasons)["groups"][0]["prefetch"] is None
 
 
-def test_an_explanation_is_given_after_an_eviction_that_nobody_waits_for() -> None:
+def test_an_explanation_is_given_after_an_abandoned_eviction() -> None:
     m = Machine()
     away(m, "a", 60)
     b = idle(m, "b", 70, seconds=100)

@@ -421,7 +421,7 @@ def test_a_trace_of_a_recording_can_be_written_and_read(tmp_path: Path) -> None:
     assert read(path) == trace
 
 
-def test_people_change_nothing_but_the_hints() -> None:
+def test_a_model_of_people_adds_only_hints() -> None:
     alone, people = (generate("students", 3, {"people": on, "hours": 0.3}) for on in (0, 1))
     for quiet, present in zip(alone.kernels, people.kernels, strict=True):
         assert [s for s in quiet.steps if s[0] not in ("think", "hint")] == [

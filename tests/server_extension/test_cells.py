@@ -297,7 +297,7 @@ def told_by(*statuses: tuple[str, str]) -> list[tuple[str, str]]:
     return told
 
 
-def test_a_lost_end_of_a_cell_is_made_up_for() -> None:
+def test_a_lost_end_of_a_cell_is_inferred() -> None:
     assert told_by(("busy", "a"), ("busy", "b"), ("idle", "b"), ("busy", "c")) == [
         ("begin", "a"),
         ("begin", "b"),

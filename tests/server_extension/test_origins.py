@@ -71,7 +71,7 @@ def header(session: str, **more: Any) -> dict[str, Any]:
         (PYTHON, {"GpuShare-Class": "other"}, True),
     ],
 )
-def test_a_connection_says_who_is_at_its_other_end(
+def test_agents_are_recognised_by_their_connection(
     session: str, headers: dict[str, str], agent: bool
 ) -> None:
     found = origins("my-agent/")
@@ -95,7 +95,7 @@ def as_bytes(message: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("write", [as_text, as_bytes])
 @pytest.mark.parametrize("stated", ["agent", "interactive"])
-def test_a_message_says_who_sent_it(write: Callable[..., Any], stated: str) -> None:
+def test_a_message_can_state_its_class(write: Callable[..., Any], stated: str) -> None:
     found = origins()
     session = Session()
     headers = BROWSER if stated == "agent" else {}
@@ -109,7 +109,7 @@ def test_a_message_says_who_sent_it(write: Callable[..., Any], stated: str) -> N
     assert found.is_agent(KERNEL, again["header"]) is (stated != "agent")
 
 
-def test_a_header_says_who_sent_a_message_without_the_server() -> None:
+def test_a_header_can_state_the_class_without_the_server() -> None:
     stated = header("none", gpushare={"class": "agent"})
     assert origins().is_agent(KERNEL, stated) is True
 
@@ -125,7 +125,7 @@ def test_a_header_says_who_sent_a_message_without_the_server() -> None:
         '{"header": {"msg_type": "execute_request", "msg_id": 1}, "metadata": {"gpushare": {"class": []}}}',
     ],
 )
-def test_nonsense_is_ignored(message: str | bytes) -> None:
+def test_invalid_messages_are_ignored(message: str | bytes) -> None:
     found = origins()
     found.on_message(message)
     assert found.is_agent(KERNEL, header(PAGE, gpushare="agent")) is False
@@ -208,7 +208,7 @@ async def run_over_websocket(
     socket.close()
 
 
-async def test_a_notebook_is_an_agents_after_its_cell_and_a_persons_after_a_persons(
+async def test_the_class_follows_whether_an_agent_or_a_person_ran_the_last_cell(
     kernel: Any,
     runtime: Any,
     gpu: dict[str, Any],

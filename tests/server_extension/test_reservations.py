@@ -91,7 +91,7 @@ def server(
     return f"http://127.0.0.1:{jp_http_port}{jp_base_url}", jp_serverapp.identity_provider.token
 
 
-async def test_a_program_holds_a_place_without_blocking(
+async def test_a_program_reserves_without_blocking(
     server: tuple[str, str], holder: FakeClient, notebook: FakeClient
 ) -> None:
     async with jupyter_gpushare.AsyncClient(*server, timeout=2.0) as client:

@@ -198,7 +198,7 @@ async def test_evict_revokes_the_lease_and_evicts_the_memory(
     assert holder.evict().bytes == held > 0
 
 
-async def test_ready_asks_for_a_group_to_be_made_ready(
+async def test_ready_requests_a_prefetch(
     holder: FakeClient, jp_fetch: Fetch, sent: list[tuple[str, dict[str, Any]]]
 ) -> None:
     code, answer = await post(jp_fetch, "ready", '{"group": "first"}')

@@ -14,8 +14,8 @@
 void gs_bursts_cell(enum gpushare_phase phase, const char *msg_id);
 
 /*
- * Tells a scheduler that this process has just attached to of the cell that runs. Only processes that use CUDA attach,
- * so the first of them begins before. Called under the client's lock.
+ * Reports the running cell to a scheduler to which this process has just attached. Only processes that use CUDA attach,
+ * so the cell may have begun before. Called under the client's lock.
  */
 void gs_bursts_reattach_locked(void);
 

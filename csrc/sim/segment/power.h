@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What NVML reads of a device's energy and power. */
+/* The energy and the power of a device, as NVML reports them. */
 #ifndef SIM_SEGMENT_POWER_H
 #define SIM_SEGMENT_POWER_H
 

@@ -94,7 +94,7 @@ it('adds up the nodes', async () => {
   expect(element.textContent).toContain('idle GPUs consumed 1.000 kWh');
 });
 
-it('says what was not measured, and shows no cost without prices', async () => {
+it('shows what was not measured, and no cost without prices', async () => {
   nodes = new Map([
     [
       'gpu1',
@@ -123,7 +123,7 @@ it('shows no cost in several currencies', async () => {
   expect(rows(element)[0]).not.toContain('Cost');
 });
 
-it('asks again for another division', async () => {
+it('requests a new report for other rows', async () => {
   nodes = new Map([
     [
       'gpu1',
@@ -157,7 +157,7 @@ it('asks again for another division', async () => {
   ).toEqual(['2026-03-16', '2026-03-17']);
 });
 
-it('says that there was no use', async () => {
+it('shows that there was no usage', async () => {
   nodes = new Map([['gpu1', { rows: [], prices: null }]]);
   expect((await shown()).textContent).toContain('No notebook used a GPU');
 });

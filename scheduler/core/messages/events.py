@@ -214,7 +214,7 @@ class Release(Struct, frozen=True):
 
 
 class Reserve(Struct, frozen=True):
-    """A user wants a place in the queue for a group without waiting for it, or (``on`` false) no longer."""
+    """A user reserves the GPU for a group, or cancels the reservation (``on`` false)."""
 
     group: str
     on: bool = True

@@ -22,10 +22,10 @@ Keep = Literal["none", "it", "ask"]
 AntiThrash = Literal["auto", "on", "off"]
 #: The priority that a user chose. With ``auto``, the class follows from the group's activity (``activity.py``).
 Priority = Literal["auto", "interactive", "agent", "background"]
-#: The class of a group. An agent's cells are run by a program on a person's behalf, so nobody waits for each of them.
+#: The class of a group. A program runs an agent's cells on a person's behalf, so no person waits for each.
 Class = Literal["interactive", "agent", "background"]
 #: Signs that a group will soon use the GPU: its notebook came to the front, its user began to type in it, more of its
-#: cells are queued, or its user asks for it to be ready.
+#: cells are queued, or its user asks to get it ready.
 HintKind = Literal["focus", "typing", "queued", "ready"]
 #: A hint, or the beginning of a cell, of which the core itself takes note.
 Sign = Literal["focus", "typing", "queued", "ready", "cell"]

@@ -468,8 +468,8 @@ class Group:
     hibernate_asked_at: float | None = None
     #: Whether restoring it on another GPU has failed, so that it is not tried again.
     settled: bool = False
-    #: Whether it is not there, and only stands for a notebook that a program may start (``views/when.py``). Nothing may
-    #: be remembered about it.
+    #: Whether it does not exist: it represents a notebook that a program may start (``views/when.py``). Nothing may be
+    #: remembered about it.
     assumed: bool = False
     #: The timers for its class, and for its hibernation when it is idle.
     ages: Timer = field(init=False)

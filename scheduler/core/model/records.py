@@ -139,7 +139,7 @@ class DurationPredictor:
         return (rest + doubt * so_far) / (longer + doubt)
 
     def ends_within(self, so_far: float, seconds: float, usually: float) -> float:
-        """Return how likely a burst, or an absence, that has lasted ``so_far`` is to end within so many seconds.
+        """Return how likely a burst, or an absence, that has lasted ``so_far`` is to end within this many seconds.
 
         Only longer ones count. ``usually`` is the likelihood while none is known, with the weight of the last one.
         """

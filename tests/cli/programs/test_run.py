@@ -215,7 +215,7 @@ def test_a_runners_command_names_its_notebook(command: str, name: str) -> None:
     ("environment", "name"),
     [({}, "shared"), ({"JPY_SESSION_NAME": "/home/ada/plots.ipynb"}, "plots.ipynb")],
 )
-def test_a_kernelspecs_name_is_for_notebooks_that_are_not_known(
+def test_the_kernelspecs_name_is_used_if_the_notebook_is_unknown(
     environment: dict[str, str], name: str
 ) -> None:
     done = run("--default-name", "shared", "--", sys.executable, "-c", CLIENT, **environment)

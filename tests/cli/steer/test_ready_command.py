@@ -71,7 +71,9 @@ def test_nothing_is_done_while_prefetch_is_off(
     assert "work is not getting ready: prefetch is off" in done.stderr
 
 
-def test_a_program_that_uses_the_gpu_is_left_alone(scheduler: Scheduler, gpushare: Command) -> None:
+def test_a_program_that_uses_the_gpu_is_not_prefetched(
+    scheduler: Scheduler, gpushare: Command
+) -> None:
     with scheduler.client("k", name="a.ipynb") as running:
         running.grow(GIB)
         running.run()
