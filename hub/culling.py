@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A hook for jupyterhub-idle-culler that spares users whose notebooks wait for a GPU (docs/how-to/admin/culling.md).
+"""A hook by which jupyterhub-idle-culler keeps servers whose user waits for a GPU (docs/how-to/admin/culling.md).
 
 ::
 
@@ -35,7 +35,7 @@ FRESH = 5.0
 class CullArbiter:
     """Decides whether the culler stops a server that has been idle for too long.
 
-    It does not stop the servers of users with a notebook that waits in the queue of a GPU. Hibernated notebooks are
+    It keeps the servers of users with a notebook that is waiting for a GPU. Hibernated notebooks are
     idle. If the state of the GPUs is unknown, only the Hub's record of activity counts, as without this hook.
 
     Parameters
@@ -47,7 +47,7 @@ class CullArbiter:
     token
         A token with the scope ``custom:gpushare:read`` (default: the culler's own).
     user
-        The scheduler's name of the user whom the Hub calls ``{user}``, such as ``jupyter-{user}``.
+        Pattern of the scheduler's user names, such as ``jupyter-{user}``. ``{user}`` is the Hub's name of the user.
     """
 
     def __init__(

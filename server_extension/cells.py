@@ -52,7 +52,7 @@ RECONNECT = 5
 LOOK = 1.0
 #: The states of a kernel that does not take requests yet.
 NOT_READY = frozenset({"starting", "restarting"})
-#: Requests that are remembered as ended although the kernel did not say so.
+#: Requests that are remembered as ended although the kernel did not report it.
 PRESUMED = 32
 
 Phase = Literal["begin", "end"]
@@ -77,7 +77,7 @@ class Work:
 class Cells:
     """The requests with people's code that one kernel is working on.
 
-    Most kernels work on one cell at a time in each shell, and on callbacks in the midst of it. In some, cells overlap.
+    Most kernels run one cell at a time in each shell, and may run callbacks meanwhile. In some, cells overlap.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Cells:
         self._is_agent = is_agent
         #: By message id, in the order in which they began.
         self._open: dict[str, Work] = {}
-        #: Requests whose end seemed lost; and whether such an end arrived all the same, because cells overlap.
+        #: Requests whose end seemed lost; and whether such an end arrived after all, because cells overlap.
         self._presumed: deque[str] = deque(maxlen=PRESUMED)
         self._overlaps = False
 
@@ -336,7 +336,7 @@ class CellWatcher:
                     self._tell_queued(watched, self._told[watched])
 
     def note_cell(self, kernel_id: str, phase: Phase, message: str) -> None:
-        """Note that a cell began or ended, as the kernel told the scheduler: its report to the server may be lost."""
+        """Note that a cell began or ended, as the scheduler knows: the kernel's report to the server may be lost."""
         if tap := self._taps.get(kernel_id):
             tap.queued.status("busy" if phase == "begin" else "idle", message)
 
@@ -451,7 +451,7 @@ class CellWatcher:
             return 0
 
     def _look(self) -> None:
-        """Count again: no number must stay too high for ever."""
+        """Count again, so that no number stays too high forever."""
         self._looks = None
         for kernel_id, tap in self._taps.items():
             tap.drop_stale()

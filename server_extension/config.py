@@ -96,7 +96,7 @@ class GpuShare(LoggingConfigurable):
     prefetch = Bool(
         DEFAULTS.prefetch,
         help="Whether notebooks get ready when their users return: their memory is restored before the next cell. "
-        "If False, this server sends no hints to the scheduler, and JupyterLab has no Get Ready (default: True).",
+        "If False, this server sends no hints to the scheduler, and JupyterLab has no Get Ready (default: yes).",
     ).tag(config=True)
 
     prefetch_likelihood = Float(
@@ -111,7 +111,7 @@ class GpuShare(LoggingConfigurable):
         True,
         help="Whether a cell that a known agent begins, such as an MCP server, moves the notebook to the class agent "
         "until a person begins one. A class that a user has set is kept. If False, only explicit settings count "
-        "(default: True).",
+        "(default: yes).",
     ).tag(config=True)
 
     agents = List(

@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     report = subparsers.add_parser(
         "report",
         description="Summarise GPU use in one line: GPU hours used and shared, waits, out-of-memory errors avoided, "
-        "and energy. With --by, list GPU time, memory, moves, energy and cost in a table. For administrators.",
+        "and energy. With --by, list GPU time, memory, moved data, energy and cost in a table. For administrators.",
     )
     report.add_argument(
         "--by",

@@ -104,9 +104,10 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     prices = Dict(
-        help="Prices for reports, such as {'gpu_hour': 2.5, 'kwh': 0.3, 'currency': 'EUR'}. gpu_hour: an hour of GPU "
-        "time; gpu_gib_hour and host_gib_hour: a GiB on a GPU and of evicted data in host memory for an hour; kwh: a "
-        "kilowatt-hour of a GPU's energy; currency: shown after amounts. Reloaded on SIGHUP (default: none).",
+        help="Prices for reports, such as {'gpu_hour': 2.5, 'kwh': 0.3, 'currency': 'EUR'}. gpu_hour: for an hour of "
+        "GPU time; gpu_gib_hour: for a GiB on a GPU during an hour; host_gib_hour: for a GiB of evicted data in host "
+        "memory during an hour; kwh: for a kilowatt-hour of GPU energy; currency: text after amounts. Reloaded on "
+        "SIGHUP (default: none).",
     ).tag(config=True)
 
     policy = Unicode(
@@ -139,7 +140,7 @@ class NodeScheduler(Configurable):
     prefetch = Bool(
         DEFAULTS.prefetch,
         help="Whether notebooks that will probably be used within a minute get ready: their memory is restored before "
-        "the next cell, if no other notebook needs the room (default: True).",
+        "the next cell, if no other notebook needs the room (default: yes).",
     ).tag(config=True)
 
     prefetch_likelihood = Float(

@@ -24,7 +24,7 @@ const MODIFIERS = ['Shift', 'Control', 'Alt', 'AltGraph', 'Meta', 'CapsLock'];
 
 /**
  * Whether a key is a sign that the user works in a document. Shortcuts are not, because they
- * may leave it, and those that run a cell come too late.
+ * may leave the document, and a shortcut that runs a cell comes too late.
  */
 function isTyping(event: KeyboardEvent): boolean {
   const { key, altKey, ctrlKey, metaKey, shiftKey } = event;
@@ -80,7 +80,7 @@ export class FocusReporter implements IDisposable {
   }
 
   private _onFocus = (): void => {
-    // A hidden page hears of no changes.
+    // A hidden page receives no changes.
     this._isUpToDate &&= !document.hidden;
     this._schedule();
   };
@@ -155,7 +155,7 @@ export class FocusReporter implements IDisposable {
 
   private _documents: IDocuments;
   private _isDisposed = false;
-  /** Whether the page has heard of all changes. */
+  /** Whether the page has received all changes. */
   private _isUpToDate = false;
   private _model: IGpuShareModel;
   private _next = '';

@@ -33,8 +33,8 @@ interface IVisit {
  * Decides which signs of the user are hints for the scheduler.
  *
  * A user returns to a notebook with the first sign after a pause, or after memory that the
- * notebook has used since the last hint was evicted. Memory that was restored in vain and
- * evicted counts only after as long as a pause takes. A return gives each kind of hint at
+ * notebook has used since the last hint was evicted. If memory was restored in vain and
+ * evicted, this counts only after a pause. A return gives each kind of hint at
  * most once, and only while the memory may have to be restored. Signs that follow give none.
  */
 export class Returns {
