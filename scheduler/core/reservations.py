@@ -92,7 +92,7 @@ class Reservations:
                     self.end(group, "used")  # a thread had come to wait for it
                 elif group.filling is None and not group.restoring and self._may_hold(group):
                     self._hold(group)
-            elif group.hibernation is not None and group.hibernation.failed is not None:
+            elif _stays_hibernated(group):
                 self.end(group, "lost")
             elif group.lease is None:
                 # Its lease failed through no fault of its own, or an earlier one or one that it was lent has ended.
@@ -124,6 +124,7 @@ class Reservations:
         if result != "used" and not waits:
             if group.wait is not None:
                 self.queue.dequeue(group.wait)
+            if not any(client.asked for client in group.clients.values()):
                 self.hibernation.cancel_wakes(group)
             if group.lease is not None and not group.busy:
                 # Others may have its memory at once.
@@ -150,3 +151,9 @@ class Reservations:
         self.turn.log("reservation", group, result="ready")
         self.turn.touch(group)
         self.turn.mark_gpus(group)
+
+
+def _stays_hibernated(group: Group) -> bool:
+    """Whether a group that was to be woken is hibernated: its wake failed, and is not tried again."""
+    state = group.hibernation
+    return state is not None and state.stage == "hibernated" and not state.wanted

@@ -346,6 +346,73 @@ def test_a_user_who_hibernates_the_group_on_its_way_back_cancels_it() -> None:
     assert results(night, "b") == ["waiting", "cancelled"]
 
 
+def test_a_hibernated_group_is_woken_for_it() -> None:
+    night = Night()
+    a = night.asleep("a")
+    reserve(night, "a")
+    a.end("quiet")
+    a.restore()
+    assert night.group("a")["reservation"]["state"] == "ready"
+
+
+def test_a_cancelled_reservation_does_not_wake_its_group() -> None:
+    night = Night()
+    a = night.asleep("a", 40)
+    b = night.ran("b", 90)
+    b.request()
+    reserve(night, "a")
+    assert a.where == "waking"
+    reserve(night, "a", on=False)
+    assert a.where == "hibernated"
+    assert all(wait.group.id != "a" for wait in night.core.queue)
+    night.said.clear()
+    night.do(ev.Detach(b.number))
+    assert not of(ev.Wakeup, night.said)
+    assert a.where == "hibernated"
+
+
+def test_a_thread_that_waits_to_wake_goes_on_when_it_is_cancelled() -> None:
+    night = Night()
+    a = night.asleep("a", 40)
+    b = night.ran("b", 90)
+    b.request()
+    reserve(night, "a")
+    a.call()
+    night.said.clear()
+    reserve(night, "a", on=False)
+    night.do(ev.Detach(b.number))
+    assert of(ev.Awake, night.said) == [ev.Awake(a.number, a.serial)]
+
+
+def test_a_group_that_cannot_be_woken_loses_it() -> None:
+    night = Night()
+    a = night.asleep("a")
+    a.restores = "failed"
+    reserve(night, "a")
+    assert night.group("a")["reservation"] is None
+    assert notices(night) == [("a", "lost")]
+    assert (a.where, night.core.queue) == ("hibernated", [])
+
+
+def test_it_outlasts_a_hibernation_that_fails() -> None:
+    night = Night()
+    a = night.ran("a")
+    a.checkpoint = None
+    night.sleep(10)
+    night.do(ev.HibernateNow("a"))
+    night.sleep(1)
+    assert a.where == "hibernating"
+    reserve(night, "a")
+    a.restores = None
+    night.do(ev.Checkpointed(a.number, False, "helper"))
+    assert a.where == "waking"
+    assert night.group("a")["reservation"]["state"] == "waiting"
+    night.woken(a, "", of(ev.Wakeup, night.said)[-1])
+    a.end("quiet")
+    a.restore()
+    assert night.group("a")["reservation"]["state"] == "ready"
+
+
 class Reserving(World):
     """All that can happen to the core, and reservations."""
 
