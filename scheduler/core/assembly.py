@@ -245,7 +245,7 @@ class Assembly:
             ev.Moving: self.memory_events.on_moving,
             ev.Restored: self.memory_events.on_restored,
             ev.Parked: self.hibernation.on_parked,
-            ev.Wake: self.hibernation.on_wake,
+            ev.Wake: self.prefetcher.on_wake,
         }
 
     def other_handlers(self) -> dict[type[Any], Callable[[Any], None]]:

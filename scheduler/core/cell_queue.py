@@ -29,7 +29,7 @@ class CellQueue:
         group = self.model.groups.get(event.group)
         if group is None:
             return
-        if event.count > group.queued:
+        if event.count and group.cells:
             self.hints.note(group, "queued")
         changed = (group.queued > 0) != (event.count > 0)
         group.queued = event.count

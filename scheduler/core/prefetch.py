@@ -37,7 +37,8 @@ from .hibernation import HibernationManager
 from .hints import Hints
 from .leases import Leases
 from .likelihood import Estimate, unhinted
-from .model import Gpu, Group, Model, Prefetch, PrefetchStage, Share
+from .messages import Wake
+from .model import Client, Gpu, Group, Model, Prefetch, PrefetchStage, Share
 from .policy_guard import PolicyGuard
 from .quotas import exceeded_by, used_by
 from .readings import Readings
@@ -93,6 +94,12 @@ class Prefetcher:
             self.leases.use(group)
         if group.prefetch is not None:
             self._end(group, "used")
+
+    def on_wake(self, client: Client, event: Wake) -> None:
+        """Handle a parked client that must wake: what was begun ahead of need is needed now."""
+        if event.cause == "call":
+            self.note_use(client.group)
+        self.hibernation.on_wake(client, event)
 
     # --- The step of the cycle --------------------------------------------------------------------
 

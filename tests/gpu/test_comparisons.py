@@ -72,8 +72,8 @@ def phases(here: Machine) -> list[str]:
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_shared_programs_are_kernels_that_report_their_cells(shares: bool) -> None:
-    # It joins amid its first cell, whose end alone is told.
-    expected = ["end"] + ["begin", "end"] * 2 if shares else []
+    # It joins during its first cell, and reports that cell then.
+    expected = ["begin", "end"] * 3 if shares else []
     with machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here:
         person = Person(here, shares=shares, torch=False, portion=1)
         try:

@@ -110,7 +110,7 @@ def is_saved(response: Response) -> bool:
 def test_menus_of_tab_file_and_kernel_act_on_a_notebook_that_uses_the_gpu(
     crowd: Crowd, page: LabPage
 ) -> None:
-    wanted = ["Release the GPU", "GPU: Hibernate When Idle"]
+    wanted = ["Release the GPU", "GPU: Hibernate When Idle", "GPU: Get Ready"]
     tabs = page.page.locator("#jp-main-dock-panel .lm-TabBar-tab")
     assert entries(page, tabs.filter(has_text="plots.ipynb")) == wanted
     page.execute("filebrowser:activate")

@@ -222,6 +222,18 @@ def test_a_cell_that_works_on_the_cpu_first_finds_its_memory() -> None:
     assert prefetch(m, "a")["hint"] == "cell"
 
 
+def test_cells_that_wait_behind_another_are_a_hint() -> None:
+    m = Machine()
+    a = away(m, "a", 40)
+    # It begins in a moment, and most cells use the GPU at once.
+    m.do(ev.Queued("a", 1))
+    assert prefetch(m, "a") is None
+    m.do(ev.Cell("a", "begin", "1", m.now, from_kernel=True))
+    told = m.do(ev.Queued("a", 19))
+    assert of(ev.Grant, told) == [ev.Grant(a.number, a.lease, True)]
+    assert prefetch(m, "a")["hint"] == "queued"
+
+
 # --- What is not done -----------------------------------------------------------------------------
 
 
@@ -427,6 +439,17 @@ def test_a_hibernated_group_is_woken_and_restored() -> None:
     assert prefetch(night, "a")["stage"] == "ready"
     assert night.gpu["contexts"] == CONTEXT
     a.begin()
+    assert results(night, "a") == ["begun", "used"]
+
+
+def test_a_call_during_the_wake_makes_it_a_wake_on_demand() -> None:
+    night = Night()
+    a = night.asleep("a")
+    a.restores = None
+    night.do(ev.Hint("a", "typing"))
+    assert (a.state, prefetch(night, "a")["stage"]) == ("prefetching", "waking")
+    a.call()
+    assert (a.state, prefetch(night, "a")) == ("waking", None)
     assert results(night, "a") == ["begun", "used"]
 
 
