@@ -30,9 +30,10 @@ def run() -> Iterator[Figure]:
     """Yield for each seed, and for all, people's waits with and without agents, and the fairness between agents."""
     waits: dict[int, list[list[float]]] = {0: [], AGENTS: []}
     fairness: list[float] = []
-    tasks = [(seed, agents) for seed in SEEDS for agents in (0, AGENTS)]
+    tasks = [(seed, {**CLASS, "agents": float(n)}) for seed in SEEDS for n in (0, AGENTS)]
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        for (seed, agents), (found, index) in zip(tasks, pool.imap(_simulated, tasks), strict=True):
+        for (seed, made), (found, index) in zip(tasks, pool.imap(_simulated, tasks), strict=True):
+            agents = int(made["agents"])
             waits[agents].append(found)
             if agents:
                 fairness.append(index)
@@ -46,7 +47,8 @@ def run() -> Iterator[Figure]:
         count = sum(map(len, waits[AGENTS]))
         name = f"a person's wait, p{percent}, all seeds"
         yield Figure("agents", name, beside, "s", alone, count, 0.0)
-    more = (beside / alone - 1) * 100
+    # In a small class, nobody may have waited.
+    more = (beside / alone - 1) * 100 if alone else 0.0
     yield Figure(
         "agents", "a person's p99 over without agents", more, "%", None, count, 0.0, TARGET
     )
@@ -56,10 +58,10 @@ def run() -> Iterator[Figure]:
     yield Figure("agents", "the same, smallest", min(fairness), "", None, len(fairness), spread)
 
 
-def _simulated(task: tuple[int, int]) -> tuple[list[float], float]:
+def _simulated(task: tuple[int, dict[str, float]]) -> tuple[list[float], float]:
     """Return the sorted waits of people's cells that use the GPU, and the agents' fairness."""
-    seed, agents = task
-    trace = generate("agents", seed, {**CLASS, "agents": float(agents)})
+    seed, made = task
+    trace = generate("agents", seed, made)
     [(_, outcome)] = simulate(trace, ["burst"], 1, meter=METER, starving=300.0)
     cells = outcome.cells["interactive"]
     waits = sorted(w for w, work in zip(cells.waits, cells.work, strict=True) if work > 0)

@@ -47,6 +47,10 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "two-gpus": ({"seconds": 1.0}, {}),
     "comeback": ({"rounds": 1}, {"TYPING": 0.3}),
     "simulation": ({}, {"DAY": {"researchers": 4.0, "jobs": 1.0, "hours": 0.2}, "GPUS": 2}),
+    "agents": (
+        {},
+        {"SEEDS": (1,), "CLASS": {"students": 6.0, "hours": 0.1}, "AGENTS": 2},
+    ),
     "foresight": (
         {},
         {"SEEDS": (1,), "CLASS": {"people": 1.0, "students": 6.0, "hours": 0.1}},
