@@ -124,7 +124,10 @@ class Reservations:
         if result != "used" and not waits:
             if group.wait is not None:
                 self.queue.dequeue(group.wait)
-            if not any(client.asked for client in group.clients.values()):
+            if any(client.asked for client in group.clients.values()):
+                # A thread waits to wake, no longer for a lease.
+                self.queue.rank_again(group)
+            else:
                 self.hibernation.cancel_wakes(group)
             if group.lease is not None and not group.busy:
                 # Others may have its memory at once.

@@ -427,6 +427,9 @@ class Reserving(World):
         model = self.core.model
         known = {name: g for name, g in self.core.groups.items() if g.reservation is not None}
         assert model.reserving == known
+        for group in self.core.groups.values():
+            # A lease without clients would never be released.
+            assert group.lease is None or group.granted
         for group in known.values():
             if group.reserved:
                 assert group.lease is not None
