@@ -95,6 +95,7 @@ LONGEST = [
     "differential/test_differential.py",
     "kernel_provisioner/test_ticket.py",
     "interposer/test_kinds.py",
+    "interposer/test_mappings.py",
     "kernel_provisioner/test_magics.py",
     "scheduler/test_pool.py",
     "benchmarks/test_short.py",
