@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.sim.checkpoint_process import Process, Start
 from tests.support.sim import Talker, sim_env
 
 
@@ -29,3 +30,16 @@ def talk() -> Iterator[Callable[[dict[str, str], str], Talker]]:
             return talker
 
         yield start
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a process, which ends with the test."""
+    with ExitStack() as stack:
+
+        def one(environment: dict[str, str], prelude: str = "") -> Process:
+            process = Process(environment, prelude)
+            stack.callback(process.close)
+            return process
+
+        yield one
