@@ -4,7 +4,17 @@
 from __future__ import annotations
 
 from tests.interposer.bed import make_bed
+from tests.interposer.pool_clients import build_pool_client, make_client, make_pool
 from tests.support.machine import machine, make_machine, make_script
 from tests.support.sanitizers import sanitized
 
-__all__ = ["machine", "make_bed", "make_machine", "make_script", "sanitized"]
+__all__ = [
+    "build_pool_client",
+    "machine",
+    "make_bed",
+    "make_client",
+    "make_machine",
+    "make_pool",
+    "make_script",
+    "sanitized",
+]

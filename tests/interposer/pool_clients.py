@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Processes that take chunks of a pool of host memory, and the pool's table."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+
+HERE = Path(__file__).parent
+MIB = 1 << 20
+CHUNK = 16 * MIB
+MAGIC = 0x67707570
+HEADER = struct.Struct("=IIQIIII")
+ENTRY = struct.Struct("=QII")
+DATA = 2 * MIB
+SCHEDULER = 255
+PATIENCE = 60.0
+
+
+class Pool:
+    """A pool like the scheduler's, or a pool that a scheduler made."""
+
+    def __init__(self, chunks: int, fd: int | None = None) -> None:
+        self.chunks = chunks
+        if fd is not None:
+            self.fd = fd
+            self.memory = mmap.mmap(fd, HEADER.size + chunks * ENTRY.size)
+            return
+        self.fd = os.memfd_create("pool")
+        os.ftruncate(self.fd, DATA + chunks * CHUNK)
+        self.memory = mmap.mmap(self.fd, DATA)
+        self.header(limit=chunks)
+
+    def header(
+        self,
+        magic: int = MAGIC,
+        version: int = protocol.VERSION,
+        offset: int = DATA,
+        chunks: int | None = None,
+        limit: int = 0,
+        prepared_only: int = 0,
+    ) -> None:
+        count = self.chunks if chunks is None else chunks
+        HEADER.pack_into(self.memory, 0, magic, version, offset, count, limit, prepared_only, 0)
+
+    def entry(self, i: int) -> tuple[int, int, int]:
+        page_locked_by, owner, prepared = ENTRY.unpack_from(
+            self.memory, HEADER.size + i * ENTRY.size
+        )
+        return page_locked_by, owner, prepared
+
+    def put(self, i: int, *, page_locked_by: int = 0, owner: int = 0, prepared: int = 0) -> None:
+        ENTRY.pack_into(self.memory, HEADER.size + i * ENTRY.size, page_locked_by, owner, prepared)
+
+    def owned_by(self, owner: int) -> list[int]:
+        return [i for i in range(self.chunks) if self.entry(i)[1] == owner]
+
+    def page_locked_by(self, slot: int) -> list[int]:
+        return [i for i in range(self.chunks) if self.entry(i)[0] >> slot & 1]
+
+    def prepared(self) -> list[int]:
+        return [i for i in range(self.chunks) if self.entry(i)[2]]
+
+    def sweep(self, slot: int) -> None:
+        """Clean up after a client that is dead."""
+        for i in range(self.chunks):
+            page_locked_by, owner, prepared = self.entry(i)
+            self.put(
+                i,
+                page_locked_by=page_locked_by & ~(1 << slot),
+                owner=0 if owner == slot + 1 else owner,
+                prepared=prepared,
+            )
+
+    def close(self) -> None:
+        self.memory.close()
+        os.close(self.fd)
+
+
+class Client:
+    """A process that has host memory from pools."""
+
+    def __init__(self, program: Path, *pools: Pool) -> None:
+        self.process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            pass_fds=[pool.fd for pool in pools],
+        )
+
+    def start(self, *words: float | str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        assert line, self.errors()
+        assert not line.startswith("broken"), line
+        return line
+
+    def call(self, *words: float | str) -> str:
+        self.start(*words)
+        return self.answer()
+
+    def offer(self, pool: Pool | None, slot: int = 0) -> None:
+        self.call("offer", -1 if pool is None else pool.fd, slot)
+
+    def take(self, bytes: int, value: int = 1) -> tuple[int, list[int]] | None:
+        answer = self.call("take", bytes, value)
+        if answer == "none":
+            return None
+        piece, *extents = (int(word) for word in answer.split())
+        return piece, extents
+
+    def taken(self, bytes: int, value: int = 1) -> int:
+        taken = self.take(bytes, value)
+        assert taken is not None
+        return taken[0]
+
+    def holds(self, piece: int, value: int = 1) -> bool:
+        return self.call("holds", piece, value) == "1"
+
+    @property
+    def owned(self) -> int:
+        """Chunks that it says it owns."""
+        return int(self.call("figures").split()[0]) // CHUNK
+
+    @property
+    def page_locked_late(self) -> int:
+        return int(self.call("figures").split()[1]) // CHUNK
+
+    @property
+    def registered(self) -> int:
+        return int(self.call("figures").split()[2])
+
+    def maps(self, pool: Pool) -> int:
+        """Count the mappings of a pool."""
+        inode = os.fstat(pool.fd).st_ino
+        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
+        return sum(line.split()[4] == str(inode) for line in lines)
+
+    @property
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    @property
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    @property
+    def shared_bytes(self) -> int:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("RssShmem:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no RssShmem")
+
+    @property
+    def large_bytes(self) -> int:
+        """Bytes of shared memory that it has in large pages."""
+        for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("ShmemPmdMapped:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def errors(self) -> str:
+        """End it and return what it said."""
+        self.process.kill()
+        return self.process.communicate()[1]
+
+
+SOURCES = ("memory/host", "memory/host_pool", "memory/population", "base/lock", "base/print")
+
+
+@pytest.fixture(scope="session")
+def build_pool_client(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Callable[..., Path]:
+    """Return a function that compiles the program, with flags."""
+    import nvidia
+
+    include = next(
+        header.parent
+        for path in nvidia.__path__
+        for header in sorted(Path(path).glob("*/include/cuda.h"), reverse=True)
+    )
+    nvml = next(
+        header
+        for path in nvidia.__path__
+        for header in sorted(Path(path).glob("*/include/nvml.h"), reverse=True)
+    )
+    made: dict[tuple[str, ...], Path] = {}
+
+    def compile_with(*flags: str) -> Path:
+        if flags in made:
+            return made[flags]
+        folder, csrc = tmp_path_factory.mktemp("host_pool"), root / "csrc"
+        command = [sys.executable, str(csrc / "generate.py"), "--out", str(folder / "gen")]
+        command += ["--include", str(include), "--nvml", str(nvml)]
+        subprocess.run(command, check=True)
+        interop = csrc / "compat/interop"
+        command = ["cc", "-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]
+        command += ["-D_GNU_SOURCE", "-D__CUDA_API_VERSION_INTERNAL", f"-I{csrc / 'interposer'}"]
+        command += [f"-I{csrc}", f"-I{folder / 'gen'}", f"-I{interop}", "-isystem", str(include)]
+        command += ["-include", str(interop / "driver.h"), "-Wl,--wrap=madvise"]
+        command += [*flags, "-o", str(folder / "host_pool")]
+        command += ["-DGS_LOCK_RANKS", str(HERE / "host_pool.c")]
+        command += [str(csrc / f"interposer/{name}.c") for name in SOURCES]
+        subprocess.run(command, check=True)
+        made[flags] = folder / "host_pool"
+        return made[flags]
+
+    return compile_with
+
+
+@pytest.fixture
+def make_pool() -> Iterator[Callable[..., Pool]]:
+    pools: list[Pool] = []
+
+    def make(chunks: int, fd: int | None = None) -> Pool:
+        pools.append(Pool(chunks, fd))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def make_client(build_pool_client: Callable[..., Path]) -> Iterator[Callable[..., Client]]:
+    clients: list[Client] = []
+
+    def make(*pools: Pool, flags: tuple[str, ...] = ()) -> Client:
+        clients.append(Client(build_pool_client(*flags), *pools))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.process.kill()
+        client.process.communicate()
+
+
+MakePool = Callable[..., Pool]
+MakeClient = Callable[..., Client]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
