@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 from tests.support.sim import TOOLS, run
 
@@ -90,3 +91,10 @@ def used(environment: dict[str, str]) -> int:
             [sys.executable, "-c", code], env=environment, text=True, timeout=60
         )
     )
+
+
+def wait_for_use(environment: dict[str, str], bytes: int) -> None:
+    """Wait until so many bytes are used."""
+    deadline = time.monotonic() + 60
+    while used(environment) != bytes:
+        assert time.monotonic() < deadline
