@@ -27,7 +27,7 @@ from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environm
 from jupyter_gpushare.scheduler.core.messages import Cause
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
-from tests.fuzz.random_programs import MIB, Ground
+from tests.support.ground import MIB, Ground
 
 HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.

@@ -10,18 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.random_programs import (
-    MIB,
-    RECIPES,
-    Figures,
-    Ground,
-    Mismatch,
-    Recipe,
-    fuzz,
-    generate,
-    report,
-    shrink,
-)
+from tests.fuzz.random_programs import RECIPES, Recipe, fuzz, generate, report, shrink
+from tests.support.ground import MIB, Figures, Ground, Mismatch
 
 SECONDS = {"swap": 8.0, "managed": 5.0}
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.random_programs import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
+from tests.fuzz.random_programs import PATIENCE, Recipe, fuzz
+from tests.support.ground import MIB, Figures, Ground
 from tests.support.workshop import Patch, Workshop, patched
 
 #: A thread that has found the gate open takes its time before it submits.

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.fuzz.random_programs import MIB, Figures, Ground, Recipe, fuzz, report
+from tests.fuzz.random_programs import Recipe, fuzz, report
 from tests.interposer.bed import Bed, attached_again
 from tests.interposer.frees import (
     SMALL,
@@ -24,6 +24,7 @@ from tests.interposer.frees import (
 from tests.interposer.paced import Paced
 from tests.interposer.scripted import evicted, filled
 from tests.interposer.workers import wait_for_a_worker
+from tests.support.ground import MIB, Figures, Ground
 from tests.support.machine import UNIT, Machine, Program, Script
 from tests.support.sanitizers import SANITIZERS
 
