@@ -102,6 +102,7 @@ LONGEST = [
     "interposer/test_suspected.py",
     "interposer/test_restores.py",
     "interposer/test_hibernate.py",
+    "interposer/test_hibernate_alone.py",
     "gpu/test_runner.py",
     "hub/test_service_page.py",
     "hub/test_containers.py",

@@ -170,3 +170,8 @@ def attached_again(bed: Bed) -> ev.Attach:
     while not (attach := bed.script.next(ev.Attach)).reattach:
         pass
     return attach
+
+
+@pytest.fixture
+def bed(make_bed: Callable[..., Bed]) -> Bed:
+    return make_bed()

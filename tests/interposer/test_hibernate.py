@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import signal
 import struct
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,16 +25,10 @@ from tests.interposer.bed import (
     Hibernator,
     attached_again,
 )
-from tests.interposer.scripted import evicted, filled
+from tests.interposer.scripted import PIECE, evicted, filled
 from tests.support.machine import PATIENCE, UNIT, Machine, Program, Script
 
-PIECE = 8 * UNIT
 SMALL = 64 << 10
-
-
-@pytest.fixture
-def bed(make_bed: Callable[..., Bed]) -> Bed:
-    return make_bed()
 
 
 def test_waiting_calls_send_one_wake_request_and_continue_when_awake(bed: Bed) -> None:
@@ -385,228 +376,6 @@ def test_a_waiting_process_wakes_itself_without_a_scheduler(bed: Bed) -> None:
     bed.machine.socket.unlink()
     assert bed.a.result(waiting)["equal"]
     assert bed.hibernator.state(bed.a.pid) == "running"
-    bed.script = Script(bed.machine)
-
-
-# --- Processes that are not parked ---
-
-
-def refusal(bed: Bed) -> str:
-    """Ask, and see that everything goes on."""
-    status = bed.park().status
-    assert bed.a.call("info")["result"] == 0
-    assert bed.hibernator.state(bed.a.pid) == "running"
-    return status
-
-
-def test_a_busy_process_is_not_parked(bed: Bed) -> None:
-    pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
-    filling = bed.a.start("fill", pointer=pointer, bytes=PIECE, value=7, thread="1")
-    bed.script.next(ev.Request)
-    bed.script.send(*bed.script.grant(filling=False))
-    assert bed.a.result(filling)["result"] == 0
-    assert refusal(bed) == "busy"
-    bed.take_back()
-    bed.parked()
-
-
-def test_a_process_with_an_open_capture_is_not_parked(bed: Bed) -> None:
-    stream = bed.a.call("stream")["stream"]
-    begun = bed.a.start("raw", function="cuStreamBeginCapture_v2", arguments=[stream, 2])
-    bed.lend()
-    assert bed.a.result(begun)["result"] == 0
-    assert refusal(bed) == "capture"
-    ended = bed.a.call("raw", function="cuStreamEndCapture", arguments=[stream, "out"])
-    assert ended["result"] == 0
-    bed.take_back()
-    bed.parked()
-
-
-def test_a_process_on_several_gpus_is_not_parked(make_bed: Callable[..., Bed]) -> None:
-    bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
-    assert bed.a.call("init", ordinal=1)["result"] == 0
-    assert refusal(bed) == "gpus"
-
-
-def test_a_process_with_managed_memory_is_not_parked(bed: Bed) -> None:
-    allocated = bed.a.call("raw", function="cuMemAllocManaged", arguments=["out", 4096, 1])
-    assert allocated["result"] == 0
-    assert refusal(bed) == "managed"
-
-
-def test_a_process_that_shares_memory_by_ipc_is_not_parked(bed: Bed) -> None:
-    pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
-    exported = bed.run("raw", function="cuIpcGetMemHandle", arguments=["out", pointer])
-    assert exported["result"] == 0
-    assert refusal(bed) == "ipc"
-
-
-def test_a_process_with_much_unevictable_memory_is_not_parked(make_bed: Callable[..., Bed]) -> None:
-    bed = make_bed(GPUSHARE_SIM_MEMORY=str(1 << 30))
-    side = 8192
-    for status in ("done", "unevictable"):
-        descriptor = b"".join(
-            value.to_bytes(size, "little")
-            for value, size in ((side, 8), (side, 8), (0x20, 4), (1, 4))
-        )
-        made = bed.a.call("raw", function="cuArrayCreate_v2", arguments=["out", descriptor.hex()])
-        assert made["result"] == 0
-        assert bed.park().status == status
-        bed.script.send(protocol.hibernated(bed.serial, done=False))
-        side = 4096
-
-
-@pytest.mark.parametrize(("world", "status"), [("2", "nccl"), ("1", "done")])
-def test_ranks_with_communicators_are_not_parked(
-    make_bed: Callable[..., Bed], world: str, status: str
-) -> None:
-    bed = make_bed(program={"WORLD_SIZE": world})
-    library = bed.machine.folder / "libnccl.so.2"
-    shutil.copy2(LIBRARIES / "sim/libnvrtc.so.13", library)
-    bed.a.call("load_library", path=str(library))
-    assert bed.park().status == status
-
-
-def test_a_process_that_looks_up_nccl_kernels_is_not_parked(bed: Bed) -> None:
-    for name, status in (("allReduce", "done"), ("_Z9ncclDevKernel_AllReduce", "nccl")):
-        text = (name.encode() + b"\0").hex()
-        assert bed.a.call("raw", function="cuLibraryGetKernel", arguments=["out", 0, text])[
-            "result"
-        ]
-        assert bed.park().status == status
-        bed.script.send(protocol.hibernated(bed.serial, done=False))
-
-
-def test_a_process_on_the_plain_backend_is_not_parked(make_bed: Callable[..., Bed]) -> None:
-    assert refusal(make_bed(program={"GPUSHARE_BACKEND": "plain"})) == "plain"
-
-
-# --- Without a scheduler ---
-
-
-#: A library that calls the driver as soon as it is loaded, when its thread holds the linker's lock.
-EAGER = """
-#include <dlfcn.h>
-__attribute__((constructor)) static void begin(void)
-{
-    unsigned long free_bytes, total;
-    int (*call)() = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetInfo_v2");
-    call(&free_bytes, &total);
-}
-"""
-
-
-@pytest.fixture
-def eager(tmp_path: Path) -> Path:
-    """Return the library."""
-    library = tmp_path / "libeager.so"
-    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
-    subprocess.run(command, input=EAGER, text=True, check=True)
-    return library
-
-
-@pytest.mark.parametrize("ignores_children", [False, True])
-def test_a_process_wakes_itself_without_a_scheduler(
-    bed: Bed, eager: Path, ignores_children: bool
-) -> None:
-    pointer = filled(bed.script, bed.a, PIECE, 7)
-    evicted(bed.script, PIECE)
-    bed.hibernate()
-    bed.script.close()
-    bed.machine.socket.unlink()
-    if ignores_children:
-        bed.a.call("raw", function="signal", arguments=[signal.SIGCHLD, 1])
-    bed.a.call("load_library", path=str(eager))
-    assert bed.a.call("info")["result"] == 0
-    assert bed.hibernator.state(bed.a.pid) == "running"
-    assert bed.a.holds(pointer, PIECE, 7)
-    bed.script = Script(bed.machine)
-    again = bed.script.next(ev.Attach)
-    assert again.reattach
-    assert not again.hibernated
-
-
-def test_a_restarted_scheduler_finds_the_process_hibernated(bed: Bed) -> None:
-    pointer = filled(bed.script, bed.a, PIECE, 7)
-    evicted(bed.script, PIECE)
-    # More than it had been admitted with, as the scheduler has found.
-    took = bed.parked().context + UNIT
-    bed.hibernator.checkpoint(bed.a.pid)
-    bed.script.send(protocol.hibernated(bed.serial, done=True, context=took))
-    bed.script.disconnect()
-    again = attached_again(bed)
-    assert again.hibernated
-    assert [usage.context for usage in again.usages] == [took]
-    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
-    asked = bed.wake()
-    assert asked.needs.context == took
-    bed.lend()
-    assert bed.a.result(checking)["equal"]
-
-
-def test_a_park_whose_scheduler_is_lost_stays_until_it_is_woken(bed: Bed) -> None:
-    """The lost scheduler's hibernator may still checkpoint it."""
-    bed.parked()
-    bed.script.disconnect()
-    assert attached_again(bed).hibernated
-    bed.hibernator.checkpoint(bed.a.pid)
-    waiting = bed.a.start("info")
-    assert bed.a.waits(waiting, 0.1)
-    bed.wake()
-    assert bed.a.result(waiting)["result"] == 0
-
-
-def test_a_process_that_cannot_wake_itself_reports_it_and_waits_for_the_next_scheduler(
-    make_bed: Callable[..., Bed],
-) -> None:
-    bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore=OUT_OF_MEMORY"})
-    pointer = filled(bed.script, bed.a, PIECE, 7)
-    evicted(bed.script, PIECE)
-    bed.hibernate()
-    bed.script.close()
-    bed.machine.socket.unlink()
-    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
-    bed.machine.until_said(bed.a, "No data is lost")
-    assert bed.a.waits(checking, 0.1)
-    bed.script = Script(bed.machine)
-    assert bed.script.next(ev.Attach).hibernated
-    bed.fail("not yet")
-    assert bed.a.result(checking)["result"] == OUT_OF_MEMORY
-    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
-
-
-def test_a_process_that_ignores_its_children_mistakes_no_exit_for_a_wake(
-    make_bed: Callable[..., Bed],
-) -> None:
-    bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/die"})
-    bed.a.call("raw", function="signal", arguments=[signal.SIGCHLD, 1])
-    bed.hibernate()
-    bed.script.close()
-    bed.machine.socket.unlink()
-    waiting = bed.a.start("info")
-    bed.machine.until_said(bed.a, "the hibernator ended without a reason")
-    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
-    bed.script = Script(bed.machine)
-    bed.fail()
-    assert bed.a.result(waiting)["result"] == OUT_OF_MEMORY
-
-
-def test_a_process_waits_for_room_before_it_wakes_itself(make_bed: Callable[..., Bed]) -> None:
-    """A driver that has no room for a restore may never restore that process again."""
-    bed = make_bed(GPUSHARE_SIM_CHECKPOINT_LEFT="0")
-    pointer = filled(bed.script, bed.a, PIECE, 7)
-    evicted(bed.script, PIECE)
-    bed.hibernate()
-    plain = bed.machine.program("plain", GPUSHARE_DISABLE="1")
-    filler = plain.call("alloc", bytes=plain.call("info")["free"] - SMALL)["pointer"]
-    bed.script.close()
-    bed.machine.socket.unlink()
-    waiting = bed.a.start("info")
-    bed.machine.until_said(bed.a, "its GPU has 0 MiB free, and it needs 1 MiB")
-    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
-    assert plain.call("free", pointer=filler)["result"] == 0
-    assert bed.a.result(waiting)["result"] == 0
-    assert bed.a.holds(pointer, PIECE, 7)
     bed.script = Script(bed.machine)
 
 
