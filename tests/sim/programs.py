@@ -98,3 +98,53 @@ def wait_for_use(environment: dict[str, str], bytes: int) -> None:
     deadline = time.monotonic() + 60
     while used(environment) != bytes:
         assert time.monotonic() < deadline
+
+
+NODES = (
+    GRAPHS
+    + """
+F = driver.CUevent_flags.CU_EVENT_DEFAULT
+IN_CAPTURE = 1
+block = ok(driver.cuMemAlloc(4096))
+words = ok(driver.cuMemHostAlloc(4096, 0))
+
+def word(index):
+    return ctypes.c_uint32.from_address(int(words) + 4 * index)
+
+def at_word(index):
+    return driver.CUdeviceptr(int(words) + 4 * index)
+
+def event():
+    return ok(driver.cuEventCreate(F))
+
+def hold(index, on=None):
+    # The stream goes on when the word is 1.
+    ok(driver.cuStreamWaitValue32(on or stream, at_word(index), 1, 1))
+
+def fill(value, on=None):
+    ok(driver.cuMemsetD32Async(block, value, 1024, on or stream))
+
+def content():
+    return int(read(block, 1, np.uint32)[0])
+
+def executable(graph):
+    return ok(driver.cuGraphInstantiate(graph, 0))
+
+def launch_it(one, on=None):
+    return error(driver.cuGraphLaunch(one, on or stream))
+
+def idle(on=None):
+    return error(driver.cuStreamQuery(on or stream))
+
+class of:
+    def __init__(self, kind):
+        self.kind = getattr(driver.CUgraphNodeType, "CU_GRAPH_NODE_TYPE_" + kind)
+    def __call__(self):
+        p = driver.CUgraphNodeParams()
+        p.type = self.kind
+        return p
+
+for i in range(1024):
+    word(i).value = 0
+"""
+)
