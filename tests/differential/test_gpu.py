@@ -12,16 +12,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.benchmarks.published.conformance import Unfit
-from tests.differential.gpu import (
-    GpuPlace,
-    Kind,
-    LeftOut,
-    Survey,
-    differences,
-    fit,
-    left_out,
-    paced,
-)
+from tests.differential.differing import Kind, differences
+from tests.differential.gpu import GpuPlace, LeftOut, Survey, fit, left_out, paced
 from tests.differential.programs import GROUPS, RARE, Recipe
 from tests.differential.running import HERE, Difference, Run, build_player
 
