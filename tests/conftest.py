@@ -116,6 +116,7 @@ LONGEST = [
     "server_extension/test_status.py",
     "gpu/test_hibernate_bench.py",
     "interposer/test_bare_driver.py",
+    "interposer/test_beside_running_work.py",
     "scheduler/test_properties.py",
     "scheduler/test_server.py",
     "server_extension/test_feed.py",

@@ -188,3 +188,23 @@ def hold(stream):
 def let_go():
     goes[:] = 1
 """
+
+
+FAULT = """
+use()
+stream = stream_of()
+code = compile('''extern "C" __global__ void fault(volatile unsigned *nowhere) { *nowhere = 1; }''')
+function = function_of(code, "fault")
+
+def fail_for_good():
+    assert start(function, stream, 64) == 0
+    assert error(driver.cuStreamSynchronize(stream)) == 700
+"""
+
+MAPPED_EMPTY = """
+def mapped_empty(size):
+    address = reserve(size)
+    ok(driver.cuMemMap(address, size, 0, ok(driver.cuMemCreate(size, properties(), 0)), 0))
+    ok(driver.cuMemSetAccess(address, size, [access(0)], 1))
+    return address
+"""
