@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tests.scheduler.usage_histories import open_history
 from tests.support.scheduler import environ, scheduler, start
 
-__all__ = ["environ", "scheduler", "start"]
+__all__ = ["environ", "open_history", "scheduler", "start"]

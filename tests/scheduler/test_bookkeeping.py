@@ -9,17 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from jupyter_gpushare.cli.show.report import energy_text, line, use_table
+from jupyter_gpushare.cli.show.report import line, use_table
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.node.prices import Prices
-from jupyter_gpushare.scheduler.observability.energy import Divided, EnergyMeter, Part
 from jupyter_gpushare.scheduler.observability.usage_report import (
     HOUR,
     KEPT,
@@ -32,86 +30,7 @@ from jupyter_gpushare.scheduler.observability.usage_report import (
     Use,
 )
 from tests.scheduler.quota_node import GIB, Node
-
-NOON = 1_000_000 * HOUR
-
-Opener = Callable[[Path | None], History]
-
-
-@pytest.fixture
-def open_history() -> Iterator[Opener]:
-    """Return what opens a history at noon, and close all of them at the end."""
-    opened: list[History] = []
-
-    def open_one(path: Path | None) -> History:
-        opened.append(History(path, NOON))
-        return opened[-1]
-
-    yield open_one
-    for history in opened:
-        history.close()
-
-
-class Clock:
-    """Adds up the use of a node in steps of a second.
-
-    Parameters
-    ----------
-    node, history
-        What is added up, and where.
-    watts
-        The power of each GPU in the following steps; None: its energy is not measured.
-    """
-
-    def __init__(
-        self, node: Node, history: History, watts: dict[str, float | None] | None = None
-    ) -> None:
-        self.node, self.history, self.wall = node, history, float(NOON)
-        self.watts = watts or {}
-        self.joules = dict.fromkeys(self.watts, 1000.0)
-        self.counts = True
-        self.began: dict[int, float] = {}
-        self.look()
-
-    def look(self) -> None:
-        readings = {
-            gpu: Reading(self.node.now, self.joules[gpu] if self.counts else None, watts)
-            for gpu, watts in self.watts.items()
-            if watts is not None
-        }
-        self.history.usage.update(self.node.core, self.wall, self.node.now, readings)
-
-    def run(self, seconds: float, step: float = 1.0) -> None:
-        for _ in range(round(seconds / step)):
-            self.node.sleep(step)
-            self.report_meters()
-            self.wall += step
-            for gpu, watts in self.watts.items():
-                self.joules[gpu] += (watts or 0.0) * step
-            self.look()
-
-    def report_meters(self) -> None:
-        """Let all busy processes report the GPU time that they have had."""
-        for number, kernel in self.node.kernels.items():
-            client = self.node.core.clients[number]
-            if client.busy and client.group.metered:
-                busy = self.node.now - self.began.setdefault(number, client.burst_at)
-                for gpu in kernel.usages:
-                    self.node.do(ev.Meter(number, gpu, busy, self.node.now, 0))
-
-    def report(self, *by: By, user: str | None = None) -> dict[str, Any]:
-        found = self.history.report(NOON, self.wall)
-        return (
-            {**found, "rows": self.history.uses(NOON, self.wall, by, user, self.wall)()}
-            if by
-            else found
-        )
-
-
-class Reading(NamedTuple):
-    at: float
-    joules: float | None
-    watts: float | None
+from tests.scheduler.usage_histories import NOON, Clock, Opener
 
 
 def test_used_and_shared_hours_follow_their_definition(open_history: Opener) -> None:
@@ -162,133 +81,6 @@ def test_short_bursts_count_for_their_length(open_history: Opener) -> None:
     clock.look()
     (row,) = clock.report("notebook")["rows"]
     assert row["seconds"] == pytest.approx(3.0)
-
-
-def test_energy_is_divided_in_proportion_to_gpu_time(open_history: Opener) -> None:
-    node = Node(1)
-    ada, ben = node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-0")
-    clock = Clock(node, open_history(None), {"GPU-0": 100.0})
-    clock.run(10)
-    clock.watts["GPU-0"] = 400.0
-    ada.run()
-    clock.run(10)
-    ben.run()
-    clock.run(10)
-    ada.end()
-    ben.end()
-    clock.watts["GPU-0"] = 100.0
-    clock.run(10)
-    found = clock.report("user")
-    assert (found["energy"], found["idle_energy"], found["measured"]) == (10_000, 2_000, 40)
-    assert {row["user"]: (row["seconds"], row["energy"]) for row in found["rows"]} == {
-        "ada": (15, 6_000),
-        "ben": (5, 2_000),
-    }
-
-
-def test_idle_energy_is_what_the_gpu_consumes_without_work(open_history: Opener) -> None:
-    node = Node(1)
-    kernel = node.kernel("a", "ada", "GPU-0")
-    clock = Clock(node, open_history(None), {"GPU-0": 100.0})
-    clock.run(10)
-    for _ in range(10):
-        # A tenth of a second at 700 W, and the rest at 100 W.
-        clock.joules["GPU-0"] += 160.0
-        clock.wall += 1
-        kernel.run()
-        node.sleep(0.1)
-        kernel.end()
-        node.sleep(0.9)
-        clock.look()
-    found = clock.report("user")
-    assert (found["energy"], found["idle_energy"]) == (2_600, 1_900)
-    assert [row["energy"] for row in found["rows"]] == [700]
-
-
-def test_without_a_counter_the_power_is_integrated(open_history: Opener) -> None:
-    node = Node(1)
-    kernel = node.kernel("a", "ada", "GPU-0")
-    clock = Clock(node, open_history(None), {"GPU-0": 200.0})
-    clock.counts = False
-    clock.look()
-    kernel.run()
-    clock.run(10)
-    found = clock.report("user")
-    assert (found["energy"], found["measured"]) == (2_000, 10)
-    # A machine that was asleep consumed an unknown amount.
-    node.sleep(60)
-    clock.look()
-    assert clock.report()["energy"] == 2_000
-
-
-def test_energy_without_readings_is_not_measured(open_history: Opener) -> None:
-    node = Node(2)
-    kernels = [node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ben", "GPU-1")]
-    clock = Clock(node, open_history(None), {"GPU-0": 300.0, "GPU-1": None})
-    for kernel in kernels:
-        kernel.run()
-    clock.run(10)
-    found = clock.report("user")
-    assert (found["energy"], found["measured"], found["present"]) == (3_000, 10, 20)
-    energies = {row["user"]: (row["energy"], row["measured"]) for row in found["rows"]}
-    assert energies == {"ada": (3_000, 10), "ben": (None, 0)}
-    text = energy_text({**found, "prices": None})
-    assert text == "0.001 kWh (0.000 idle), 50% of the GPU hours not measured"
-    bare = open_history(None)
-    Clock(node, bare).run(5)
-    found = bare.report(NOON, NOON + HOUR)
-    assert (found["energy"], found["idle_energy"]) == (None, None)
-    assert energy_text({**found, "prices": None}) == "energy not measured"
-
-
-def test_a_reset_of_the_counter_is_not_energy(open_history: Opener) -> None:
-    node = Node(1)
-    clock = Clock(node, open_history(None), {"GPU-0": 100.0})
-    clock.run(5)
-    # The driver was loaded again. The power bridges the gap.
-    clock.joules["GPU-0"] = 0.0
-    clock.run(5)
-    assert clock.report()["energy"] == 1_000
-
-
-def test_energy_waits_for_gpu_time_that_is_reported_afterwards() -> None:
-    meter: EnergyMeter[str] = EnergyMeter()
-    now, joules = 0.0, 0.0
-
-    def look(**busy: float) -> Divided[str] | None:
-        nonlocal now, joules
-        now, joules = now + 1, joules + 500
-        meter.add_time(1.0, Reading(now, joules, None))
-        for user, seconds in busy.items():
-            meter.add_busy(user, seconds)
-        return meter.divide(["ada", "ben"])
-
-    meter.add_time(0.0, Reading(0.0, 0.0, None))
-    for _ in range(5):
-        assert look(ben=0.5) is None
-    divided = look(ben=0.5, ada=3.0)
-    assert divided == Divided({"ada": Part(3.0, 1500), "ben": Part(3.0, 1500)}, 3000, 0, 6)
-    # Work that is never reported counts as long as it runs.
-    for _ in range(29):
-        assert look() is None
-    divided = look()
-    assert divided == Divided({"ada": Part(15.0, 7500), "ben": Part(15.0, 7500)}, 15000, 0, 30)
-    # When it is reported at last, it does not count twice.
-    assert look(ben=31.0, ada=31.0) == Divided(
-        {"ada": Part(0.5, 250), "ben": Part(0.5, 250)}, 500, 0, 1
-    )
-
-
-def test_a_late_reading_is_waited_for() -> None:
-    meter: EnergyMeter[str] = EnergyMeter()
-    first, second = Reading(0.0, 0.0, None), Reading(2.0, 800.0, None)
-    meter.add_time(0.0, first)
-    meter.add_busy("ada", 1.0)
-    meter.add_time(1.0, first)
-    assert meter.divide() is None
-    meter.add_busy("ben", 1.0)
-    meter.add_time(1.0, second)
-    assert meter.divide() == Divided({"ada": Part(1.0, 400), "ben": Part(1.0, 400)}, 800, 0, 2)
 
 
 def test_memory_counts_by_time_and_place(open_history: Opener) -> None:
