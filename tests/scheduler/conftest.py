@@ -3,7 +3,18 @@
 
 from __future__ import annotations
 
+from tests.scheduler.stand_in import make_hibernator, pid, processes, stand_in, stand_in_library
 from tests.scheduler.usage_histories import open_history
 from tests.support.scheduler import environ, scheduler, start
 
-__all__ = ["environ", "open_history", "scheduler", "start"]
+__all__ = [
+    "environ",
+    "make_hibernator",
+    "open_history",
+    "pid",
+    "processes",
+    "scheduler",
+    "stand_in",
+    "stand_in_library",
+    "start",
+]
