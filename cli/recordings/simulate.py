@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...scheduler.node.arguments import complain, nearest, seconds
 
 if TYPE_CHECKING:
-    from ...scheduler.simulation.machine import Outcome
+    from ...scheduler.simulation.outcome import Outcome
     from ...scheduler.simulation.trace import Trace
 
 DEFAULT_POLICIES = "burst,fcfs,exclusive,shared"

@@ -18,8 +18,9 @@ from ..core.core import Core
 from ..core.rules import Rules
 from ..policies import REGISTRY
 from .calibration import Calibration
-from .machine import Gpu, Machine, Outcome, Process
+from .machine import Gpu, Machine, Process
 from .node_client import HELD, OPEN, SHUT, Client
+from .outcome import Outcome
 from .trace import Kernel, Step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .machine import Outcome
+from .outcome import Outcome
 
 FORMATS = (".png", ".svg")
 

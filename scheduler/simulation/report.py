@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .machine import Outcome
+from .outcome import Outcome
 
 GIB = 1 << 30
 #: GPU time up to which a cell counts as short: what docs/explanation/scheduling.md calls ``interactive_burst``.

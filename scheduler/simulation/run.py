@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from .calibration import H200
-from .machine import Exclusive, Machine, Outcome, Shared
+from .machine import Exclusive, Machine, Shared
 from .node import Node
+from .outcome import Outcome
 from .trace import Kernel, Trace
 
 #: GPUs under one core, as on real nodes.
