@@ -13,7 +13,7 @@ from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
 from .messages import Attach, Detach, Hibernate, Revoke, Usage
-from .model import Client, Group, Hibernation, Model
+from .model import Client, Group, Hibernation, Model, charge_for_contexts
 from .paging import ThrashingDetector
 from .preferences import PreferenceStore
 from .queue import WaitQueue
@@ -128,7 +128,7 @@ class Attachment:
             gpu = holding.share.gpu
             # Until now, its memory counted as other programs' use, or as memory pending reclaim if its connection had
             # ended. A hibernated process holds its residue; anything else shows in the readings.
-            context = holding.contexts(usage.context)
+            context = charge_for_contexts(holding, usage.context)
             self.ledger.charge_residue(holding)
             held = holding.left if client.gone else usage.resident + usage.unevictable + context
             alive = min(held, gpu.pending_reclaim) if event.reattach else 0
@@ -205,7 +205,7 @@ class Departure:
             if client.lease is not None:
                 mapped = holding.room
             gpu.pending_reclaim += mapped + holding.unevictable + holding.context + holding.left
-            gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
+            gpu.exited_at, gpu.reading.pause = self.turn.now, 0.0
             self.shares.close(holding)
             if gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.inexact = True

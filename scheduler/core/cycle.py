@@ -169,7 +169,9 @@ class GpuCycle:
         self.turn.again = None
         due: dict[str, float | None] = {}
         for gpu in list(gpus.values()):
-            if gpu.delayed_growth and (gpu.asked_at is None or self.readings.is_overdue(gpu)):
+            if gpu.delayed_growth and (
+                gpu.reading.asked_at is None or self.readings.is_overdue(gpu)
+            ):
                 parked, gpu.delayed_growth = gpu.delayed_growth, []
                 for delayed in parked:
                     client = self.model.clients[delayed.grow.client]
@@ -239,6 +241,6 @@ def _is_calm(gpu: Gpu) -> bool:
     """Whether there is nothing to decide on a GPU: no wait and no over-commitment."""
     return (
         not (gpu.queue or gpu.delayed_growth or gpu.pending_reclaim or gpu.drained)
-        and gpu.asked_at is None
+        and gpu.reading.asked_at is None
         and gpu.free >= 0
     )

@@ -19,6 +19,7 @@ from .model import (
     Model,
     Obstacle,
     Share,
+    charge_for_contexts,
     excess,
     growth,
     staying,
@@ -55,7 +56,7 @@ class GrowthAdmission:
         promised = holding.promised + max(0, more)
         unevictable = max(holding.unevictable, least.unevictable)
         stated = max(holding.stated, least.context)
-        context = holding.contexts(stated)
+        context = charge_for_contexts(holding, stated)
         if stated != holding.stated:
             self.readings.begin_context_trial(holding)
         self.ledger.set_stated_contexts(holding, stated)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .messages import Usage
-from .model import Client, Group, Holding, Model, Share
+from .model import Client, Group, Holding, Model, Share, charge_for_contexts
 from .turn import Turn, mark_shares
 
 
@@ -55,7 +55,7 @@ class Ledger:
                     gpu.context_sizes.departures.inexact or not holding.measured
                 )
             # No reading has counted unsettled bytes as room for other groups.
-            gpu.shrunk += max(0, fixed - holding.unsettled)
+            gpu.reading.shrunk += max(0, fixed - holding.unsettled)
             gpu.hibernated += 1
             self.add_unsettled(holding, -holding.unsettled)
             self.account(holding, holding.promised, holding.resident, 0, 0)
@@ -108,7 +108,7 @@ class Ledger:
     def note_unstated_eviction(self, holding: Holding, size: int) -> None:
         """Note memory that may have left while its client was silent: readings put other programs' use too low."""
         gpu = holding.share.gpu
-        gpu.shrunk += min(size, gpu.lowered)
+        gpu.reading.shrunk += min(size, gpu.reading.lowered)
 
     def add_unsettled(self, holding: Holding, more: int) -> None:
         """Change the unevictable bytes that were admitted but may not be allocated yet."""
@@ -132,13 +132,13 @@ class Ledger:
             if stated != holding.stated:
                 # Its context may have taken more than the client can measure.
                 needs.context = max(needs.context, stated)
-        context = holding.contexts(stated)
+        context = charge_for_contexts(holding, stated)
         if holding.client.gone:
             unevictable = context = 0
         before = holding.resident + holding.unevictable + holding.context
         # It was freed some time ago, so the last reading may already have been without it.
         freed = before - usage.resident - unevictable - context
-        holding.share.gpu.shrunk += max(0, freed - expected)
+        holding.share.gpu.reading.shrunk += max(0, freed - expected)
         holding.host = usage.host
         if not crossed:
             self.add_unsettled(holding, -holding.unsettled)

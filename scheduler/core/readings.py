@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from .foreign_use import CONTEXTS, CONTEXTS_PART
 from .ledger import Ledger
 from .messages import Device, Measured, ReadDevice
-from .model import LEFT, Departures, Gpu, Holding, Model, Trial, Wait
+from .model import LEFT, Departures, Gpu, Holding, Model, Trial, Wait, exceeds_spare
 from .rules import MIB
 from .turn import Turn
 
@@ -113,10 +113,10 @@ class Readings:
         # It counted as other programs' use; or a reading may now show what it hid.
         gpu.foreign = max(0, gpu.foreign - max(0, more))
         if more < 0:
-            shown = min(-more, gpu.overcharged)
-            gpu.overcharged -= shown
-            gpu.hidden += -more - shown
-            gpu.shrunk -= more
+            shown = min(-more, gpu.reading.overcharged)
+            gpu.reading.overcharged -= shown
+            gpu.reading.hidden += -more - shown
+            gpu.reading.shrunk -= more
         self.turn.dirty[gpu.uuid] = gpu
         if more:
             self.turn.request_reading(gpu)
@@ -141,7 +141,7 @@ class Readings:
         """Note that a context is about to be created. If nothing else happens, the next reading shows its size."""
         gpu = holding.share.gpu
         fresh = self.turn.now - gpu.read_at <= self.model.rules.fresh
-        alone = fresh and gpu.asked_at is None and _is_quiet(gpu)
+        alone = fresh and gpu.reading.asked_at is None and _is_quiet(gpu)
         held = gpu.resident + gpu.unevictable
         # The reading shows the present state only if nothing has changed since. Otherwise, the next one shows nothing.
         same = gpu.context_sizes.quietly_held == held + gpu.context
@@ -185,13 +185,15 @@ class Readings:
         before = gpu.foreign + gpu.pending_reclaim
         late = self._reclaim(gpu, least)
         self._attribute(gpu, least, most, late)
-        gpu.lowered = max(0, gpu.lowered + before - gpu.foreign - gpu.pending_reclaim)
+        gpu.reading.lowered = max(
+            0, gpu.reading.lowered + before - gpu.foreign - gpu.pending_reclaim
+        )
         held = gpu.resident + gpu.unevictable + gpu.context
         gpu.context_sizes.quietly_held = held if _is_quiet(gpu) else None
         if gpu.pending_reclaim:
             rules = self.model.rules
             longest = rules.longest_pause if self.model.queue else rules.idle_pause
-            gpu.read_pause = min(max(2 * gpu.read_pause, rules.shortest_pause), longest)
+            gpu.reading.pause = min(max(2 * gpu.reading.pause, rules.shortest_pause), longest)
 
     def _store(self, event: Device) -> Gpu:
         """Store a reading in the model; add the GPU if it is new."""
@@ -205,7 +207,7 @@ class Readings:
             gpu.total = event.total
             self.turn.reserve_stale[gpu.uuid] = gpu
             gpu.reserve = rules.reserve_of(event.total)
-        gpu.used, gpu.read_at, gpu.asked_at = event.used, now, None
+        gpu.used, gpu.read_at, gpu.reading.asked_at = event.used, now, None
         if event.name:
             gpu.name, gpu.index = event.name, event.index
         return gpu
@@ -236,12 +238,14 @@ class Readings:
         rest = gpu.used - gpu.pending_reclaim
         # An earlier reading may have missed memory that was freed and stated only since. Then the last value is too
         # low; but a value that is too high would starve a share that fills.
-        unseen = gpu.shrunk
+        unseen = gpu.reading.shrunk
         if gpu.filling is not None:
-            unseen = gpu.hidden + min(gpu.shrunk - gpu.hidden, gpu.lowered)
+            unseen = gpu.reading.hidden + min(
+                gpu.reading.shrunk - gpu.reading.hidden, gpu.reading.lowered
+            )
         last = gpu.foreign + unseen + late
-        gpu.shrunk = gpu.hidden = 0
-        gpu.overcharged = max(0, least - rest)
+        gpu.reading.shrunk = gpu.reading.hidden = 0
+        gpu.reading.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
         if foreign != gpu.foreign:
             gpu.foreign = foreign
@@ -249,17 +253,17 @@ class Readings:
 
     def watch(self, gpu: Gpu, short: bool) -> None:
         """Read a GPU again without an event while memory pending reclaim or other programs' use matters."""
-        if gpu.asked_at is not None:
+        if gpu.reading.asked_at is not None:
             if self.is_overdue(gpu):
-                gpu.asked_at = self.turn.now
+                gpu.reading.asked_at = self.turn.now
                 self.turn.decisions.append(ReadDevice(gpu.uuid))
-            self.turn.recheck_at(gpu.asked_at + self.model.rules.reading_timeout)
+            self.turn.recheck_at(gpu.reading.asked_at + self.model.rules.reading_timeout)
             return
         if gpu.pending_reclaim:
             pause = (
-                min(gpu.read_pause, self.model.rules.longest_pause)
+                min(gpu.reading.pause, self.model.rules.longest_pause)
                 if self.model.queue
-                else gpu.read_pause
+                else gpu.reading.pause
             )
         elif short:
             pause = self.model.rules.foreign_pause
@@ -286,16 +290,16 @@ class Readings:
         exited or hibernated, a reading is needed, because the process may have held, or left, more than is known.
         """
         if wait.grow is None and not (
-            gpu.pending_reclaim or gpu.shrunk or gpu.read_at == -math.inf
+            gpu.pending_reclaim or gpu.reading.shrunk or gpu.read_at == -math.inf
         ):
-            return wait.group.shares[gpu.uuid].exceeds_spare
+            return exceeds_spare(wait.group.shares[gpu.uuid])
         return self.model.need(wait, gpu) > 0
 
     def is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
         """Whether the last reading is recent enough to decide on it; if not, request one."""
         if (
             self.turn.now - gpu.read_at <= (self.model.rules.fresh if age is None else age)
-            and not gpu.shrunk
+            and not gpu.reading.shrunk
         ):
             return True
         if self.is_overdue(gpu):
@@ -306,14 +310,16 @@ class Readings:
     def is_overdue(self, gpu: Gpu) -> bool:
         """Whether a requested reading is no longer waited for."""
         return (
-            gpu.asked_at is not None
-            and self.turn.now - gpu.asked_at >= self.model.rules.reading_timeout
+            gpu.reading.asked_at is not None
+            and self.turn.now - gpu.reading.asked_at >= self.model.rules.reading_timeout
         )
 
 
 def _is_quiet(gpu: Gpu) -> bool:
     """Whether no memory that clients state here may be about to change."""
-    moving = gpu.leaving or gpu.unsettled or gpu.arriving or gpu.shrunk or gpu.pending_reclaim
+    moving = (
+        gpu.leaving or gpu.unsettled or gpu.arriving or gpu.reading.shrunk or gpu.pending_reclaim
+    )
     return not moving
 
 

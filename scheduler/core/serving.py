@@ -85,7 +85,9 @@ class WaitLog:
             return
         explainer = reasons.Explainer(self.sources, self.turn.now, plans)
         for wait in list(self.queue.new):
-            if any(g.asked_at is not None for g in wait.gpus.values()) and self.planner.fits(wait):
+            if any(
+                g.reading.asked_at is not None for g in wait.gpus.values()
+            ) and self.planner.fits(wait):
                 continue
             self.queue.new.remove(wait)
             wait.logged = True

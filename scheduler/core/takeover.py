@@ -69,7 +69,7 @@ class ReturningClients:
                     gpu.pending_reclaim -= held
                     gpu.foreign += held
                 # If it has exited, what it still holds is free within moments.
-                gpu.exited_at, gpu.read_pause = self.turn.now, 0.0
+                gpu.exited_at, gpu.reading.pause = self.turn.now, 0.0
                 self.turn.dirty[gpu.uuid] = gpu
                 self.turn.request_reading(gpu)
 

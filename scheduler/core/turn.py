@@ -93,8 +93,8 @@ class Turn:
 
     def request_reading(self, gpu: Gpu) -> None:
         """Request a reading of a GPU."""
-        if gpu.asked_at is None:
-            gpu.asked_at = self.now
+        if gpu.reading.asked_at is None:
+            gpu.reading.asked_at = self.now
             self.decisions.append(ReadDevice(gpu.uuid))
 
     def record(self, kind: str, group: Group, **fields: Any) -> None:

@@ -18,6 +18,7 @@ from .records import (
     Prefetch,
     PrefetchStage,
     Progress,
+    ReadingState,
     Reservation,
     Stage,
     Subscribers,
@@ -25,7 +26,17 @@ from .records import (
     Trial,
     Unfit,
 )
-from .state import Model, excess, growth, is_managed, staying, staying_contexts
+from .state import (
+    Model,
+    charge_for_contexts,
+    exceeds_spare,
+    excess,
+    growth,
+    has_room,
+    is_managed,
+    staying,
+    staying_contexts,
+)
 
 __all__ = [
     "LEFT",
@@ -48,6 +59,7 @@ __all__ = [
     "Prefetch",
     "PrefetchStage",
     "Progress",
+    "ReadingState",
     "Reservation",
     "Share",
     "Stage",
@@ -56,8 +68,11 @@ __all__ = [
     "Trial",
     "Unfit",
     "Wait",
+    "charge_for_contexts",
+    "exceeds_spare",
     "excess",
     "growth",
+    "has_room",
     "is_managed",
     "staying",
     "staying_contexts",

@@ -24,6 +24,7 @@ from .records import (
     Hibernation,
     Preferences,
     Prefetch,
+    ReadingState,
     Reservation,
     Stage,
     Subscribers,
@@ -71,18 +72,7 @@ class Gpu:
     returning: dict[int, Usage] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     victims: Victims[Share] = field(default_factory=Victims)
-    #: Bytes by which the clients' statements have shrunk since the last reading, except by ordered evictions.
-    shrunk: int = 0
-    #: Bytes by which readings have lowered ``foreign``, perhaps because of freed memory that was not stated yet.
-    lowered: int = 0
-    #: Bytes by which the last reading was below the charges of clients. And the part of ``shrunk`` that was charged for
-    #: contexts that take less, as far as that reading did not show it: ``foreign`` may be greater by that.
-    overcharged: int = 0
-    hidden: int = 0
-    #: When the reading was requested that has not arrived yet.
-    asked_at: float | None = None
-    #: The pause before the next reading without an event.
-    read_pause: float = 0.0
+    reading: ReadingState = field(default_factory=ReadingState)
     #: Growth requests that are answered later.
     delayed_growth: list[Delayed] = field(default_factory=list)
     #: Groups that hold a lease here, by id.
@@ -199,14 +189,6 @@ class Holding:
     #: Whether its memory is unavailable, because its client does not answer or repeatedly fails to evict.
     lost: bool = False
 
-    def contexts(self, stated: int) -> int:
-        """Return the charge for contexts of this stated size."""
-        if stated == self.stated:
-            return self.context
-        sizes, more = self.share.gpu.context_sizes, stated - self.stated
-        charged = self.context + (sizes.charge(more) if more > 0 else -sizes.charge(-more))
-        return max(1, charged) if stated else 0
-
 
 @dataclass(slots=True, eq=False)
 class Share:
@@ -293,18 +275,6 @@ class Share:
     def need(self) -> int:
         """Bytes that a lease would bring in."""
         return max(0, self.goal - self.resident)
-
-    @property
-    def exceeds_spare(self) -> bool:
-        """Whether a lease would bring in more than the part of the promise that was never allocated."""
-        return self.need > self.spare
-
-    @property
-    def has_room(self) -> bool:
-        """Whether what a lease would bring in has room now."""
-        need, owed = self.need, self.gpu.owed
-        # Memory that leaves for a share that fills comes back only after that.
-        return not (owed and self.evicting) and (need <= 0 or need <= self.gpu.free - owed)
 
     @property
     def missing(self) -> int:

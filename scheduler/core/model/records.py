@@ -96,6 +96,24 @@ class ContextSizes:
         return min(LEFT if self.residue is None else self.residue, context)
 
 
+@dataclass(slots=True, eq=False)
+class ReadingState:
+    """How the readings of a GPU and the clients' statements differ, and when the next reading is due."""
+
+    #: Bytes by which the clients' statements have shrunk since the last reading, except by ordered evictions.
+    shrunk: int = 0
+    #: Bytes by which readings have lowered ``Gpu.foreign``, perhaps because of freed memory that was not stated yet.
+    lowered: int = 0
+    #: Bytes by which the last reading was below the charges of clients. And the part of ``shrunk`` that was charged for
+    #: contexts that take less, as far as that reading did not show it: ``Gpu.foreign`` may be greater by that.
+    overcharged: int = 0
+    hidden: int = 0
+    #: When the reading was requested that has not arrived yet.
+    asked_at: float | None = None
+    #: The pause before the next reading without an event.
+    pause: float = 0.0
+
+
 class DurationPredictor:
     """Estimates how long a burst, or an absence, will go on, from how long a group's recent ones lasted.
 

@@ -88,12 +88,33 @@ class Model:
         return fixed + (more if group.lease is not None and not group.floating else 0)
 
 
+def charge_for_contexts(holding: Holding, stated: int) -> int:
+    """Return the charge for contexts of this stated size."""
+    if stated == holding.stated:
+        return holding.context
+    sizes, more = holding.share.gpu.context_sizes, stated - holding.stated
+    charged = holding.context + (sizes.charge(more) if more > 0 else -sizes.charge(-more))
+    return max(1, charged) if stated else 0
+
+
+def exceeds_spare(share: Share) -> bool:
+    """Whether a lease would bring in more than the part of the promise that was never allocated."""
+    return share.need > share.spare
+
+
+def has_room(share: Share) -> bool:
+    """Whether what a lease would bring in has room now."""
+    need, owed = share.need, share.gpu.owed
+    # Memory that leaves for a share that fills comes back only after that.
+    return not (owed and share.evicting) and (need <= 0 or need <= share.gpu.free - owed)
+
+
 def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     """Return how many more bytes are requested: of evictable memory, and of unevictable memory."""
     least = event.least
     context = least.context
     if not holding.client.gone:
-        context = holding.contexts(max(holding.stated, context))
+        context = charge_for_contexts(holding, max(holding.stated, context))
     fixed = max(0, least.unevictable - holding.unevictable) + max(0, context - holding.context)
     fixed -= holding.share.gpu.freed_without(holding.left)
     return max(0, least.promised - holding.promised), max(0, fixed)
@@ -102,7 +123,7 @@ def growth(holding: Holding, event: Grow) -> tuple[int, int]:
 def staying(holding: Holding, event: Grow) -> int:
     """Return by how many bytes the residue of the client would grow if it hibernated after this growth."""
     gpu = holding.share.gpu
-    context = holding.contexts(max(holding.stated, event.least.context))
+    context = charge_for_contexts(holding, max(holding.stated, event.least.context))
     return gpu.context_sizes.leaves(max(context, holding.context)) - gpu.context_sizes.leaves(
         holding.context
     )
