@@ -123,6 +123,7 @@ LONGEST = [
     "cli/doctor/test_doctor.py",
     "scheduler/test_visibility.py",
     "interposer/test_captures.py",
+    "interposer/test_open_captures.py",
     "acceptance/test_upgrade.py",
     "gpu/test_comparisons.py",
     "scheduler/test_suspicion.py",

@@ -208,3 +208,40 @@ def mapped_empty(size):
     ok(driver.cuMemSetAccess(address, size, [access(0)], 1))
     return address
 """
+
+
+NODES = """
+K = driver.CUgraphNodeType
+D = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+M = driver.CUstreamCaptureMode
+
+def copying(to, source, size):
+    d = driver.CUDA_MEMCPY3D()
+    d.srcMemoryType, d.srcDevice, d.dstMemoryType, d.dstDevice = D, source, D, to
+    d.WidthInBytes, d.Height, d.Depth = size, 1, 1
+    return d
+
+def filling(pointer, value, count):
+    p = driver.CUDA_MEMSET_NODE_PARAMS()
+    p.dst, p.value, p.elementSize, p.width, p.height = pointer, value, 4, count, 1
+    return p
+
+def node_of(of):
+    p = driver.CUgraphNodeParams()
+    if isinstance(of, driver.CUDA_MEMCPY3D):
+        p.type = K.CU_GRAPH_NODE_TYPE_MEMCPY
+        p.memcpy.copyParams = of
+    else:
+        p.type = K.CU_GRAPH_NODE_TYPE_MEMSET
+        p.memset.dst, p.memset.value, p.memset.elementSize = of.dst, of.value, of.elementSize
+        p.memset.width, p.memset.height = of.width, of.height
+    return p
+
+def run(replay, stream):
+    ok(driver.cuGraphLaunch(replay, stream))
+    ok(driver.cuStreamSynchronize(stream))
+
+use()
+context = ok(driver.cuCtxGetCurrent())
+stream = stream_of()
+"""
