@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from ...scheduler.observability.recording import RecordingError
     from ...scheduler.policies import available
     from ...scheduler.simulation import plot, report
-    from ...scheduler.simulation.node import Stalled
+    from ...scheduler.simulation.outcome import Stalled
     from ...scheduler.simulation.run import BASELINES
     from ...scheduler.simulation.trace import TraceError, write
 

@@ -20,12 +20,8 @@ from ..policies import REGISTRY
 from .calibration import Calibration
 from .machine import Gpu, Machine, Process
 from .node_client import HELD, OPEN, SHUT, Client
-from .outcome import Outcome
+from .outcome import Outcome, Stalled
 from .trace import Kernel, Step
-
-
-class Stalled(RuntimeError):
-    """A defect of the core: time does not pass, or a wait never ends."""
 
 
 class Node(Machine):

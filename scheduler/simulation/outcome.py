@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The results of virtual machines."""
+"""The results of virtual machines, or that there are none."""
 
 from __future__ import annotations
 
@@ -105,3 +105,7 @@ class Outcome:
         self.longest_gap = max(self.longest_gap, other.longest_gap)
         self.peak = max(self.peak, other.peak)
         self.events += other.events
+
+
+class Stalled(RuntimeError):
+    """A defect of the core: time does not pass, or a wait never ends."""
