@@ -97,6 +97,7 @@ LONGEST = [
     "interposer/test_kinds.py",
     "interposer/test_mappings.py",
     "kernel_provisioner/test_magics.py",
+    "kernel_provisioner/test_magic_tables.py",
     "scheduler/test_pool.py",
     "benchmarks/test_short.py",
     "interposer/test_suspected.py",

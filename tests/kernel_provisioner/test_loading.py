@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_gpushare.kernel_provisioner import in_kernel, launch
 
+from .cell_steps import SETUP, Ask, cells
 from .conftest import Kernel, eventually, started
-from .test_in_kernel import SETUP, Ask, cells
 
 #: What a kernel needs at its start: each further module would be compiled there.
 AT_START = {"cells", "deferred", "faults", "interposer", "interrupts", "names"}
