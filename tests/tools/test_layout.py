@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,16 @@ import pytest
 PROGRAMS = {"tests.fuzz.random_programs", "tests.gpu.answers"}
 
 
-def imported(source: str) -> Iterator[str]:
-    """Yield the names of modules that a module may import: of ``from a import b``, both a and a.b."""
+def imported(source: str, package: Sequence[str]) -> Iterator[str]:
+    """Yield the names of modules that a module of a package may import: of ``from a import b``, both a and a.b."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join((*parents, *filter(None, [node.module])))
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def complaint(root: Path, importer: Path, module: str) -> str | None:
@@ -44,7 +46,7 @@ def complaints(root: Path) -> list[str]:
     for importer in sorted((root / "tests").rglob("*.py")):
         if "node_modules" in importer.parts:
             continue
-        for module in imported(importer.read_text("utf-8")):
+        for module in imported(importer.read_text("utf-8"), importer.relative_to(root).parts[:-1]):
             if why := complaint(root, importer, module):
                 found.append(f"{importer.relative_to(root)} imports {module}, which {why}")
     return found
@@ -73,6 +75,14 @@ def test_tests_import_only_what_they_may(
         (tmp_path / file).touch()
     (tmp_path / importer).write_text(f"from {module} import x\n")
     assert len(complaints(tmp_path)) == (not allowed)
+
+
+def test_relative_imports_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tests" / "a" / "deep").mkdir(parents=True)
+    (tmp_path / "tests" / "a" / "test_other.py").touch()
+    (tmp_path / "tests" / "a" / "test_one.py").write_text("from .test_other import x\n")
+    (tmp_path / "tests" / "a" / "deep" / "test_two.py").write_text("from .. import test_other\n")
+    assert len(complaints(tmp_path)) == 2
 
 
 def test_the_longest_files_are_there(root: Path) -> None:
