@@ -4,7 +4,8 @@
 A program asks for a reservation and does something else meanwhile. The group enters the queue with a wait like any
 other, at its own rank, and is woken if it is hibernated. When the wait is served, the memory of the group is restored
 under its lease, which is then kept for it (``Rules.reservation_hold``), whatever other groups wait for: it counts as
-running, and the end of that time as the end of its quantum. Its first use of the GPU ends the reservation, and its time
+running, and the end of that time as the end of its quantum. If the group is an agent's, a person's wait ends it sooner
+(``Residency.quantum_end``). Its first use of the GPU ends the reservation, and its time
 slice begins. If it does not come, the reservation lapses with a notice, and the lease is an idle one.
 
 A group that has a lease already keeps that one, unless another group waits. Otherwise, a program that reserves after

@@ -50,10 +50,12 @@ class Residency:
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """Return when a running holder may be revoked for a wait; by default, for the first one."""
-        if group.reservation is not None and group.reservation.until is not None:
-            return group.reservation.until
         if wait is None:
             wait = self.first_from(group)
+        kept = None if group.reservation is None else group.reservation.until
+        # A reservation keeps its time, but no person waits longer for that of an agent.
+        if kept is not None and not (wait is not None and self._precedes(wait, group)):
+            return kept
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "restoring":
             # Its clock starts when its memory has been restored, but an endless restore must not block others.

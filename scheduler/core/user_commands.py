@@ -155,6 +155,8 @@ class UserCommands:
             return
         self.turn.touch(group)
         self.hints.drop(group)
+        if group.reservation is not None:
+            self.reservations.end(group, "cancelled")
         group.evict_on_release = group.evict_on_release or event.evict
         if group.exclusive:
             self.leases.end_exclusive(group)

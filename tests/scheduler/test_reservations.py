@@ -167,9 +167,31 @@ def test_a_lease_that_ends_early_is_a_notice() -> None:
     b = m.process("b", 60)
     reserve(m, "b")
     b.restore()
-    m.do(ev.Release("b"))
+    m.do(ev.Adjust("b", frozen=True))
     b.release()
     assert notices(m) == [("b", "lost")]
+
+
+def test_a_person_does_not_wait_for_the_reservation_of_an_agent() -> None:
+    m = Machine()
+    agent = m.process("b", 60)
+    m.do(ev.Adjust("b", priority="agent"))
+    reserve(m, "b")
+    agent.restore()
+    agent.end("quiet")
+    m.process("c", 60).request()
+    assert of(ev.Revoke, m.sleep(m.core.rules.background_quantum + 0.1))
+    agent.release("revoke")
+    assert results(m, "b") == ["waiting", "ready", "lost"]
+
+
+def test_a_user_who_releases_the_gpu_cancels_it() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    m.process("b", 60)
+    reserve(m, "b")
+    m.do(ev.Release("b"))
+    assert (m.group("b")["state"], results(m, "b")) == ("idle", ["waiting", "cancelled"])
 
 
 def test_an_idle_lease_is_kept() -> None:
