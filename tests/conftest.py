@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import shutil
 import signal
@@ -150,12 +149,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: places.get(item.path, last + (item.path.parent.name == "scheduler"))
     )
-
-
-def pytest_collection_finish() -> None:
-    """Keep the collected tests, which stay to the end, out of garbage collections."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

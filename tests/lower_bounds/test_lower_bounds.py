@@ -23,11 +23,12 @@ import jupyter_gpushare
 from tests.support.lab import Lab, environment
 from tests.support.notebook import Notebook, until
 
-#: Not for import: examples, configuration files, programs, and a benchmark that needs the extra `test`.
+#: Not for import: examples, configuration files, programs, and modules that need the extras `test` and `mcp`.
 NOT_IMPORTED = (
     "jupyter_gpushare.benchmarks.published.lab",
     "jupyter_gpushare.benchmarks.programs.rank",
     "jupyter_gpushare.cli.doctor.probe",
+    "jupyter_gpushare.cli.mcp.tools",
     "jupyter_gpushare.deploy.docker.jupyterhub_config",
     "jupyter_gpushare.deploy.kubernetes.gpushare",
     "jupyter_gpushare.examples",
