@@ -30,7 +30,6 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "context": ({}, {"PROCESSES": 2}),
     "swap": ({}, {"ROUNDS": 1}),
     "switch": ({}, {"SWITCHES": 2}),
-    "idle-power": ({"seconds": 0.3}, {}),
     "scheduler": ({}, {"CLIENTS": 20, "EVENTS": 200, "TURNS": 1}),
     "class": (
         {},
@@ -61,6 +60,7 @@ TESTED = {
     "conformance": "gpu/test_runner.py",
     "estimates": "scheduler/test_estimates.py",
     "hibernate": "gpu/test_hibernate_bench.py",
+    "idle-power": "benchmarks/test_idle_power.py",
     "interference": "gpu/test_comparisons.py",
     "makespan": "gpu/test_comparisons.py",
     "oversubscribe": "interposer/test_managed.py",

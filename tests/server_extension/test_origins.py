@@ -206,6 +206,8 @@ async def run_over_websocket(
         ):
             break
     socket.close()
+    while await asyncio.wait_for(socket.read_message(), 60) is not None:
+        pass  # until the server has closed it, too
 
 
 async def test_the_class_follows_whether_an_agent_or_a_person_ran_the_last_cell(

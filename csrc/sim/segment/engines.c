@@ -31,7 +31,7 @@ uint64_t sim_segment_compute_end(unsigned device, uint64_t begin)
 {
     device = sim_segment_machine(device);
     uint64_t ran = sim_now() - begin;
-    sim_segment->device[device].busy_ns += ran;
+    __atomic_fetch_add(&sim_segment->device[device].busy_ns, ran, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&sim_segment->device[device].busy);
     return ran;
 }
