@@ -26,6 +26,7 @@ from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.server_extension.documented import check
 from tests.server_extension.schedulers import forked_schedulers
+from tests.support.client import FakeClient
 from tests.support.environment import inherited
 from tests.support.kernels import forked_kernels
 
@@ -118,6 +119,24 @@ def gpu(scheduler: AsyncControlClient, jp_asyncio_loop: Any) -> dict[str, Any]:
     """Return what the scheduler says of the simulated GPU."""
     status = jp_asyncio_loop.run_until_complete(scheduler.request("status"))["status"]
     return status["gpus"][0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def holder(runtime: Path, gpu: dict[str, Any]) -> Iterator[FakeClient]:
+    """Return a notebook that holds three quarters of the GPU."""
+    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
+        client.attach()
+        client.grow(gpu["total"] * 3 // 4)
+        client.run()
+        yield client
+
+
+@pytest.fixture
+def server(
+    http_server: Any, jp_serverapp: ServerApp, jp_http_port: int, jp_base_url: str
+) -> tuple[str, str]:
+    """Return the URL of the Jupyter server and its token."""
+    return f"http://127.0.0.1:{jp_http_port}{jp_base_url}", jp_serverapp.identity_provider.token
 
 
 @pytest.fixture

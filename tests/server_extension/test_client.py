@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,25 +11,6 @@ from jupyter_server.serverapp import ServerApp
 
 import jupyter_gpushare
 from jupyter_gpushare.client import Refused, Unavailable
-from tests.support.client import FakeClient
-
-
-@pytest.fixture
-def server(
-    http_server: Any, jp_serverapp: ServerApp, jp_http_port: int, jp_base_url: str
-) -> tuple[str, str]:
-    """Return the URL of the server and its token."""
-    return f"http://127.0.0.1:{jp_http_port}{jp_base_url}", jp_serverapp.identity_provider.token
-
-
-@pytest.fixture
-def notebook(runtime: Path, gpu: dict[str, Any]) -> Iterator[FakeClient]:
-    """Return a notebook that holds three quarters of the GPU."""
-    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
-        client.attach()
-        client.grow(gpu["total"] * 3 // 4)
-        client.run()
-        yield client
 
 
 def check_status(status: dict[str, Any]) -> None:
@@ -39,7 +18,7 @@ def check_status(status: dict[str, Any]) -> None:
     assert (group["name"], group["preferences"]["priority"]) == ("train.ipynb", "background")
 
 
-@pytest.mark.usefixtures("notebook")
+@pytest.mark.usefixtures("holder")
 async def test_the_blocking_client(server: tuple[str, str], gpu: dict[str, Any]) -> None:
     def use() -> None:
         client = jupyter_gpushare.Client(*server)
@@ -60,7 +39,7 @@ async def test_the_blocking_client(server: tuple[str, str], gpu: dict[str, Any])
     await asyncio.to_thread(use)
 
 
-@pytest.mark.usefixtures("notebook")
+@pytest.mark.usefixtures("holder")
 async def test_the_client_for_asyncio(server: tuple[str, str], gpu: dict[str, Any]) -> None:
     async with jupyter_gpushare.AsyncClient(*server) as client:
         assert await client.set_class("background", "first") == "first"

@@ -7,39 +7,19 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from jupyter_server.serverapp import ServerApp
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.client import PATIENCE, FakeClient
+from tests.support.client import PATIENCE
 
 COMMAND = ["-m", "jupyter_gpushare.cli.main", "mcp"]
-
-
-@pytest.fixture
-def server(
-    http_server: Any, jp_serverapp: ServerApp, jp_http_port: int, jp_base_url: str
-) -> tuple[str, str]:
-    """Return the URL of the Jupyter server and its token."""
-    return f"http://127.0.0.1:{jp_http_port}{jp_base_url}", jp_serverapp.identity_provider.token
-
-
-@pytest.fixture
-def notebook(runtime: Path, gpu: dict[str, Any]) -> Iterator[FakeClient]:
-    """Return a notebook that holds three quarters of the GPU."""
-    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
-        client.attach()
-        client.grow(gpu["total"] * 3 // 4)
-        client.run()
-        yield client
 
 
 @asynccontextmanager
@@ -126,13 +106,13 @@ async def use_all_tools(client: Client, gpu: dict[str, Any]) -> None:
     assert "no group" in await fails(client, "release", notebook="nobody")
 
 
-@pytest.mark.usefixtures("notebook")
+@pytest.mark.usefixtures("holder")
 async def test_over_stdio(server: tuple[str, str], gpu: dict[str, Any]) -> None:
     async with over_stdio(*server) as client:
         await use_all_tools(client, gpu)
 
 
-@pytest.mark.usefixtures("notebook")
+@pytest.mark.usefixtures("holder")
 async def test_over_http_each_agent_has_the_permissions_of_its_own_token(
     server: tuple[str, str], gpu: dict[str, Any]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -18,7 +17,6 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.bodies import BODIES
 from jupyter_gpushare.server_extension import openapi
 from tests.server_extension.documented import check, endpoints, operations
-from tests.support.client import FakeClient
 
 Fetch = Callable[..., Awaitable[Any]]
 
@@ -66,19 +64,16 @@ async def test_the_document_is_served(jp_fetch: Fetch, jp_base_url: str) -> None
     assert openapi.document("/")["servers"] == [{"url": "/"}]
 
 
-async def test_forecasts(runtime: Path, gpu: dict[str, Any], jp_fetch: Fetch) -> None:
+@pytest.mark.usefixtures("holder")
+async def test_forecasts(gpu: dict[str, Any], jp_fetch: Fetch) -> None:
     async def when(**params: str) -> Any:
         found = await jp_fetch("gpushare/api/when", params=params)
         return json.loads(found.body)["when"]
 
-    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
-        client.attach()
-        client.grow(gpu["total"] * 3 // 4)
-        client.run()
-        assert (await when(group="train.ipynb"))["reason"]["code"] == "has_lease"
-        found = await when(bytes=str(gpu["total"] // 2), priority="background", gpu="0")
-        assert found["reason"]["code"] == "needs_memory"
-        assert found["text"].startswith("It can run in ")
+    assert (await when(group="train.ipynb"))["reason"]["code"] == "has_lease"
+    found = await when(bytes=str(gpu["total"] // 2), priority="background", gpu="0")
+    assert found["reason"]["code"] == "needs_memory"
+    assert found["text"].startswith("It can run in ")
     for params, code, text in (
         ({"group": "nobody"}, 404, "no group"),
         ({}, 400, "either which notebook"),

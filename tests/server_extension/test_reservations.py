@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_server.serverapp import ServerApp
 
 import jupyter_gpushare
 from jupyter_gpushare.scheduler.core import messages as ev
@@ -19,16 +18,6 @@ from jupyter_gpushare.server_extension.reservations import ReservationWaiters
 from tests.support.client import FakeClient
 
 Fetch = Callable[..., Awaitable[Any]]
-
-
-@pytest.fixture
-def holder(runtime: Path, gpu: dict[str, Any]) -> Iterator[FakeClient]:
-    """Return a notebook that runs with three quarters of the GPU."""
-    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
-        client.attach()
-        client.grow(gpu["total"] * 3 // 4)
-        client.run()
-        yield client
 
 
 @pytest.fixture
@@ -81,14 +70,6 @@ async def test_over_rest(holder: FakeClient, notebook: FakeClient, jp_fetch: Fet
     ):
         code, found = await fetched(jp_fetch, method, path, body, **params)
         assert (code, text in found["message"]) == (status, True), found
-
-
-@pytest.fixture
-def server(
-    http_server: Any, jp_serverapp: ServerApp, jp_http_port: int, jp_base_url: str
-) -> tuple[str, str]:
-    """Return the URL of the server and its token."""
-    return f"http://127.0.0.1:{jp_http_port}{jp_base_url}", jp_serverapp.identity_provider.token
 
 
 async def test_a_program_reserves_without_blocking(
