@@ -126,12 +126,10 @@ class Origins:
 
     def on_connect(self, kernel_id: str, session: str, headers: Mapping[str, str]) -> None:
         """Note a connection to a kernel."""
-        agent = CLASSES.get(headers.get(HEADER, "").lower())
-        if agent is None:
-            agent = self._is_known(headers)
+        agent = self._is_agent(headers)
         if agent is None:
             # jupyter-kernel-client sends no User-Agent with its WebSockets; browsers always do.
-            agent = "User-Agent" not in headers and bool(PYTHON_SESSION.fullmatch(session))
+            agent = bool(PYTHON_SESSION.fullmatch(session))
         _remember(self._sessions, (kernel_id, session), agent)
 
     def on_request(self, request: Any, status: int) -> None:
@@ -139,10 +137,7 @@ class Origins:
         found = EXECUTE.search(request.path or "")
         if found is None or request.method != "POST" or status >= 400:
             return
-        headers = request.headers
-        agent = CLASSES.get(headers.get(HEADER, "").lower())
-        if agent is None:
-            agent = bool(self._is_known(headers))
+        agent = bool(self._is_agent(request.headers))
         self._requests.setdefault(found[1], deque(maxlen=MOST)).append(agent)
 
     def on_message(self, message: str | bytes) -> None:
@@ -159,10 +154,13 @@ class Origins:
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             self._log.debug("gpushare: received a message that is not a Jupyter message: %s", error)
 
-    def _is_known(self, headers: Mapping[str, str]) -> bool | None:
-        """Return whether a client is an agent's by its ``User-Agent``; None: the header is not there."""
+    def _is_agent(self, headers: Mapping[str, str]) -> bool | None:
+        """Return whether the headers of a request are an agent's; None: they state neither class nor ``User-Agent``."""
+        stated = CLASSES.get(headers.get(HEADER, "").lower())
         name = headers.get("User-Agent")
-        return None if name is None else name.startswith(self._user_agents)
+        if stated is not None or name is None:
+            return stated
+        return name.startswith(self._user_agents)
 
 
 def _remember(table: OrderedDict[Any, bool], key: Any, agent: bool) -> None:
