@@ -28,6 +28,11 @@ class SecondKernel(NamedTuple):
     first: str
     path: str
 
+    @property
+    def params(self) -> dict[str, str]:
+        """The parameters of the notice."""
+        return {"path": self.path, "first": self.first, "second": self.kernel_id}
+
 
 def file_of(path: str) -> str:
     """Return the file that the path of a session means, relative to the server's root."""
@@ -70,11 +75,7 @@ class SecondKernelNotices:
             {
                 "group": second.kernel_id,
                 "code": CODE,
-                "params": {
-                    "path": second.path,
-                    "first": second.first,
-                    "second": second.kernel_id,
-                },
+                "params": second.params,
                 "time": since,
             }
             for second, since in self._since.items()

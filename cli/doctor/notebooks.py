@@ -10,6 +10,7 @@ from typing import Any
 from urllib.request import Request
 
 from ...client.blocking import make_opener
+from ...client.calls import headers
 from ...client.errors import NoServer
 from ...client.find import Server, running_servers, server_of
 from ...scheduler.views.words.notices import notice_text
@@ -40,11 +41,10 @@ def notebooks() -> Iterator[Finding]:
             )
     found_twice = second_kernels(documents)
     for second in found_twice:
-        params = {"path": second.path, "first": second.first, "second": second.kernel_id}
         yield Finding(
             topic,
             "warn",
-            notice_text({"code": CODE, "params": params}, f"/{second.path}"),
+            notice_text({"code": CODE, "params": second.params}, f"/{second.path}"),
             "shut down the kernel that you do not use",
         )
     if servers and not found_twice:
@@ -52,9 +52,7 @@ def notebooks() -> Iterator[Finding]:
 
 
 def _sessions(server: Server) -> list[dict[str, Any]]:
-    request = Request(f"{server.url}api/sessions")
-    if server.token:
-        request.add_header("Authorization", f"token {server.token}")
+    request = Request(f"{server.url}api/sessions", headers=headers(server))
     with make_opener(server.url).open(request, timeout=PATIENCE) as answer:
         found = json.load(answer)
     return [one for one in found if isinstance(one.get("kernel"), dict)]
