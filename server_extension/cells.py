@@ -43,7 +43,7 @@ CALLBACKS = frozenset(
     {"comm_open", "comm_msg", "comm_close", "complete_request", "inspect_request"}
 )
 #: One of those requests' types, or a cell's, in a header as it is sent.
-WORK = re.compile(b'"(?:execute_request|' + "|".join(sorted(CALLBACKS)).encode() + b')"')
+WORK = re.compile(f'"(?:{"|".join(sorted({EXECUTE, *CALLBACKS}))})"'.encode())
 #: Seconds for which such a request must last to count as a cell.
 LASTING = 0.5
 #: Milliseconds between two attempts to connect to a kernel that is starting.
@@ -103,7 +103,7 @@ class Cells:
     def status(self, state: str, parent: dict[str, Any], at: float) -> None:
         """Take in a status message of the kernel."""
         kind = parent.get("msg_type")
-        cell = kind == "execute_request"
+        cell = kind == EXECUTE
         if not cell and kind not in CALLBACKS:
             return
         message, shell = str(parent.get("msg_id")), str(parent.get("subshell_id") or "")

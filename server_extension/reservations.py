@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -55,10 +56,8 @@ class ReservationWaiters:
                 left = until - time.monotonic()
                 if (found["reservation"] or {}).get("state") != "waiting" or left <= 0:
                     return found
-                try:
+                with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), min(left, LOOK))
-                except asyncio.TimeoutError:
-                    continue
         finally:
             waiting.discard(changed)
             if not waiting:
