@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...scheduler.node.arguments import nearest
 from ...scheduler.protocol.client import UNKNOWN_GROUP, ControlClient, ControlError
 from ...scheduler.views.redaction import OTHER
+
+#: Seconds between two requests for the state of a notebook or program that a command follows.
+PAUSE = 0.05
+ENDED = "the notebook or program has ended"
 
 HELP = "name, ID or ID prefix of the notebook or program"
 
@@ -71,6 +76,14 @@ def ask(
     found = [group for group in known if group["id"] == reply["group"]]
     started_since = {"id": reply["group"], "name": asked, "state": "idle"}
     return reply, found[0] if found else started_since
+
+
+def follow(client: ControlClient, group: str) -> Iterator[tuple[dict[str, Any], float]]:
+    """Yield a notebook or program again and again until it ends, with the seconds since the first time."""
+    begun = time.monotonic()
+    while found := next((each for each in groups(client) if each["id"] == group), None):
+        yield found, time.monotonic() - begun
+        time.sleep(PAUSE)
 
 
 def _only(known: Sequence[dict[str, Any]]) -> str:

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.groups import STATES
-from .groups import add_group, ask, groups
+from .groups import ENDED, add_group, ask, follow
 
-#: Seconds: how long the command follows a prefetch, how soon it must begin, and the pause between two requests.
-PATIENCE, BEGIN, PAUSE = 10.0, 1.0, 0.05
+#: Seconds: how long the command follows a prefetch, and how soon it must begin.
+PATIENCE, BEGIN = 10.0, 1.0
 
 #: The scheduler's codes if there is nothing to do.
 DONE = ("there", "at_work")
@@ -48,14 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _follow(client: ControlClient, group: str) -> int:
     """Print the progress of the prefetch, and return the exit status."""
-    begun = time.monotonic()
-    while True:
-        found = next((each for each in groups(client) if each["id"] == group), None)
-        if found is None:
-            return complain("the notebook or program has ended")
+    for found, seconds in follow(client, group):
         name, state, prefetch = found["name"], found["state"], found.get("prefetch")
         if prefetch is not None and prefetch["stage"] != "ready":
-            if time.monotonic() > begun + PATIENCE:
+            if seconds > PATIENCE:
                 print(
                     f"{name} is still getting ready. Run `gpushare status` to see when it is done."
                 )
@@ -66,8 +61,8 @@ def _follow(client: ControlClient, group: str) -> int:
         elif state != "hibernated" and not any(share["swapped"] for share in found["gpus"]):
             print(f"{name} is ready: all of its memory is on the GPU.")
             return 0
-        elif time.monotonic() > begun + BEGIN:
+        elif seconds > BEGIN:
             return complain(
                 f"{name} cannot get ready now. To find out why, run: gpushare explain {name}"
             )
-        time.sleep(PAUSE)
+    return complain(ENDED)

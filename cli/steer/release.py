@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.words.amounts import size
-from .groups import add_group, ask, groups
+from .groups import ENDED, add_group, ask, follow
 
-#: Seconds for which a hibernation is followed, and between two requests for its state.
-PATIENCE, PAUSE = 10.0, 0.05
+#: Seconds for which a hibernation is followed.
+PATIENCE = 10.0
 #: States in which a notebook or program has no lease.
 WITHOUT_LEASE = ("waiting", "idle", "hibernated")
 
@@ -58,11 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _follow(client: ControlClient, group: str) -> int:
     """Print what becomes of a hibernation, and return the exit status."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = next((each for each in groups(client) if each["id"] == group), None)
-        if found is None:
-            return complain("the notebook or program has ended")
+    for found, seconds in follow(client, group):
         name, sleep = found["name"], found.get("hibernation") or {}
         state = sleep.get("state")
         if state == "hibernated":
@@ -76,9 +71,9 @@ def _follow(client: ControlClient, group: str) -> int:
             return 0
         if state is None:
             return complain(f"{name} used the GPU again and was not hibernated; try again later")
-        if time.monotonic() > deadline:
+        if seconds > PATIENCE:
             print(
                 f"{name} is still being hibernated. Run `gpushare status` to see when it is done."
             )
             return 0
-        time.sleep(PAUSE)
+    return complain(ENDED)
