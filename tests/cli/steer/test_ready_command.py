@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jupyter_gpushare.cli.steer.groups import follow
 from tests.cli.conftest import Command
 from tests.cli.steer.program import Program
 from tests.support.scheduler import GIB, Scheduler, until
@@ -80,3 +81,13 @@ def test_a_program_that_uses_the_gpu_is_not_prefetched(
         said = "a.ipynb is ready: it is using the GPU or waiting for it.\n"
         assert gpushare("ready").stdout == said
         assert json.loads(gpushare("status", "--json").stdout)["groups"][0]["prefetch"] is None
+
+
+def test_a_command_follows_a_program_until_it_ends(scheduler: Scheduler) -> None:
+    with scheduler.control() as control:
+        with scheduler.client("k", name="a.ipynb") as client:
+            client.grow(GIB)
+            states = follow(control, "k")
+            assert next(states)[0]["name"] == "a.ipynb"
+        until(lambda: not control.request("status")["status"]["groups"])
+        assert list(states) == []
