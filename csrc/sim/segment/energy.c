@@ -3,18 +3,17 @@
 
 #include "base/clock.h"
 
-bool sim_energy_has_context(const struct sim_segment *segment, unsigned machine)
+uint64_t sim_energy_idle_watts(const struct sim_segment *segment, unsigned machine)
 {
     for (const struct sim_record *record = segment->records; record < segment->records + SIM_MAX_RECORDS; record++)
         if (record->pid != 0 && record->charged[machine][SIM_CHARGE_CONTEXT] > 0)
-            return true;
-    return false;
+            return segment->watts[SIM_POWER_CONTEXT];
+    return segment->watts[SIM_POWER_BARE];
 }
 
 void sim_energy_advance(struct sim_segment *segment, unsigned machine)
 {
     struct sim_segment_device *d = &segment->device[machine];
-    const uint64_t *watts = segment->watts;
     uint64_t now = sim_now(), busy = __atomic_load_n(&d->busy_ns, __ATOMIC_RELAXED);
     /* The first reading begins the account. */
     uint64_t span = d->energy_at == 0 ? 0 : now - d->energy_at;
@@ -22,8 +21,8 @@ void sim_energy_advance(struct sim_segment *segment, unsigned machine)
     if (ran > span)
         ran = span; /* the rest counts the next time */
     /* A watt is a nanojoule in a nanosecond. */
-    d->energy_nj += (span - ran) * watts[sim_energy_has_context(segment, machine) ? SIM_POWER_CONTEXT : SIM_POWER_BARE];
-    d->energy_nj += ran * watts[SIM_POWER_BUSY];
+    d->energy_nj += (span - ran) * sim_energy_idle_watts(segment, machine);
+    d->energy_nj += ran * segment->watts[SIM_POWER_BUSY];
     d->energy_busy_ns = d->energy_at == 0 ? busy : d->energy_busy_ns + ran;
     d->energy_at = now;
 }

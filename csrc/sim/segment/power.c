@@ -29,12 +29,8 @@ unsigned sim_segment_power_mw(unsigned device)
     uint64_t span = d->energy_at - d->power_at;
     if (d->power_at == 0 || span >= LEAST_SPAN) {
         uint64_t spent = d->energy_nj - d->power_energy_nj;
-        /* Before there is a span, it is what the device takes without kernels. */
-        d->power_mw =
-            d->power_at == 0
-                ? sim_segment->watts[sim_energy_has_context(sim_segment, device) ? SIM_POWER_CONTEXT : SIM_POWER_BARE] *
-                      1000
-                : spent * 1000 / span;
+        /* The first reading has no span, so it shows the power without kernels. */
+        d->power_mw = d->power_at == 0 ? sim_energy_idle_watts(sim_segment, device) * 1000 : spent * 1000 / span;
         d->power_at = d->energy_at;
         d->power_energy_nj = d->energy_nj;
     }
