@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Divides the energy of one GPU among those that used it. Sans-IO.
+"""Divides the energy of one GPU among its users. Sans-IO.
 
 NVML's energy counter shows what a GPU has consumed. Without the counter (GPUs before Volta), the power is integrated
 over time. Without either (MIG slices), the energy is not measured, and nothing is assumed.
@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..core.usage_windows import PARTS, divide
 
-#: Who used the GPU.
+#: A user of the GPU.
 User = TypeVar("User")
 
 #: Seconds for which nothing is divided while work runs whose GPU time is only known when it ends.
@@ -49,10 +49,10 @@ class Part(NamedTuple):
 
 
 class Divided(NamedTuple, Generic[User]):
-    """A period, and who had what of it."""
+    """A period, and each user's part of it."""
 
     parts: Mapping[User, Part]
-    #: Joules of the whole period, and those that are idle; 0 if they are not measured.
+    #: Joules of the whole period, and the idle energy in it; 0 if the energy was not measured.
     joules: float
     idle: float
     #: The seconds for which the energy was measured.
@@ -135,7 +135,7 @@ class EnergyMeter(Generic[User]):
 
 
 def _charges(busy: Mapping[User, float], span: float) -> dict[User, float]:
-    """Return the seconds for which each user is charged: those who were busy at once divide the time."""
+    """Return the seconds for which each user is charged. Users that were busy at once divide the time equally."""
     parts = {user: round(seconds * PARTS) for user, seconds in busy.items()}
     return {user: part / PARTS for user, part in divide(parts, round(span * PARTS))}
 

@@ -19,7 +19,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -46,7 +46,7 @@ LONGEST_LOOK = 10.0
 #: that renames its notebook all the time could fill the disk.
 MOST_NOTEBOOKS = 200
 
-#: By what a report is divided.
+#: What the rows of a report are divided by.
 By = Literal["user", "team", "notebook", "day"]
 #: The largest number of rows in a report.
 MOST_ROWS = 10_000
@@ -146,19 +146,6 @@ CREATE TABLE IF NOT EXISTS energy (
     hour INTEGER, gpu TEXT, {", ".join(f"{name} REAL" for name in _ENERGY)}, PRIMARY KEY (hour, gpu)
 ) WITHOUT ROWID;
 """
-_ADD = (
-    f"INSERT INTO hours VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT (hour) DO UPDATE SET "
-    + ", ".join(
-        f"{name} = max({name}, excluded.{name})"
-        if name in _MOST
-        else f"{name} = {name} + excluded.{name}"
-        for name in _COLUMNS
-    )
-)
-_ADD_USER = (
-    "INSERT INTO users VALUES (?, ?, ?) "
-    "ON CONFLICT (hour, user) DO UPDATE SET seconds = seconds + excluded.seconds"
-)
 _REPORT = (
     "SELECT min(hour), max(hour), count(*), {} FROM hours WHERE hour >= ? AND hour < ?".format(
         ", ".join(f"{'max' if name in _MOST else 'sum'}({name})" for name in _COLUMNS)
@@ -169,17 +156,23 @@ _REPORT_USERS = (
 )
 
 
-def _adding(table: str, keys: Sequence[str], sums: Iterable[str]) -> str:
+def _adding(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
     """Return the statement that adds to a row."""
-    sums = list(sums)
-    added = ", ".join(f"{name} = {name} + excluded.{name}" for name in sums)
+    added = ", ".join(
+        f"{name} = max({name}, excluded.{name})"
+        if name in _MOST
+        else f"{name} = {name} + excluded.{name}"
+        for name in columns
+    )
     return (
-        f"INSERT INTO {table} ({', '.join((*keys, *sums))}) "
-        f"VALUES (?{', ?' * (len(keys) + len(sums) - 1)}) "
+        f"INSERT INTO {table} ({', '.join((*keys, *columns))}) "
+        f"VALUES (?{', ?' * (len(keys) + len(columns) - 1)}) "
         f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {added}"
     )
 
 
+_ADD = _adding("hours", ("hour",), _COLUMNS)
+_ADD_USER = _adding("users", ("hour", "user"), ("seconds",))
 _ADD_USE = _adding("notebooks", ("hour", *Owner._fields), _USES)
 _ADD_ENERGY = _adding("energy", ("hour", "gpu"), _ENERGY)
 _REPORT_ENERGY = (
@@ -256,7 +249,9 @@ class Usage:
                 max((h.host for h in client.holdings.values()), default=0)
                 for client in group.clients.values()
             )
-            for use in self._uses_of(hour, self._owners[group.id]) if gpu_bytes or host else ():
+            if not (gpu_bytes or host):
+                continue
+            for use in self._uses_of(hour, self._owners[group.id]):
                 use.gpu_bytes += gpu_bytes * passed
                 use.host_bytes += host * passed
 
@@ -301,8 +296,9 @@ class Usage:
         """Add bytes of a group that were evicted or restored."""
         group = core.groups.get(group_id)
         owner = self._owners.get(group_id) if group is None else _owner(core, group)
-        for use in self._uses_of(self._at(now), owner) if owner is not None else ():
-            use.moved += size
+        if owner is not None:
+            for use in self._uses_of(self._at(now), owner):
+                use.moved += size
 
     def granted(self, waited: float, now: float) -> None:
         """Add a lease and the seconds of its wait."""
@@ -467,7 +463,7 @@ class History:
         file = self._database.execute("PRAGMA database_list").fetchone()[2]
         if file and not self.usage.hours:
             return lambda: _read_rows(file, hours, by, user)
-        # There is no file, or it cannot be written now.
+        # The history is only in memory, or the file cannot be written now.
         try:
             self._add()
             rows = _rows(self._database, hours, by, user)
