@@ -31,7 +31,7 @@ class CellTimes:
         before = self._open.get(seen.group, {})
         for cell, since in before.items():
             if cell not in seen.cells:
-                # A cell that uses no GPU counts, too: some of those that are queued will be like it.
+                # A cell that uses no GPU counts, too, because some of the queued cells will use none either.
                 length = 0.0 if since is None else seen.time - since
                 self._lengths.setdefault(seen.group, deque(maxlen=CELLS)).append(length)
         now_open: dict[str, float | None] = {}

@@ -246,9 +246,9 @@ class Forecast:
         now
             The time.
         queue
-            The waits in order, with the one that is asked for.
+            The waits in order, including ``asked``.
         asked
-            That wait.
+            The wait that does not exist.
         """
         for wait, one, _, _ in self._estimates(core, now, queue, asked):
             if wait is asked:
@@ -416,7 +416,7 @@ class Forecast:
         total = rest + queued * mean
         if total < left.mean and any(one > elapsed for one in self._lengths.get(group.id, ())):
             return left  # after these cells, others usually follow
-        # Beyond the limit, only cells that are much shorter than usual make a difference, or one that fails.
+        # Beyond the limit, only cells that are much shorter than usual, or a failing cell, make a difference.
         beyond = max(0.0, total - last)
         spread = max(0.0, (queued + bool(group.cells)) * variance - beyond * beyond)
         total = min(total, last)

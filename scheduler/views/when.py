@@ -33,15 +33,14 @@ def of_group(core: Core, forecast: Forecast, now: float, group_id: str) -> dict[
     gpu = next(iter(group.shares), None)
     if group.lease is not None and not group.yielding:
         return _answer(group, gpu, NOW, _code("has_lease"), core)
-    queue = list(core.queue)
-    explainer = reasons.Explainer(core.sources, now)
     if group.wait is not None:
         found = forecast.estimates(core, now).get(group_id)
-        return _answer(group, gpu, found, explainer.reason(group.wait), core)
+        reason = reasons.Explainer(core.sources, now).reason(group.wait)
+        return _answer(group, gpu, found, reason, core)
     if not group.shares:
         return _answer(group, None, NOW, _code("no_gpu"), core)
     wait = Wait(group, core.model.last_number + 1, now, gpus=group.gpus)
-    return _foresee(core, forecast, now, queue, wait, gpu)
+    return _foresee(core, forecast, now, wait, gpu)
 
 
 def of_new(
@@ -55,7 +54,7 @@ def of_new(
     activity_class: Class,
     gpu: str | None = None,
 ) -> dict[str, Any]:
-    """Return when a notebook that is not there yet would get a lease: on this GPU, or on the one that comes first.
+    """Return when a notebook that does not exist yet would get a lease: on this GPU, or on the GPU that is free first.
 
     Parameters
     ----------
@@ -108,18 +107,17 @@ def _of_new_on(
         answer = _code("over_cap", whose=room.whose, room=max(0, room.bytes))
         return _answer(None, gpu.uuid, None, answer, core)
     wait = Wait(group, core.model.last_number + 1, now, gpus=group.gpus)
-    return _foresee(core, forecast, now, list(core.queue), wait, gpu.uuid)
+    return _foresee(core, forecast, now, wait, gpu.uuid)
 
 
 def _foresee(
     core: Core,
     forecast: Forecast,
     now: float,
-    queue: list[Wait],
     wait: Wait,
     gpu: str | None,
 ) -> dict[str, Any]:
-    group = wait.group
+    group, queue = wait.group, list(core.queue)
     rank(wait, core.policy)
     insort(queue, wait, key=place)
     limits = (core.times.limited_until(group, uuid, now) for uuid in wait.gpus)

@@ -33,7 +33,7 @@ def when_text(found: Mapping[str, Any]) -> str:
 
 #: The codes of notebooks that need not wait.
 NOW = ("has_lease", "room", "no_gpu")
-#: The reasons of waits, and those that only a forecast has.
+#: The reasons of waits, and the reasons that only a forecast has.
 PROSPECTS: dict[str, Callable[[dict[str, Any]], str]] = {
     **REASONS,
     "has_lease": lambda given: "it has the GPU",
