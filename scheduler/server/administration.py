@@ -297,7 +297,7 @@ class Administration:
 
     # --- Operations ---------------------------------------------------------------------------
 
-    def gpu(self, gpu: str) -> str:
+    def find_gpu(self, gpu: str) -> str:
         """Return the UUID of the GPU that a request names: by its UUID, the beginning of it, or its index.
 
         Raises
@@ -316,7 +316,7 @@ class Administration:
         return found[0]
 
     def _op_drain(self, connection: Connection, asked: bodies.Drain) -> Answer:
-        gpu = self.gpu(asked.gpu)
+        gpu = self.find_gpu(asked.gpu)
         self._server.handle(ev.Drain(gpu, asked.on))
         self._save_settings()
         return {"gpu": gpu, "on": asked.on}

@@ -433,7 +433,7 @@ class Requests:
         return {}
 
     def _op_hint(self, connection: Connection, asked: bodies.Hint) -> dict[str, Any]:
-        # Programs report that something happened in a notebook, which may not use the GPU; users name one that does.
+        # Programs report hints for any notebook, also before its first use of the GPU. A user's command needs a group.
         find = self._find if asked.kind == "ready" else self._claim
         group = find(connection, asked.group)
         self._server.handle(ev.Hint(group, asked.kind))
@@ -474,7 +474,7 @@ class Requests:
                 core, forecast, now,
                 user=who.user, teams=who.teams, size=asked.bytes,
                 activity_class=asked.priority or "interactive",
-                gpu=None if asked.gpu is None else self._server.administration.gpu(asked.gpu),
+                gpu=None if asked.gpu is None else self._server.administration.find_gpu(asked.gpu),
             )  # fmt: skip
         return {"when": answers.when(found if view is None else view.when(found))}
 
