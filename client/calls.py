@@ -81,7 +81,7 @@ class Reservation:
     group
         The ID of the notebook.
     state
-        ``waiting`` or ``ready``; None if there is no reservation, or it has ended.
+        ``waiting`` or ``ready``; None without a reservation, and after its end.
     until_in
         Seconds until it lapses, once it is ready.
     group_state

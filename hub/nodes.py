@@ -446,7 +446,7 @@ class Nodes:
         nodes: dict[str, Node] = {}
         for node in [*([self.local] if self.local is not None else []), *self._configured]:
             nodes.setdefault(node.name, node)
-        # If two nodes report the same name, the one that responds wins: the other is an old address of the node.
+        # If two nodes report the same name, the node that responds wins: the other address is an old one.
         found = sorted(
             self._discovered.values(), key=lambda node: (bool(node.error), node.its_name)
         )

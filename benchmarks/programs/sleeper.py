@@ -223,7 +223,7 @@ class Sleeper(Commands):
 
     @property
     def beside(self) -> Beside:
-        """What is kept in addition to the blocks; created at its first use."""
+        """The state that is kept in addition to the blocks; created at its first use."""
         if self._beside is None:
             memory: Any = self.memory
             kind: Any = TorchBeside if isinstance(memory, TorchMemory) else DriverBeside

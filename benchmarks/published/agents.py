@@ -37,18 +37,18 @@ def run() -> Iterator[Figure]:
             waits[agents].append(found)
             if agents:
                 fairness.append(index)
-                alone, beside = (percentile(waits[n][-1], 99) for n in (0, AGENTS))
+                alone, together = (percentile(waits[n][-1], 99) for n in (0, AGENTS))
                 name = f"a person's wait, p99, seed {seed}"
-                yield Figure("agents", name, beside, "s", alone, len(found), 0.0)
+                yield Figure("agents", name, together, "s", alone, len(found), 0.0)
     for percent in (50, 95, 99):
-        alone, beside = (
+        alone, together = (
             percentile(sorted(w for found in waits[n] for w in found), percent) for n in (0, AGENTS)
         )
         count = sum(map(len, waits[AGENTS]))
         name = f"a person's wait, p{percent}, all seeds"
-        yield Figure("agents", name, beside, "s", alone, count, 0.0)
-    # In a small class, nobody may have waited.
-    more = (beside / alone - 1) * 100 if alone else 0.0
+        yield Figure("agents", name, together, "s", alone, count, 0.0)
+    # In a small class, it may be that no student waited.
+    more = (together / alone - 1) * 100 if alone else 0.0
     yield Figure(
         "agents", "a person's p99 over without agents", more, "%", None, count, 0.0, TARGET
     )

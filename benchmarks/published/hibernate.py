@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What hibernation gives and costs, compared with the driver's checkpoint alone and with what is possible, in one run.
 
-- ``memory``: bytes of the GPU that a hibernated kernel uses, compared with one that is idle and has been evicted.
+- ``memory``: bytes of the GPU that a hibernated kernel uses, compared with an idle, evicted kernel.
 - ``out``: from the request to hibernate a kernel that holds 24 GiB until that is done; compared with the driver's
   checkpoint of a process that holds as much, and with what is possible: a page-locked copy, and a checkpoint of a
   process that holds nothing.

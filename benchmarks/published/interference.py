@@ -43,7 +43,7 @@ HELD, WARM_UP = 16 * MIB, 4.0
 #: Seconds within which a kernel starts, and a cell ends.
 PATIENCE = 300.0
 ALONE, FREELY = "alone", "shared freely"
-#: What is to be reached by ours, percent: p99 over alone; training lost in addition to the time of the bursts.
+#: Targets, percent: p99 over that without other work; training time lost in addition to the time of the bursts.
 LATER, LOST = 5.0, 15.0
 
 

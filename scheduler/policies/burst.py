@@ -316,9 +316,9 @@ class Burst(FirstComeFirstServed):
         return speeds, [*due.values(), soonest]
 
     def _due_until(self, group: GroupView) -> float | None:
-        """Return until when the work of a cell that has just begun, or follows one that has just ended, is expected.
+        """Return until when a cell that has just begun, or is next in the queue, is expected to submit work.
 
-        Others pause in advance.
+        Until then, other groups pause in advance.
         """
         since = None if group.busy else self.view.due_since(group)
         if since is None or self.view.now >= since + self.lead:

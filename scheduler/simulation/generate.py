@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Traces made from a seed: a class of students, also with agents, a research group, production and opportunistic jobs.
+"""Traces made from a seed: a class of students, with or without agents, a research group, and jobs of two kinds.
 
 ``GENERATORS`` is the table of their parameters. docs/reference/simulation.md has the sources of the figures.
 """
@@ -329,7 +329,7 @@ _CLASS = {
     "medium_cells": Parameter(0.08, 0.0, 1.0, "fraction that compute for about a second"),
     "medium_s": Parameter(0.8, 0.01, 100.0, "seconds of GPU time of these: median"),
     "short_s": Parameter(0.08, 0.001, 10.0, "seconds of GPU time of the rest: median"),
-    "people": Parameter(0, 0, 1, "1: students come to the front and type before each cell"),
+    "people": Parameter(0, 0, 1, "1: students return to the notebook and type before each cell"),
     "typing_s": Parameter(8.0, 0.5, 300.0, "seconds of typing before a cell: median"),
     "reading_s": Parameter(3.0, 0.2, 60.0, "seconds from the focus to the first key: median"),
     "glances": Parameter(0.1, 0.0, 1.0, "fraction of long pauses with a look and no cell"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The results of virtual machines, or that there are none."""
+"""The results of simulated machines, and the error if a simulation has none."""
 
 from __future__ import annotations
 
