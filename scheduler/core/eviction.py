@@ -97,11 +97,11 @@ class VictimChooser:
             if lack <= 0:
                 return lack
         for share in running:
-            when = self.residency.quantum_end(share.group, wait)
-            size = share.resident + share.arriving + share.missing
+            victim = self._running_victim(share, wait)
+            when, size, _ = victim
             if size > 0:
                 order = 0.0 if when <= now else when
-                kinds.setdefault((order, _RUNNING), []).append((when, size, share))
+                kinds.setdefault((order, _RUNNING), []).append(victim)
         for order, kind in sorted(kinds):
             victims = self._ranked(plan, kinds[order, kind], [])
             lack = self._take(plan, gpu, lack, order, kind, victims)
@@ -118,8 +118,8 @@ class VictimChooser:
     ) -> Iterator[tuple[float, int, list[_Victim], list[Spot]]]:
         """Iterate over the victims that are available now: since when, their kind, and those at rest, in this order.
 
-        Next to agents, memory that no person waits for comes first: so people find theirs when they return. An agent
-        does not take people's memory before it has waited for a while.
+        While there are agents, memory that no person waits for comes first, so that people find theirs when they
+        return. An agent does not take people's memory before it has waited for a while.
         """
         found = [
             (_IDLE, kinds.pop((0.0, _IDLE), []), gpu.victims.idle),
@@ -136,18 +136,23 @@ class VictimChooser:
             if attended and wait.group.attended:
                 # An agent that runs is paused, or soon will be. If it has had its quantum, it goes before people.
                 agents = [s for s in running if s.group.activity_class == "agent"]
-                ready = []
-                for share in agents:
-                    when = self.residency.quantum_end(share.group, wait)
-                    if when <= self.turn.now:
-                        running.remove(share)
-                        size = share.resident + share.arriving + share.missing
-                        ready.append((when, size, share))
+                ready = [
+                    victim
+                    for victim in (self._running_victim(share, wait) for share in agents)
+                    if victim[0] <= self.turn.now
+                ]
+                for _, _, share in ready:
+                    running.remove(share)
                 yield 0.0, _RUNNING, ready, []
             for kind, ready, resting in found:
                 ready = [victim for victim in ready if victim[2].group.attended is attended]
                 resting = [spot for spot in resting if spot.share.group.attended is attended]
                 yield at if attended and at > self.turn.now else 0.0, kind, ready, resting
+
+    def _running_victim(self, share: Share, wait: Wait) -> _Victim:
+        """Return the memory of a running group as a victim, which is available when its quantum ends."""
+        size = share.resident + share.arriving + share.missing
+        return self.residency.quantum_end(share.group, wait), size, share
 
     def _by_availability(
         self, candidates: list[Share], wait: Wait, waiters: bool
