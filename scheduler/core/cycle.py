@@ -67,25 +67,25 @@ class Cycle:
         self._sort()
         # 4. Revoke leases beyond a quota.
         self._keep_quotas()
-        # Follow reservations, which may add waits.
+        # 5. Follow reservations, which may add waits.
         if model.reserving:
             self.reservations.run()
-        # 5. Grant, or evict and revoke, on the GPUs where something happened.
+        # 6. Grant, or evict and revoke, on the GPUs where something happened.
         if model.nowhere:
             self._admit_nowhere()
         if turn.dirty:
             self._decide_where_needed()
-        # 6. Park groups whose memory has left. That may change what the others can have.
+        # 7. Park groups whose memory has left. That may change what the others can have.
         if model.evacuating:
             self.hibernation.park_those_that_left()
             if turn.dirty:
                 self._decide_where_needed()
-        # 7. Quotas again, because a group may have been admitted on another GPU. Then the classes again.
+        # 8. Quotas again, because a group may have been admitted on another GPU. Then the classes again.
         if self.times.counted:
             self._keep_quotas()
         if turn.to_classify:
             self.activity.classify()
-        # 8. Prefetch what groups will probably use, after all demand.
+        # 9. Prefetch what groups will probably use, after all demand.
         if model.hinted or model.prefetching:
             self.prefetcher.run()
 

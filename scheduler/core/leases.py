@@ -96,8 +96,8 @@ class Leases:
     def lend(self, group: Group) -> None:
         """Grant a group a lease ahead of its first request, so that its memory is restored by then.
 
-        Its room is there. The grant is one that fills, all the same, so that a revocation ends the restore between two
-        pieces. Until its first use, the group is no holder of its GPUs.
+        All of its room is free. The grant is nevertheless marked as filling, so that a revocation can stop the restore
+        between two pieces. Until its first use, the group does not count as a holder of its GPUs.
         """
         lease = self.model.last_lease = self.model.last_lease + 1
         self._take_step(group, "grant", lease)
@@ -120,7 +120,7 @@ class Leases:
         self.turn.touch(group)
 
     def use(self, group: Group) -> None:
-        """Note the first use of a lease that was granted ahead: it is like any other from now on."""
+        """Note the first use of a lease that was granted ahead. From now on, it is a lease like any other."""
         group.lent = False
         if not group.yielding:
             group.intact = True
@@ -225,8 +225,9 @@ class Leases:
         if not self._take_step(group, "revoke"):
             return
         group.revoked_at = self.turn.now
-        for share in group.shares.values() if not group.lent else ():
-            share.gpu.yielding[group.id] = group
+        if not group.lent:
+            for share in group.shares.values():
+                share.gpu.yielding[group.id] = group
         for client in group.granted.values():
             if client.lease is not None:
                 self.turn.decisions.append(Revoke(client.number, client.lease))

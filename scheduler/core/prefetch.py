@@ -217,7 +217,7 @@ class Prefetcher:
         return not any(g.restoring and not g.overdue for g in gpu.holders.values())
 
     def _review(self, group: Group) -> None:
-        """End a prefetch that is over, and note what was done of one that goes on."""
+        """Move a prefetch on to its next stage, or end it."""
         record = group.prefetch
         assert record is not None
         if not self.model.rules.prefetch or group.id not in self.model.hinted:
@@ -237,7 +237,10 @@ class Prefetcher:
             if group.waking:
                 return  # it has its room already, and cannot be stopped
             if group.hibernation is not None:
+                # It could not be woken.
                 self.hints.drop(group)
+                self._end(group)
+                return
             obstacle = self._obstacle_now(group)
             if obstacle == "there":
                 self._enter(group, "ready")
@@ -247,8 +250,6 @@ class Prefetcher:
             self._end(group)
 
     def _obstacle_now(self, group: Group) -> Obstacle | None:
-        if group.prefetch is not None and group.prefetch.stage == "waking" and group.hibernation:
-            return "unavailable"
         estimate = self.hints.likelihood.estimate(group.id, self.turn.now)
         return self._obstacle(group, estimate)
 
@@ -307,7 +308,7 @@ class Prefetcher:
     def _plan(
         self, group: Group, estimate: Estimate, lacks: list[tuple[Gpu, int]]
     ) -> list[tuple[Gpu, int, list[Share]]] | None:
-        """Return what to evict on each GPU, and from which shares first; None: there is not enough on all of them."""
+        """Return how much to evict on each GPU, and the victims in order; None: on some GPU, they are too small."""
         found = []
         for gpu, lack in lacks:
             lack -= gpu.coming
@@ -321,7 +322,7 @@ class Prefetcher:
         return found
 
     def has_room(self, group: Group, estimate: Estimate) -> bool:
-        """Whether a group has room, with that of idle groups that are less likely to be used."""
+        """Whether a group has room, including that of idle groups that are less likely to be used."""
         return self._plan(group, estimate, self._lacks(group)) is not None
 
     def _victims_on(self, gpu: Gpu, group: Group, estimate: Estimate) -> list[Share]:

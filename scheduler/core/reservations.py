@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reservations: places in the queue that no thread of the group waits for.
 
-A program asks for a reservation and does something else meanwhile. The group enters the queue with a wait like any
+A program makes a reservation and does something else in the meantime. The group enters the queue with a wait like any
 other, at its own rank, and is woken if it is hibernated. When the wait is served, the memory of the group is restored
-under its lease, which is then kept for it (``Rules.reservation_hold``), whatever other groups wait for: it counts as
-running, and the end of that time as the end of its quantum. If the group is an agent's, a person's wait ends it sooner
-(``Residency.quantum_end``). Its first use of the GPU ends the reservation, and its time
-slice begins. If it does not come, the reservation lapses with a notice, and the lease is an idle one.
+under its lease. The lease is then kept for ``Rules.reservation_hold``, even if other groups wait: the group counts as
+running, and its quantum ends with that time. A person's wait ends an agent's reservation sooner
+(``Residency.quantum_end``).
 
-A group that has a lease already keeps that one, unless another group waits. Otherwise, a program that reserves after
-each burst would never leave the GPU to others. It enters the queue when that lease ends.
+The group's first use of the GPU ends the reservation, and its time slice begins. If the group does not use the GPU in
+time, the reservation lapses with a notice, and the lease becomes an idle one.
+
+A group that already has a lease keeps it for the reservation only while no other group waits. Otherwise, a program that
+reserves after each burst would never leave the GPU to others. The group enters the queue when that lease ends.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from .residency import Residency
 from .timers import Timers
 from .turn import Turn
 
-#: How a reservation ended: the group used the GPU; it did not in time; the lease ended before, or the group could not
-#: be woken; its user cancelled it.
+#: How a reservation ended: the group used the GPU; it did not use the GPU in time; the lease ended before, or the group
+#: could not be woken; its user cancelled it.
 Result = Literal["used", "lapsed", "lost", "cancelled"]
 #: The code of the notice that a reservation ended without use.
 LAPSED = "reservation_lapsed"
@@ -90,20 +92,20 @@ class Reservations:
                     self.end(group, "lost")
             elif has_lease:
                 if group.busy:
-                    self.end(group, "used")  # a thread had come to wait for it
+                    self.end(group, "used")  # a thread was waiting for it
                 elif group.filling is None and not group.restoring and self._may_hold(group):
                     self._hold(group)
             elif _stays_hibernated(group):
                 self.end(group, "lost")
             elif group.lease is None:
-                # Its lease failed through no fault of its own, or an earlier one or one that it was lent has ended.
+                # It waits, or its last lease does not count: it failed, is from before, or was granted ahead of use.
                 self._enqueue(group)
 
     def note_use(self, group: Group) -> None:
         """Note that a group's GPU work begins, or waits in the queue by itself."""
         if group.lease is None or group.yielding:
             return  # the wait of the reservation is for what comes after
-        kept = group.reservation is not None and group.reservation.until is not None
+        kept = group.reserved
         self.end(group, "used")
         if kept:
             self.leases.begin_time_slice(group, self.turn.now)
@@ -143,7 +145,7 @@ class Reservations:
                 self.queue.rank_again(group)
 
     def _may_hold(self, group: Group) -> bool:
-        """Whether the lease of a group may be kept: others do not wait for one that it had before."""
+        """Whether the lease of a group may be kept. A lease from before may be kept only if no other group waits."""
         assert group.reservation is not None
         return group.lease != group.reservation.earlier or self.residency.first_from(group) is None
 
