@@ -209,9 +209,9 @@ class Activity:
 
 
 def note_agent(model: Model, times: GpuTime, group: Group) -> None:
-    """Note whether a group is an agent's, after its class changed, it came or left.
+    """Note whether a group is an agent's, after its class changed, or it came or left.
 
-    Next to agents, the order of the other groups may differ, too: both of their waits and of the victims.
+    While there are agents, other groups are ordered differently, too: both their waits and the victims.
     """
     before = bool(model.agents)
     if group.activity_class == "agent" and group.id in model.groups:

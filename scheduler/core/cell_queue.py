@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The cells that wait in a group's Jupyter kernel.
 
-Between two cells of a "Run All" pass about 4 ms. A group that is between two cells keeps its lease and its memory for
+About 4 ms pass between two cells of a "Run All". A group that is between two cells keeps its lease and its memory for
 the next one, as long as its time slice lasts (``Residency``). The number of cells is only a hint, so this ends after
 ``next_cell`` seconds if no cell begins, and ``first_work`` after its begin if the cell submits no work.
 """

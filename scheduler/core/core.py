@@ -155,8 +155,8 @@ Prefetch
 A hint, such as the first keystroke after a pause, may make it likely that a group will use the GPU within a minute
 (``likelihood.py``). The last step of the cycle then wakes the group and restores its memory (``prefetch.py``): into
 free room, or into that of idle groups that are less likely to be used. It begins only on GPUs where no wait could be
-served and no memory moves on demand, and ends as soon as that changes. Such a lease (``Group.lent``) is no work until
-it is used: it has no time slice, and does not change any rule above.
+served and no memory moves on demand, and ends as soon as that changes. Until its first use, the lease
+(``Group.lent``) does not count as work: it has no time slice, and no rule above considers it.
 
 Reservations
 ------------

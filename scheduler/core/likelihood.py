@@ -102,7 +102,7 @@ class UseLikelihood:
         return min([*starts, *(at + HORIZON for at in signs.values())], default=None)
 
     def estimate(self, group_id: str, now: float) -> Estimate | None:
-        """Return the estimate from the strongest hint that counts; None: there is no hint."""
+        """Return the estimate from the strongest hint that counts; None if no hint counts."""
         best: Estimate | None = None
         for sign, at in self.live.get(group_id, {}).items():
             if not _start(sign, at) <= now < at + HORIZON:
@@ -130,7 +130,7 @@ class UseLikelihood:
         self.live.pop(group_id, None)
 
     def forget(self, group_id: str) -> None:
-        """Forget a group that has left. What all groups have taught stays."""
+        """Forget a group that has left, except its trials in the sums of all groups."""
         self.live.pop(group_id, None)
         self._own.pop(group_id, None)
 
