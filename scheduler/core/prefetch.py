@@ -137,6 +137,9 @@ class Prefetcher:
                     continue
             elif group.prefetch.stage == "ready":
                 continue
+            if not self._is_calm(group):
+                # Checked before the other obstacles, because most events come while a GPU has demand.
+                continue
             estimate = self.hints.likelihood.estimate(name, self.turn.now)
             if estimate is not None and self._obstacle(group, estimate) is None:
                 found.append((group, estimate))
