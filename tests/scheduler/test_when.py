@@ -16,7 +16,7 @@ from jupyter_gpushare.scheduler.views import when
 from jupyter_gpushare.scheduler.views.estimates import Forecast
 from jupyter_gpushare.scheduler.views.timeline import Ledger, take_snapshot
 from jupyter_gpushare.scheduler.views.words import answers, prospects
-from tests.scheduler.core_machine import GIB, GPU, Machine
+from tests.scheduler.core_machine import GIB, GPU, TOTAL, Machine
 from tests.scheduler.world.constants import MIB
 from tests.scheduler.world.world import World
 from tests.support.scheduler import GIB as SIMULATED_GIB
@@ -106,11 +106,11 @@ def test_a_new_notebook_that_fits_runs_now() -> None:
 def test_a_background_notebook_waits_for_interactive_ones() -> None:
     m = Machine()
     m.runs("a", 75)
-    m.sleep(5.0)
+    m.do(ev.Adjust("b", priority="background", later=True))
     m.process("b", 60).request()
-    m.sleep(1.0)
     first, last = (of_new(m, 60, activity_class=c) for c in ("interactive", "background"))
-    assert last["likely"] >= first["likely"]
+    assert (first["reason"]["code"], last["reason"]["code"]) == ("needs_memory", "behind")
+    assert last["likely"] > first["likely"] + 10
 
 
 def test_a_notebook_that_is_too_large_never_runs() -> None:
@@ -147,8 +147,13 @@ def test_a_cap_of_the_user_refuses_a_new_notebook() -> None:
 
 def test_a_quota_of_gpus_is_named() -> None:
     m = Machine()
+    m.do(ev.Device("GPU-1", TOTAL, 0, "Test GPU", 1))
     m.do(ev.Entitle("user:ada", ev.Entitlement(gpus=1)))
-    assert of_new(m, 20, user="ada")["reason"]["code"] == "room"
+    m.runs("a", 10, user="ada")
+    found = of_new(m, 20, user="ada", gpu="GPU-1")
+    assert (times(found), found["reason"]["code"]) == ((None, None, None), "quota_gpus")
+    for more in ({"user": "ada", "gpu": GPU}, {"user": "ben", "gpu": "GPU-1"}):
+        assert of_new(m, 20, **more)["reason"]["code"] == "room"
 
 
 def test_a_time_limit_is_the_earliest_time() -> None:

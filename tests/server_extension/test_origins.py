@@ -26,7 +26,6 @@ from tests.support.client import FakeClient
 
 KERNEL = "7b4ff25f-8b08-4b4b-9b43-2c1a8e1f0c11"
 BROWSER = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) Chrome/140.0"}
-#: As a page in a browser makes it, and as the Python package jupyter_client does.
 #: How pages and jupyter_client name their sessions. Fixed, because they are in the names of tests.
 PAGE, PYTHON = "d88aed8a-6f01-4fe2-a3ef-e30e0f17a502", "360c5a29-ac24ac53cf88b01681f8fc35"
 

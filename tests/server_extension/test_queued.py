@@ -253,7 +253,9 @@ async def test_packages_with_a_queue_are_asked_and_changes_are_reported_once(
     kernel: Kernel,
     client: FakeClient,
     reaches: Reaches,
+    cells: Callable[[str], Awaitable[list[tuple[str, str]]]],
     sent: list[tuple[str, dict[str, Any]]],
+    eventually: Any,
 ) -> None:
     left = {kernel.id: 3}
 
@@ -267,7 +269,13 @@ async def test_packages_with_a_queue_are_asked_and_changes_are_reported_once(
     left[kernel.id] = 0
     await reaches(0)
 
-    kernel.execute("import time; time.sleep(600)")
+    long = kernel.execute("import time; time.sleep(600)")
+
+    async def begun() -> bool:
+        return ("begin", long) in await cells(kernel.id)
+
+    # Until then, it is a queued cell itself.
+    await eventually(begun)
     await reaches(0)
     sent.clear()
     for _ in range(100):
