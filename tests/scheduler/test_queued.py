@@ -48,13 +48,19 @@ def revoked(decisions: list[ev.Decision]) -> bool:
     return bool(of(ev.Revoke, decisions))
 
 
-def waits(machine: Machine, gib: float = 60) -> Process:
-    """Let a background notebook wait for the GPU."""
+def contend(
+    settings: dict[str, Any], gib: float, queued: int, quantum: float = 20.0
+) -> tuple[Machine, Notebook, Process]:
+    """Return a notebook whose cell runs and whose next ones are queued, and background work that waits for the GPU."""
+    machine = Machine(quantum=quantum, **settings)
+    notebook = Notebook(machine, gib)
+    notebook.queues(queued)
+    notebook.begins()
     machine.do(ev.Adjust("training", priority="background", later=True))
     other = machine.process("training", gib)
     other.request()
     assert not other.lease
-    return other
+    return machine, notebook, other
 
 
 #: Both do not fit; or both fit, and one runs at a time.
@@ -69,11 +75,7 @@ CASES: list[Any] = [
 
 @pytest.mark.parametrize(("settings", "gib"), CASES)
 def test_a_queued_cell_keeps_the_lease_in_the_gap(settings: dict[str, Any], gib: float) -> None:
-    machine = Machine(quantum=20.0, **settings)
-    notebook = Notebook(machine, gib)
-    notebook.queues(3)
-    notebook.begins()
-    other = waits(machine, gib)
+    machine, notebook, other = contend(settings, gib, queued=3)
     for left in (2, 1, 0):
         machine.sleep(0.5)
         assert not revoked(notebook.ends())
@@ -88,21 +90,14 @@ def test_a_queued_cell_keeps_the_lease_in_the_gap(settings: dict[str, Any], gib:
 
 @pytest.mark.parametrize(("settings", "gib"), CASES)
 def test_without_a_queued_cell_the_lease_passes_on(settings: dict[str, Any], gib: float) -> None:
-    machine = Machine(quantum=20.0, **settings)
-    notebook = Notebook(machine, gib)
-    notebook.begins()
-    waits(machine, gib)
+    machine, notebook, _ = contend(settings, gib, queued=0)
     machine.sleep(0.5)
     assert revoked(notebook.ends())
 
 
 @pytest.mark.parametrize(("settings", "gib"), CASES)
 def test_a_wrong_number_delays_others_by_a_second(settings: dict[str, Any], gib: float) -> None:
-    machine = Machine(quantum=20.0, **settings)
-    notebook = Notebook(machine, gib)
-    notebook.queues(100)
-    notebook.begins()
-    waits(machine, gib)
+    machine, notebook, _ = contend(settings, gib, queued=100)
     machine.sleep(0.5)
     assert not revoked(notebook.ends())
     assert not revoked(machine.sleep(0.95))
@@ -111,11 +106,7 @@ def test_a_wrong_number_delays_others_by_a_second(settings: dict[str, Any], gib:
 
 @pytest.mark.parametrize(("settings", "gib"), CASES)
 def test_the_gap_is_part_of_the_time_slice(settings: dict[str, Any], gib: float) -> None:
-    machine = Machine(quantum=5.0, **settings)
-    notebook = Notebook(machine, gib)
-    notebook.queues(100)
-    notebook.begins()
-    waits(machine, gib)
+    machine, notebook, _ = contend(settings, gib, queued=100, quantum=5.0)
     machine.sleep(4.6)
     assert not revoked(notebook.ends())
     assert not revoked(machine.sleep(0.3))
@@ -124,11 +115,7 @@ def test_the_gap_is_part_of_the_time_slice(settings: dict[str, Any], gib: float)
 
 @pytest.mark.parametrize(("settings", "gib"), CASES)
 def test_an_empty_queue_ends_the_gap(settings: dict[str, Any], gib: float) -> None:
-    machine = Machine(quantum=20.0, **settings)
-    notebook = Notebook(machine, gib)
-    notebook.queues(2)
-    notebook.begins()
-    waits(machine, gib)
+    machine, notebook, _ = contend(settings, gib, queued=2)
     machine.sleep(0.5)
     assert not revoked(notebook.ends())
     machine.sleep(0.2)
@@ -158,19 +145,15 @@ def test_a_command_to_release_comes_before_queued_cells() -> None:
     assert revoked(machine.do(ev.Release("run-all")))
 
 
-def test_the_reason_states_when_the_time_slice_ends() -> None:
-    for settings in ({"policy": "fcfs"}, {}):
-        machine = Machine(quantum=20.0, **settings)
-        notebook = Notebook(machine)
-        notebook.queues(3)
-        notebook.begins()
-        other = waits(machine)
-        machine.sleep(0.5)
-        notebook.ends()
-        machine.sleep(0.4)
-        assert other.reason["params"]["holder"] == "run-all"
-        # The next cell may run until the end of the time slice.
-        assert other.reason["params"]["yields_in"] == pytest.approx(19.1)
+@pytest.mark.parametrize("settings", [{"policy": "fcfs"}, {}], ids=["fcfs", "burst"])
+def test_the_reason_states_when_the_time_slice_ends(settings: dict[str, Any]) -> None:
+    machine, notebook, other = contend(settings, 60, queued=3)
+    machine.sleep(0.5)
+    notebook.ends()
+    machine.sleep(0.4)
+    assert other.reason["params"]["holder"] == "run-all"
+    # The next cell may run until the end of the time slice.
+    assert other.reason["params"]["yields_in"] == pytest.approx(19.1)
 
 
 def test_another_lease_holder_that_yields_sooner_makes_way() -> None:
@@ -197,7 +180,7 @@ def test_the_status_has_the_number() -> None:
     assert machine.group("run-all")["queued"] == 0
     notebook.queues(20)
     assert machine.group("run-all")["queued"] == 20
-    notebook.process.machine.do(ev.Detach(notebook.process.number))
+    machine.do(ev.Detach(notebook.process.number))
     machine.process("run-all", 10)
     assert machine.group("run-all")["queued"] == 0
 
@@ -233,11 +216,7 @@ def test_background_work_pauses_in_the_gap() -> None:
 def test_a_cell_that_submits_nothing_yields_after_a_moment(
     settings: dict[str, Any], gib: float
 ) -> None:
-    machine = Machine(quantum=20.0, **settings)
-    notebook = Notebook(machine, gib)
-    notebook.queues(1)
-    notebook.begins()
-    waits(machine, gib)
+    machine, notebook, _ = contend(settings, gib, queued=1)
     machine.sleep(8.0)
     notebook.ends()
     machine.sleep(0.3)

@@ -52,6 +52,13 @@ def conditional(graph, one, kind, size=1, behind=()):
     first = ctypes.c_uint64.from_address(p.getPtr() + 16 + 16).value
     return result[1], [driver.CUgraph(g) for g in (ctypes.c_uint64 * size).from_address(first)]
 
+def loop():
+    '''Return a new graph whose only node is a loop, the handle of its condition, and its body.'''
+    graph = empty()
+    again = handle(graph, 1)
+    _, (body,) = conditional(graph, again, WHILE)
+    return graph, again, body
+
 kept = []
 def kernel(graph, function, *values, behind=()):
     held, pointers = pack(*values)
@@ -116,9 +123,7 @@ def test_a_body_is_repeated_as_long_as_its_condition_holds(machine: Machine) -> 
         machine(),
         CONDITIONS
         + """
-graph = empty()
-again = handle(graph, 1)
-_, (body,) = conditional(graph, again, WHILE)
+graph, again, body = loop()
 counted, _ = kernel(body, count, again, cell(0))
 # Another one inside, with its own condition that starts again at each launch.
 inner = handle(body, 1)
@@ -165,9 +170,7 @@ def test_a_body_is_captured(machine: Machine) -> None:
         machine(),
         CONDITIONS
         + """
-graph = empty()
-again = handle(graph, 1)
-_, (body,) = conditional(graph, again, WHILE)
+graph, again, body = loop()
 G = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 ok(driver.cuStreamBeginCaptureToGraph(stream, body, None, None, 0, G))
 fill(3)
@@ -219,10 +222,8 @@ ok(driver.cuGraphAddEventRecordNode(body, None, 0, event()))
 assert error(driver.cuGraphInstantiate(graph, 0)) == 801, "no events in a body"
 
 # What runs goes on when its graph and its executable are gone.
-graph = empty()
-first = handle(graph, 1)
-_, (body,) = conditional(graph, first, WHILE)
-kernel(body, count, first, cell(1))
+graph, again, body = loop()
+kernel(body, count, again, cell(1))
 replay = executable(graph)
 hold(0)
 assert launch_it(replay) == 0
@@ -240,9 +241,7 @@ def test_a_loop_ends_with_its_context(machine: Machine) -> None:
         machine(),
         CONDITIONS
         + """
-graph = empty()
-again = handle(graph, 1)
-_, (body,) = conditional(graph, again, WHILE)
+graph, again, body = loop()
 kernel(body, bump, cell(0), number(1))
 assert launch_it(executable(graph)) == 0
 assert idle() == 600
