@@ -281,7 +281,7 @@ def test_a_program_may_die_in_the_middle_of_a_swap(
     pair = machine, a, b = make_pair(bandwidth=100_000_000)
     at_a, at_b = one_in_each(pair)
     waiting = a.start("fill", pointer=at_a, bytes=4, value=0x1111)
-    machine.until(lambda: machine.group("b")["gpus"][0]["resident"] < MOST - 4 * PIECE)
+    machine.until(lambda: machine.resident("b") < MOST - 4 * PIECE)
     if dies == "scheduler":
         machine.kill_scheduler()
         machine.start_scheduler()
@@ -298,7 +298,7 @@ def test_a_swap_can_be_interrupted(make_pair: Callable[..., Pair]) -> None:
     pair = machine, a, b = make_pair(bandwidth=100_000_000)
     at_a, at_b = one_in_each(pair)
     waiting = a.start("fill", pointer=at_a, bytes=4, value=9)
-    machine.until(lambda: machine.group("b")["gpus"][0]["resident"] < MOST - 4 * PIECE)
+    machine.until(lambda: machine.resident("b") < MOST - 4 * PIECE)
     machine.control("cancel", group="group-a")
     assert a.result(waiting)["result"] == 304
     assert b.holds(at_b, MOST, 0x2222)

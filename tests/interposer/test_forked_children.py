@@ -30,8 +30,7 @@ def test_a_forked_child_has_none_of_its_parents_memory(machine: Machine) -> None
     at_a = a.filled(16 * UNIT, 1)
     in_order = a.call("alloc_async", bytes=16 * UNIT)["pointer"]
     assert a.call("fill", pointer=in_order, bytes=16 * UNIT, value=2)["result"] == 0
-    machine.control("evict", group="group-a")
-    machine.until(lambda: machine.group("a")["gpus"][0]["resident"] == 0)
+    machine.evict("a")
     a.call("fail", rules="cuEventQuery=600")
     assert a.call("free_async", pointer=in_order)["result"] == 0
     freed = a.call("free_in_child", pointer=at_a)

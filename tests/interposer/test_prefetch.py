@@ -8,20 +8,14 @@ from collections.abc import Callable
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.scripted import PIECE, evicted, filled
+from tests.interposer.swapped import SIZE, SLOW, results, swapped
 from tests.support.machine import PATIENCE, UNIT, Machine, Program, Scripted
 
 MakeMachine = Callable[..., Machine]
-SIZE = 96 * UNIT
-#: Bytes per second: a restore takes half a second.
-SLOW = {"GPUSHARE_SIM_BANDWIDTH": "50000000"}
 
 
 def available(plain: Program) -> int:
     return int(plain.call("info")["free"])
-
-
-def resident(machine: Machine, name: str) -> int:
-    return int(machine.group(name)["gpus"][0]["resident"])
 
 
 def stage(machine: Machine, name: str) -> str | None:
@@ -29,28 +23,17 @@ def stage(machine: Machine, name: str) -> str | None:
     return None if found is None else str(found["stage"])
 
 
-def swapped(machine: Machine, name: str, size: int = SIZE) -> tuple[Program, int]:
-    """Return a program whose memory is in host memory."""
-    program = machine.program(name)
-    pointer = program.filled(size, 7)
-    machine.control("evict", group=name)
-    machine.until(lambda: resident(machine, name) == 0)
-    return program, pointer
-
-
 def test_the_first_submission_finds_its_memory(machine: Machine) -> None:
     a, pointer = swapped(machine, "a")
     before = machine.group("a")["totals"]["waits"]
     machine.control("hint", group="group-a", kind="typing")
     machine.until(lambda: stage(machine, "a") == "ready")
-    assert resident(machine, "a") == SIZE
+    assert machine.resident("a") == SIZE
     # No thread has asked for it.
     assert machine.group("a")["state"] == "idle_lease"
     assert a.holds(pointer, SIZE, 7)
     assert stage(machine, "a") is None
-    found = machine.control("history")["events"]
-    results = [event["result"] for event in found if event["kind"] == "prefetch"]
-    assert results == ["begun", "used"]
+    assert results(machine, "prefetch", "a") == ["begun", "used"]
     assert machine.group("a")["totals"]["waits"] == before
 
 
@@ -81,9 +64,8 @@ def test_a_demand_ends_the_restore_between_two_pieces(make_machine: MakeMachine)
     machine.until(lambda: available(plain) < before)
     assert b.call("fill", pointer=other, bytes=UNIT, value=9)["result"] == 0
     # What had arrived of it had to leave again only as far as the other needed the room.
+    assert results(machine, "prefetch", "a")[:2] == ["begun", "abandoned"]
     events = machine.control("history")["events"]
-    results = [event["result"] for event in events if event["kind"] == "prefetch"]
-    assert results[:2] == ["begun", "abandoned"]
     stopped = [e for e in events if e["kind"] == "restore" and e["group"] == "group-a"][-1]
     assert stopped["status"] == "partial"
     assert 0 < stopped["bytes"] < 128 * UNIT

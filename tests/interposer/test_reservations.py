@@ -6,35 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.machine import UNIT, Machine, Program
+from tests.interposer.swapped import SIZE, SLOW, results, swapped
+from tests.support.machine import UNIT, Machine
 
 MakeMachine = Callable[..., Machine]
-SIZE = 96 * UNIT
-#: Bytes per second: a restore takes half a second.
-SLOW = {"GPUSHARE_SIM_BANDWIDTH": "50000000"}
-
-
-def resident(machine: Machine, name: str) -> int:
-    return int(machine.group(name)["gpus"][0]["resident"])
 
 
 def reservation(machine: Machine, name: str) -> Any:
     return (machine.group(name)["reservation"] or {}).get("state")
-
-
-def results(machine: Machine, name: str) -> list[str]:
-    events = machine.control("history")["events"]
-    found = [e for e in events if (e["kind"], e["group"]) == ("reservation", f"group-{name}")]
-    return [event["result"] for event in found]
-
-
-def swapped(machine: Machine, name: str, size: int = SIZE) -> tuple[Program, int]:
-    """Return a program whose memory is in host memory."""
-    program = machine.program(name)
-    pointer = program.filled(size, 7)
-    machine.control("evict", group=name)
-    machine.until(lambda: resident(machine, name) == 0)
-    return program, pointer
 
 
 def test_its_memory_is_restored_and_it_runs_at_once(machine: Machine) -> None:
@@ -42,11 +21,11 @@ def test_its_memory_is_restored_and_it_runs_at_once(machine: Machine) -> None:
     before = machine.group("a")["totals"]
     assert machine.control("reserve", group="a")["reservation"]["state"] == "waiting"
     machine.until(lambda: reservation(machine, "a") == "ready")
-    assert resident(machine, "a") == SIZE
+    assert machine.resident("a") == SIZE
     assert machine.group("a")["state"] == "idle_lease"
     assert a.holds(pointer, SIZE, 7)
     assert reservation(machine, "a") is None
-    assert results(machine, "a") == ["waiting", "ready", "used"]
+    assert results(machine, "reservation", "a") == ["waiting", "ready", "used"]
     assert machine.group("a")["totals"]["bursts"] == before["bursts"] + 1
 
 
@@ -68,7 +47,7 @@ def test_a_submission_during_the_restore_is_served_by_it(make_machine: MakeMachi
     assert a.call("fill", pointer=pointer, bytes=UNIT, value=8)["result"] == 0
     assert a.holds(pointer, UNIT, 8)
     assert a.holds(pointer + UNIT, SIZE - UNIT, 7)
-    assert results(machine, "a") == ["waiting", "used"]
+    assert results(machine, "reservation", "a") == ["waiting", "used"]
 
 
 def test_the_room_of_another_program_is_made_for_it(machine: Machine) -> None:
@@ -77,7 +56,7 @@ def test_the_room_of_another_program_is_made_for_it(machine: Machine) -> None:
     other = b.filled(160 * UNIT, 9)
     machine.control("reserve", group="a")
     machine.until(lambda: reservation(machine, "a") == "ready")
-    assert resident(machine, "a") == 160 * UNIT
+    assert machine.resident("a") == 160 * UNIT
     # The other one waits for it now, until the reservation is used or ends.
     waiting = b.start("fill", pointer=other, bytes=UNIT, value=1)
     machine.until(lambda: machine.group("b")["state"] == "waiting")
@@ -101,6 +80,6 @@ def test_a_cancelled_reservation_leaves_the_memory_where_it_is(machine: Machine)
     machine.control("reserve", group="a")
     machine.until(lambda: reservation(machine, "a") == "ready")
     machine.control("reserve", group="a", on=False)
-    assert resident(machine, "a") == SIZE
-    assert results(machine, "a")[-1] == "cancelled"
+    assert machine.resident("a") == SIZE
+    assert results(machine, "reservation", "a")[-1] == "cancelled"
     assert a.holds(pointer, SIZE, 7)

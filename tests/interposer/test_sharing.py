@@ -222,9 +222,8 @@ def test_users_can_release_and_evict(machine: Machine) -> None:
     at_a = a.filled(64 * UNIT, 1)
     machine.control("release", group="a")
     machine.until(lambda: machine.group("a")["state"] == "idle")
-    assert machine.group("a")["gpus"][0]["resident"] >= 64 * UNIT
-    machine.control("evict", group="a")
-    machine.until(lambda: machine.group("a")["gpus"][0]["resident"] == 0)
+    assert machine.resident("a") >= 64 * UNIT
+    machine.evict("a")
     assert a.holds(at_a, 64 * UNIT, 1)
 
 

@@ -232,6 +232,14 @@ class Machine:
         groups = self.control("status")["status"]["groups"]
         return next(group for group in groups if group["name"] == name)
 
+    def resident(self, name: str) -> int:
+        """Return how many bytes of a group are on the GPU."""
+        return int(self.group(name)["gpus"][0]["resident"])
+
+    def evict(self, name: str) -> None:
+        self.control("evict", group=name)
+        self.until(lambda: self.resident(name) == 0)
+
     def hibernate(self, name: str) -> None:
         self.control("hibernate", group=name)
         self.until(lambda: self.group(name)["state"] == "hibernated")
