@@ -25,14 +25,6 @@ while not os.path.exists('stop'):
     data.read()
 """
 
-#: The kernel of the notebook in front has answered, and its cell of this number is selected.
-SELECT = """async index => {
-  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
-  await sessionContext.ready;
-  await sessionContext.session.kernel.info;
-  content.activeCellIndex = index;
-}"""
-
 
 @pytest.fixture(scope="module")
 def lab(lab: Lab) -> Lab:
@@ -49,22 +41,12 @@ def notebooks(page: LabPage) -> LabPage:
     page.resize_panel(340)
     for name in ("train.ipynb", "plots.ipynb"):
         page.execute("docmanager:open", {"path": name})
-        run(page, 0)
-        run(page, 1)
-        expect(output(page)).to_have_text("found")
+        page.run_cell(0)
+        page.run_cell(1)
+        expect(page.output_of(1)).to_have_text("found")
         expect(page.card).to_contain_text(name)
         expect(page.card).to_contain_text("Idle")
     return page
-
-
-def run(page: LabPage, index: int) -> None:
-    """Run a cell of the notebook in front, with the toolbar's button."""
-    page.page.evaluate(SELECT, index)
-    page.front.get_by_role("button", name="Run this cell and advance").click()
-
-
-def output(page: LabPage) -> Locator:
-    return page.front.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
 
 
 def choose(page: LabPage, row: Locator, action: str) -> None:
@@ -100,7 +82,7 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
 
     # Until all is seen, nothing is woken.
     with stopped(hibernator_of(lab)):
-        run(page, 1)
+        page.run_cell(1)
         expect(page.row("Waiting", "plots.ipynb")).to_contain_text("This notebook")
         expect(page.card).to_contain_text("Waking up")
         expect(page.chip).to_have_text("GPU: waking")
@@ -112,7 +94,7 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
             page.picture(f"waking {theme}")
         page.set_theme("JupyterLab Light")
     expect(page.card).not_to_contain_text("Hibernated")
-    expect(output(page)).to_have_text("found")
+    expect(page.output_of(1)).to_have_text("found")
     expect(page.strip).to_contain_text(re.compile(r"waited [\d.]+\ss, ran"))
     expect(page.section("Last 5 minutes")).to_contain_text("hibernated")
     # The other is not disturbed.
@@ -125,13 +107,13 @@ def test_users_can_wake_a_notebook(notebooks: LabPage) -> None:
     choose(page, row, "Wake")
     expect(row).not_to_contain_text("hibernated for")
     page.execute("docmanager:open", {"path": "train.ipynb"})
-    run(page, 1)
-    expect(output(page)).to_have_text("found")
+    page.run_cell(1)
+    expect(page.output_of(1)).to_have_text("found")
 
 
 def test_a_busy_notebook_hibernates_when_it_is_idle(notebooks: LabPage, lab: Lab) -> None:
     page = notebooks
-    run(page, 2)
+    page.run_cell(2)
     expect(page.row("Running", "train.ipynb")).to_be_visible()
     row = page.card
     choose(page, row, "Hibernate When Idle")
@@ -149,8 +131,8 @@ def test_a_busy_notebook_hibernates_when_it_is_idle(notebooks: LabPage, lab: Lab
     choose(page, row, "Hibernate When Idle")
     (lab.notebooks / "stop").touch()
     expect(row).to_contain_text("Hibernated")
-    run(page, 1)
-    expect(output(page)).to_have_text("found")
+    page.run_cell(1)
+    expect(page.output_of(1)).to_have_text("found")
     expect(row).not_to_contain_text("Hibernated")
 
 

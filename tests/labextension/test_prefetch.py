@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Request, expect
+from playwright.sync_api import Browser, Request, expect
 
 from tests.support.lab import Lab
 from tests.support.lab_page import LabPage, notebook, overflowing
@@ -17,14 +17,6 @@ pytestmark = pytest.mark.browser
 
 USE = "print('found' if data.read() == known else 'lost')"
 KEYS = "some words that a person types, fifty letters long"
-
-#: The kernel of the notebook in front has answered, and its cell of this number is selected.
-SELECT = """async index => {
-  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
-  await sessionContext.ready;
-  await sessionContext.session.kernel.info;
-  content.activeCellIndex = index;
-}"""
 
 
 #: From now on, messages that sockets send are counted.
@@ -53,20 +45,10 @@ def lab(lab: Lab) -> Lab:
 @pytest.fixture(scope="module")
 def used(page: LabPage) -> LabPage:
     """Return the page, whose notebook has used the GPU."""
-    run(page, 0)
-    run(page, 1)
-    expect(output(page)).to_have_text("found")
+    page.run_cell(0)
+    page.run_cell(1)
+    expect(page.output_of(1)).to_have_text("found")
     return page
-
-
-def run(page: LabPage, index: int) -> None:
-    """Run a cell of the notebook in front, with the toolbar's button."""
-    page.page.evaluate(SELECT, index)
-    page.front.get_by_role("button", name="Run this cell and advance").click()
-
-
-def output(page: LabPage) -> Locator:
-    return page.front.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
 
 
 def group(lab: Lab) -> dict[str, Any]:
@@ -90,9 +72,9 @@ def wait_until_ready(lab: Lab) -> None:
 def check_use(page: LabPage, lab: Lab) -> None:
     """Run the cell that uses the GPU; it finds its data there."""
     restored = group(lab)["totals"]["restored"]
-    output(page).evaluate("node => node.remove()")
-    run(page, 1)
-    expect(output(page)).to_have_text("found")
+    page.output_of(1).evaluate("node => node.remove()")
+    page.run_cell(1)
+    expect(page.output_of(1)).to_have_text("found")
     assert group(lab)["totals"]["restored"] == restored
 
 
@@ -171,7 +153,7 @@ def test_a_markdown_cell_of_notebook_7_is_a_place_to_type(
 ) -> None:
     page = LabPage(browser, lab)
     page.open("notebooks/plots.ipynb")
-    page.page.evaluate(SELECT, 3)
+    page.select_cell(3)
     expect(page.chip).to_contain_text("GPU: idle")
     page.front.locator(".jp-MarkdownCell .jp-RenderedMarkdown").click()
     page.page.keyboard.press("Enter")

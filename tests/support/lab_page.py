@@ -155,6 +155,10 @@ class LabPage:
         """The lines under cells of the notebook in front."""
         return self.front.locator(".jp-GpuShare-strip")
 
+    def output_of(self, index: int) -> Locator:
+        """Return what a code cell of the notebook in front has put out."""
+        return self.front.locator(".jp-CodeCell").nth(index).locator(".jp-OutputArea-output")
+
     @property
     def notification(self) -> Locator:
         """A notification in the corner."""
@@ -180,6 +184,15 @@ class LabPage:
             "([id, args]) => window.jupyterapp.commands.execute(id, args).then(() => null)",
             [command, arguments or {}],
         )
+
+    def select_cell(self, index: int) -> None:
+        """Select a cell of the notebook in front, whose kernel has answered then."""
+        self.page.evaluate(SELECT, index)
+
+    def run_cell(self, index: int) -> None:
+        """Run a cell of the notebook in front, with the toolbar's button."""
+        self.select_cell(index)
+        self.front.get_by_role("button", name="Run this cell and advance").click()
 
     def set_theme(self, theme: str) -> None:
         """Choose a theme, and wait until it is there."""
@@ -303,6 +316,14 @@ window.WebSocket = class extends Socket {
   }
 };
 """
+
+#: The kernel of the notebook in front has answered, and its cell of this number is selected.
+SELECT = """async index => {
+  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
+  await sessionContext.ready;
+  await sessionContext.session.kernel.info;
+  content.activeCellIndex = index;
+}"""
 
 HIDE = """hidden => {
   Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
