@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A hook by which jupyterhub-idle-culler keeps servers whose user waits for a GPU (docs/how-to/admin/culling.md).
+"""A hook by which jupyterhub-idle-culler keeps the servers of users who wait for a GPU (docs/how-to/admin/culling.md).
 
 ::
 

@@ -415,7 +415,7 @@ class ReportHandler(Handler):
     """The usage report of this machine's GPUs."""
 
     async def get(self) -> None:
-        """Send the report of the requested period; a viewer who is no reader gets the use of their own notebooks."""
+        """Send the report of a period: to viewers who may not see all users, the use of their own notebooks."""
         asked = self._asked()
         try:
             report = (await self.local().request("report", **asked))["report"]
@@ -463,7 +463,7 @@ class UsageHandler(ReportHandler):
     """The usage reports of all nodes, for the page."""
 
     async def get(self) -> None:
-        """Send the report of each node, or why there is none."""
+        """Send the report of each node; null for a node that does not respond."""
         asked = self._asked()
         nodes = self.service.nodes.all()
         found = await asyncio.gather(*(self._report(node, asked) for node in nodes.values()))

@@ -316,7 +316,7 @@ class RemoteNode(Node):
 
     async def usage(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report of the service's own node."""
-        query = urlencode(list(_pairs(asked)))
+        query = urlencode(asked, doseq=True)
         return (await self._fetch(f"api/report?{query}"))["report"]  # type: ignore[no-any-return]
 
     async def state(self) -> dict[str, Any]:
@@ -378,13 +378,6 @@ class RemoteNode(Node):
         if body is not None and answer.code in (400, 404):
             raise ActionRefused(message, answer.code)
         raise NodeUnreachable(message, self.url)
-
-
-def _pairs(asked: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Return the parameters of a query; a list is repeated."""
-    for name, value in asked.items():
-        for one in value if isinstance(value, list) else [value]:
-            yield name, str(one)
 
 
 def _cause(error: Exception) -> str:
