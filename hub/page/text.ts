@@ -117,11 +117,7 @@ export const TEXT = {
   lastDays: (days: number): string =>
     days === 1 ? 'last 24 hours' : `last ${days} days`,
   usageKeys: { day: 'Day', team: 'Team', user: 'User', notebook: 'Notebook' },
-  usageColumns: {
-    day: 'Day',
-    team: 'Team',
-    user: 'User',
-    notebook: 'Notebook',
+  usageFigures: {
     seconds: 'GPU hours',
     gpu_bytes: 'GPU GiB-hours',
     host_bytes: 'Host GiB-hours',

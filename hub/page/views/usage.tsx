@@ -12,23 +12,17 @@ const DAY = 24 * 3600;
 const GIB_HOUR = 3600 * 2 ** 30;
 /** The periods to choose from, in days. */
 const PERIODS = [1, 7, 30, 365] as const;
+
+type Choice = keyof typeof TEXT.divisions;
+
 /** What the rows can be divided by. */
-const DIVISIONS: Record<string, readonly Division[]> = {
+const DIVISIONS: Record<Choice, readonly Division[]> = {
   users: ['user'],
   teams: ['team'],
   notebooks: ['user', 'notebook'],
   days: ['day']
 };
-const NUMBERS = new Set([
-  'seconds',
-  'gpu_bytes',
-  'host_bytes',
-  'moved',
-  'energy',
-  'cost'
-]);
-
-type Choice = keyof typeof TEXT.divisions;
+const NUMBERS = new Set(Object.keys(TEXT.usageFigures));
 
 interface IUsageProps {
   state: IState;
@@ -73,7 +67,7 @@ export function Usage({ state, service }: IUsageProps): JSX.Element {
   );
 }
 
-/** The usage reports of all nodes; null until they are there. */
+/** The usage reports of all nodes; null until they have arrived. */
 function useUsage(
   service: Service,
   choice: Choice,
@@ -87,7 +81,7 @@ function useUsage(
     let isWanted = true;
     setFound(null);
     const since = Date.now() / 1000 - days * DAY;
-    void service.usage(DIVISIONS[choice] ?? [], since).then(usage => {
+    void service.usage(DIVISIONS[choice], since).then(usage => {
       if (isWanted) {
         setFound(usage);
       }
@@ -106,17 +100,16 @@ function Uses(props: {
   const { found, choice } = props;
   const reports = [...found.values()].flatMap(report => report ?? []);
   const missing = [...found].flatMap(([name, report]) => (report ? [] : name));
-  const keys = DIVISIONS[choice] ?? [];
+  const keys = DIVISIONS[choice];
   const rows = together(reports, keys);
   const currency = currencyOf(reports);
-  const { usageColumns: columns } = TEXT;
-  const shown = Object.fromEntries(
-    Object.entries(columns).filter(([name]) =>
-      name in TEXT.usageKeys
-        ? keys.includes(name as Division)
-        : name !== 'cost' || currency !== null
-    )
-  );
+  const { usageKeys, usageFigures } = TEXT;
+  const { cost, ...figures } = usageFigures;
+  const columns = {
+    ...Object.fromEntries(keys.map(key => [key, usageKeys[key]])),
+    ...figures,
+    ...(currency !== null && { cost })
+  };
   const idle = reports.reduce((sum, each) => sum + (each.idle_energy ?? 0), 0);
   return (
     <>
@@ -125,35 +118,32 @@ function Uses(props: {
         <Table
           caption={TEXT.divisions[choice]}
           className="usage"
-          columns={shown}
+          columns={columns}
           numbers={NUMBERS}
         >
           {rows.map(row => (
             <tr role="row" key={keyOf(row, keys)}>
               {keys.map(key => (
-                <td role="cell" key={key} data-label={columns[key]}>
+                <td role="cell" key={key} data-label={usageKeys[key]}>
                   {nameIn(row, key)}
                 </td>
               ))}
-              <Figure label={columns.seconds} text={hours(row.seconds)} />
+              <Figure label={figures.seconds} text={hours(row.seconds)} />
               <Figure
-                label={columns.gpu_bytes}
+                label={figures.gpu_bytes}
                 text={(row.gpu_byte_seconds / GIB_HOUR).toFixed(2)}
               />
               <Figure
-                label={columns.host_bytes}
+                label={figures.host_bytes}
                 text={(row.host_byte_seconds / GIB_HOUR).toFixed(2)}
               />
-              <Figure label={columns.moved} text={size(row.moved)} />
+              <Figure label={figures.moved} text={size(row.moved)} />
               <Figure
-                label={columns.energy}
+                label={figures.energy}
                 text={row.energy === null ? TEXT.notMeasured : kwh(row.energy)}
               />
               {currency !== null && (
-                <Figure
-                  label={columns.cost}
-                  text={money(row.cost ?? 0, currency)}
-                />
+                <Figure label={cost} text={money(row.cost ?? 0, currency)} />
               )}
             </tr>
           ))}
