@@ -66,7 +66,7 @@ export function noticeText(
           );
     case 'second_kernel':
       return trans.__(
-        '%1 has two kernels, %2 and %3. Each has its own variables and GPU memory. Shut down the one that you do not use.',
+        '%1 has two kernels, %2 and %3. Each has its own variables and GPU memory. Shut down the kernel that you do not use.',
         text(params, 'path') || name,
         text(params, 'first').slice(0, 8),
         text(params, 'second').slice(0, 8)

@@ -81,7 +81,7 @@ NOTICES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     ),
     "second_kernel": lambda name, given: (
         f"{name} has two kernels, {str(given['first'])[:8]} and {str(given['second'])[:8]}. Each has its own variables "
-        "and GPU memory. Shut down the one that you do not use"
+        "and GPU memory. Shut down the kernel that you do not use"
     ),
     "underreported": lambda name, given: _unstated(given),
 }
