@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How long people wait when agents share the GPU, and how fairly agents share it, in simulated classes of students.
 
-The students of a seed do the same with and without agents. The table is in docs/explanation/scheduling.md.
+The students of a seed do the same with and without agents. The table is in docs/explanation/benchmarks.md.
 """
 
 from __future__ import annotations
