@@ -102,14 +102,15 @@ export class FocusReporter implements IDisposable {
       target.closest(WORKPLACES)
     ) {
       const [stream, kernel] = this._wanted;
-      if (kernel && this._isHint(kernel, 'typing')) {
+      if (kernel && this._noteSign(kernel, 'typing')) {
         this._reported = [stream, kernel];
         this._model.focus(kernel, 'typing');
       }
     }
   };
 
-  private _isHint(kernel: string, kind: Hint): boolean {
+  /** Note a sign of the user, and return whether it is a hint. */
+  private _noteSign(kernel: string, kind: Hint): boolean {
     const { status, preferences } = this._model;
     const uses = this._model.groupOf(kernel)?.totals.bursts ?? 0;
     return (
@@ -138,7 +139,7 @@ export class FocusReporter implements IDisposable {
     this._reported = [stream, kernel];
     // The server has no report if its process is new, or if it was unreachable for a while.
     if (stream && kernel !== (stream === before ? known : '')) {
-      const isHint = kernel !== '' && this._isHint(kernel, 'focus');
+      const isHint = kernel !== '' && this._noteSign(kernel, 'focus');
       this._model.focus(kernel || null, isHint ? 'focus' : undefined);
     }
   }

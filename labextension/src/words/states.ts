@@ -111,8 +111,10 @@ export function stateText(
   const seconds = now - (group.cell?.since ?? group.since);
   const since = formatDuration(seconds);
   const cell = group.cell && trans.__('cell running for %1', since);
+  const afterCell = (text: string): string =>
+    cell ? [cell, text].join(' · ') : text;
   if (isReady(group)) {
-    return [cell, stateName(group, trans)].filter(Boolean).join(' · ');
+    return afterCell(stateName(group, trans));
   }
   switch (group.state) {
     case 'running': {
@@ -121,13 +123,11 @@ export function stateText(
       return turn === null ? state : [state, turn].join(' · ');
     }
     case 'prefetching':
-      return [cell, stageText(group, trans)].filter(Boolean).join(' · ');
+      return afterCell(stageText(group, trans));
     case 'idle_lease':
-      return cell
-        ? trans.__('cell running for %1 · idle lease', since)
-        : isBrief(seconds)
-          ? stateName(group, trans)
-          : trans.__('idle lease for %1', since);
+      return cell || isBrief(seconds)
+        ? afterCell(stateName(group, trans))
+        : trans.__('idle lease for %1', since);
     case 'finishing':
       return trans.__('finishing its queued GPU work');
     case 'restoring':
