@@ -218,13 +218,19 @@ hear()
 )
 
 
-def test_memory_shared_by_a_descriptor_is_counted_once(machine: Machine, talk: Talk) -> None:
-    environment = machine(memory="64MiB", context="1MiB")
+def share(environment: dict[str, str], talk: Talk) -> tuple[Talker, Talker]:
+    """Return a program that has exported memory, and one that has imported it."""
     name = repr("\0" + environment["GPUSHARE_SIM_NAME"])
     exporter = talk(environment, EXPORTER.replace("NAME", name))
     assert exporter.heard() == "ready"
     importer = talk(environment, IMPORTER.replace("NAME", name))
     assert importer.heard() == "ready"
+    return exporter, importer
+
+
+def test_memory_shared_by_a_descriptor_is_counted_once(machine: Machine, talk: Talk) -> None:
+    environment = machine(memory="64MiB", context="1MiB")
+    exporter, importer = share(environment, talk)
     assert used(environment) == 6 * MIB
     exporter.tell()
     assert exporter.heard() == "ready"
@@ -240,11 +246,7 @@ def test_memory_shared_by_a_descriptor_is_counted_once(machine: Machine, talk: T
 
 def test_a_killed_exporter_leaves_the_memory_to_the_importer(machine: Machine, talk: Talk) -> None:
     environment = machine(memory="64MiB", context="1MiB")
-    name = repr("\0" + environment["GPUSHARE_SIM_NAME"])
-    exporter = talk(environment, EXPORTER.replace("NAME", name))
-    assert exporter.heard() == "ready"
-    importer = talk(environment, IMPORTER.replace("NAME", name))
-    assert importer.heard() == "ready"
+    exporter, importer = share(environment, talk)
     exporter.kill()
     wait_for_use(environment, 5 * MIB)
     importer.tell()
