@@ -169,7 +169,7 @@ class Activity:
             if found != before:
                 group.activity_class = found
                 mark_shares(group)
-                if group.lease is not None and not group.lent:
+                if group.lease is not None and not group.lease_ahead:
                     for share in group.shares.values():
                         share.gpu.background += (found == "background") - (before == "background")
                 note_agent(self.model, self.times, group)

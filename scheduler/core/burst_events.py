@@ -46,7 +46,7 @@ class BurstEvents:
         """Handle a client's request for a lease."""
         group = client.group
         self.turn.touch(group)
-        ahead = (group.lent or group.reservation is not None) and not group.yielding
+        ahead = (group.lease_ahead or group.reservation is not None) and not group.yielding
         if group.id in self.model.hinted or group.prefetch is not None:
             self.prefetcher.note_use(group)
         if group.reservation is not None:
@@ -82,14 +82,14 @@ class BurstEvents:
             if not client.busy:
                 if group.id in self.model.hinted or group.prefetch is not None:
                     self.prefetcher.note_use(group)
-                if group.lent:
+                if group.lease_ahead:
                     self.leases.use(group)  # it began before it received the revocation
                 if group.reservation is not None:
                     self.reservations.note_use(group)
                 group.totals.bursts += 1
             self.activity.set_busy(client, True)
             group.ended_at = None
-        elif group.lent or (group.reservation is not None and not client.busy):
+        elif group.lease_ahead or (group.reservation is not None and not client.busy):
             # Its memory was restored, and no thread has used it yet.
             client.restoring.clear()
             self.turn.touch(group)
@@ -155,7 +155,7 @@ class BurstEvents:
         """Handle a client that released its lease."""
         if client.lease is None or client.lease != event.lease:
             return
-        if client.group.lent:
+        if client.group.lease_ahead:
             if not client.group.yielding:
                 # Its memory could not be restored ahead, and no thread of it waits for that.
                 self.prefetcher.hints.drop(client.group)

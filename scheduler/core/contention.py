@@ -38,7 +38,7 @@ class ContentionNotices:
                 self._notify_all(gpu, touched)
         self.turn.contention_stale.clear()
         for group in touched.values():
-            if group.lease is not None and not group.lent and self._may_have_changed(group):
+            if group.lease is not None and not group.lease_ahead and self._may_have_changed(group):
                 waiting = self._others_waiting(group)
                 beside = 0
                 for share in group.shares.values():

@@ -156,7 +156,7 @@ A hint, such as the first keystroke after a pause, may make it likely that a gro
 (``likelihood.py``). The last step of the cycle then wakes the group and restores its memory (``prefetch.py``): into
 free room, or into that of idle groups that are less likely to be used. It begins only on GPUs where no wait could be
 served and no memory moves on demand, and ends as soon as that changes. Until its first use, the lease
-(``Group.lent``) does not count as work: it has no time slice, and no rule above considers it.
+(``Group.lease_ahead``) does not count as work: it has no time slice, and no rule above considers it.
 
 Reservations
 ------------

@@ -77,7 +77,7 @@ class VictimChooser:
         return (
             (group.ended_at is not None and not group.cells)
             or group.turn == 0
-            or group.lent
+            or group.lease_ahead
             or preferences.stopped
             or (group.lease is None and not group.intact)
         )

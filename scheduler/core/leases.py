@@ -93,7 +93,7 @@ class Leases:
             self.hold(group, share.gpu)
         self.ledger.charge(group)
 
-    def lend(self, group: Group) -> None:
+    def grant_ahead(self, group: Group) -> None:
         """Grant a group a lease ahead of its first request, so that its memory is restored by then.
 
         All of its room is free. The grant is nevertheless marked as filling, so that a revocation can stop the restore
@@ -101,7 +101,7 @@ class Leases:
         """
         lease = self.model.last_lease = self.model.last_lease + 1
         self._take_step(group, "grant", lease)
-        group.lent = True
+        group.lease_ahead = True
         # Its memory has no residency, and its user's wish to keep it counts from its use on.
         group.intact, group.spent = False, True
         self.model.leased[group.id] = group
@@ -121,7 +121,7 @@ class Leases:
 
     def use(self, group: Group) -> None:
         """Note the first use of a lease that was granted ahead. From now on, it is a lease like any other."""
-        group.lent = False
+        group.lease_ahead = False
         if not group.yielding:
             group.intact = True
             group.spent = False
@@ -193,7 +193,7 @@ class Leases:
         """Grant the lease of its group to a client."""
         group = client.group
         assert group.lease is not None
-        assert not group.lent
+        assert not group.lease_ahead
         client.wants = False
         client.burst_at = self.turn.now
         client.restoring = {
@@ -225,7 +225,7 @@ class Leases:
         if not self._take_step(group, "revoke"):
             return
         group.revoked_at = self.turn.now
-        if not group.lent:
+        if not group.lease_ahead:
             for share in group.shares.values():
                 share.gpu.yielding[group.id] = group
         for client in group.granted.values():
@@ -233,7 +233,7 @@ class Leases:
                 self.turn.decisions.append(Revoke(client.number, client.lease))
                 self.answers.await_answer(client)
         self.turn.touch(group)
-        if not group.lent:
+        if not group.lease_ahead:
             self.turn.log("revoke", group)
         if group.overdue:
             # It has owed other answers for too long, so it is not waited for.
@@ -276,8 +276,8 @@ class Leases:
                 holding.room = holding.promised
         group.floating = group.stalled = False
         group.stuck = None
-        if group.lent:
-            self._end_lent(group)
+        if group.lease_ahead:
+            self._end_ahead(group)
             return
         group.idle_since = self.turn.now
         if cause in OVER:
@@ -295,9 +295,9 @@ class Leases:
         if group.evict_on_release:
             self.orders.evict_all(group)
 
-    def _end_lent(self, group: Group) -> None:
+    def _end_ahead(self, group: Group) -> None:
         """End a lease that was granted ahead and never used. It has only changed where the memory is."""
-        group.lent = False
+        group.lease_ahead = False
         del self.model.leased[group.id]
         self.turn.quotas_stale = True
         self.ledger.charge(group)
@@ -378,7 +378,7 @@ class Leases:
             self.ledger.set_unavailable(holding, True)
         if group.overdue and client.lease is not None:
             # The core does not know whether it computes, so it assumes that it does.
-            if group.lent:
+            if group.lease_ahead:
                 self.use(group)
             self.activity.count_time(group)
             self.activity.set_busy(client, True)
@@ -437,7 +437,7 @@ class Leases:
 
     def grant_step(self, client: Client, lease: int) -> None:
         """Let a client that has released its lease use it once more while its group drains."""
-        if client.group.lent:
+        if client.group.lease_ahead:
             self.use(client.group)
         client.lease = lease
         client.group.granted[client.number] = client

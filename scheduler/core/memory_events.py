@@ -62,7 +62,7 @@ class MemoryEvents:
         if client.stage not in ("awake", "parking", "parked"):
             raise ProtocolViolation(client.number, "asks for memory while it hibernates")
         group.active_at = self.turn.now
-        if group.lent:
+        if group.lease_ahead:
             # It allocates before its first submission.
             self.prefetcher.note_use(group)
         if group.reserved:
@@ -91,7 +91,7 @@ class MemoryEvents:
         self.turn.touch(group)
         client.restoring.discard(usage.gpu)
         if event.status == "failed":
-            if group.lent:
+            if group.lease_ahead:
                 self.prefetcher.note_use(group)
             self.leases.retry(client, event.error)
         if event.status != "done":

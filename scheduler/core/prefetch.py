@@ -20,9 +20,9 @@ a demand that appears waits for one slice at most.
 
 The lease ahead
 ---------------
-Memory is restored under a lease that the group did not ask for (``Leases.lend``). Until its first use, the group holds
-no GPU: it does not run, has no time slice, and is in no list of holders. Its lease ends when its GPU is no longer calm,
-and a minute after the hint. Its memory has no residency, and a preference to keep it does not hold.
+Memory is restored under a lease that the group did not ask for (``Leases.grant_ahead``). Until its first use, the
+group holds no GPU: it does not run, has no time slice, and is in no list of holders. Its lease ends when its GPU is
+no longer calm, and a minute after the hint. Its memory has no residency, and a preference to keep it does not hold.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Prefetcher:
     def note_use(self, group: Group) -> None:
         """Note that a group's GPU work begins."""
         self.hints.note_use(group)
-        if group.lent and not group.yielding:
+        if group.lease_ahead and not group.yielding:
             self.leases.use(group)
         if group.prefetch is not None:
             self._end(group, "used")
@@ -157,7 +157,7 @@ class Prefetcher:
             return "at_work"
         if state is None and not any(exceeds_spare(share) for share in shares):
             return "there"
-        if group.lease is not None and not group.lent:
+        if group.lease is not None and not group.lease_ahead:
             return "at_work"
         if estimate is None:
             return "no_hint"
@@ -226,13 +226,13 @@ class Prefetcher:
         if not self.model.rules.prefetch or group.id not in self.model.hinted:
             self._end(group)
         elif record.stage == "ready":
-            if not group.lent:
+            if not group.lease_ahead:
                 if any(share.evicting or exceeds_spare(share) for share in group.shares.values()):
                     self._end(group)
             elif not group.yielding and not self._is_calm(group):
                 self.leases.revoke(group)
         elif record.stage == "restoring":
-            if not group.lent or group.yielding or not self._is_calm(group):
+            if not group.lease_ahead or group.yielding or not self._is_calm(group):
                 self._end(group)
             elif not group.restoring and not any(exceeds_spare(s) for s in group.shares.values()):
                 self._enter(group, "ready")
@@ -278,7 +278,7 @@ class Prefetcher:
             self.hibernation.wake_ahead(group)
         elif any(exceeds_spare(share) for share in group.shares.values()):
             self._enter(group, "restoring", estimate)
-            self.leases.lend(group)
+            self.leases.grant_ahead(group)
         else:
             self._enter(group, "ready", estimate)
 
@@ -414,7 +414,7 @@ class Prefetcher:
             # It goes back to where it was, as soon as it may.
             self.hibernation.schedule(group, self.turn.now + self.hibernation.look_again)
         del self.model.prefetching[group.id]
-        if group.lent and not group.yielding:
+        if group.lease_ahead and not group.yielding:
             self.leases.revoke(group)
         self.turn.touch(group)
 

@@ -188,7 +188,9 @@ class Quotas:
     def keep_quotas(self) -> None:
         """Revoke leases beyond a quota that was lowered, or that a holder exceeds with another GPU. The oldest stay."""
         kept: dict[str, set[str]] = {}
-        for group in sorted(self.model.leased.values(), key=lambda g: (g.lent, g.turn, g.number)):
+        for group in sorted(
+            self.model.leased.values(), key=lambda g: (g.lease_ahead, g.turn, g.number)
+        ):
             quotas = () if group.yielding else self.times.quotas(group)
             own = used_by(group) if quotas else set()
             if any(len(kept.get(c.whose, own) | own) > c.entitlement.gpus for c in quotas):

@@ -56,7 +56,7 @@ class OvercommitRelief:
                 self.turn.recheck_at(when)
         revoke: list[Group] = []
         # Within the reserve nothing can fail, and other programs' use varies by that much.
-        leased.sort(key=lambda g: (g.runs, not g.lent, -g.turn))
+        leased.sort(key=lambda g: (g.runs, not g.lease_ahead, -g.turn))
         for group in leased:
             if over <= gpu.reserve:
                 break

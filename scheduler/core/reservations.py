@@ -72,7 +72,7 @@ class Reservations:
         if group.lease is None or group.yielding:
             self._enqueue(group)
             self.hibernation.request_wake(group)
-        elif group.lent:
+        elif group.lease_ahead:
             self.leases.use(group)
         else:
             group.reservation.earlier = group.lease
@@ -86,7 +86,7 @@ class Reservations:
                 # The processes that used the GPU have ended, so there is nothing to restore, and no client to grant.
                 self.end(group, "lost")
                 continue
-            has_lease = group.lease is not None and not group.yielding and not group.lent
+            has_lease = group.lease is not None and not group.yielding and not group.lease_ahead
             if reservation.until is not None:
                 if not has_lease:
                     self.end(group, "lost")

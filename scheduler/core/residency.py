@@ -101,7 +101,7 @@ class Residency:
 
     def movable_at(self, group: Group, wait: Wait | None = None) -> float:
         """Return when the memory of a group that does not run may be taken."""
-        if group.turn == 0 or group.lent or group.preferences.stopped:
+        if group.turn == 0 or group.lease_ahead or group.preferences.stopped:
             return 0.0
         if group.lease is None and not group.intact:
             # Part of it was evicted already. The rest is of no use, since the group cannot run before the others

@@ -40,7 +40,7 @@ class Shares:
                 gpu.victims.changed[share.number] = share
                 self.turn.notify_again(group)
                 self.turn.dirty[uuid] = gpu
-                if group.lease is not None and not group.lent:
+                if group.lease is not None and not group.lease_ahead:
                     self.leases.hold(group, gpu)
                 if group.wait is not None:
                     insort(gpu.queue, group.wait, key=place)
@@ -63,7 +63,7 @@ class Shares:
         if gpu.filling is share:
             gpu.filling = None
         del group.shares[gpu.uuid], group.gpus[gpu.uuid], gpu.shares[group.id]
-        if group.lease is not None and not group.lent:
+        if group.lease is not None and not group.lease_ahead:
             self.leases.end_holding(group, gpu)
         if group.wait is not None:
             gpu.queue.remove(group.wait)

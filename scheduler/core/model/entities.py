@@ -367,7 +367,7 @@ class Group:
     granted: dict[int, Client] = field(default_factory=dict)
     yielding: bool = False
     #: Whether its lease was granted ahead of its first request, and has not been used yet.
-    lent: bool = False
+    lease_ahead: bool = False
     #: While it fills: the place in the queue that it had; when it last got room; and whether it was revoked because it
     #: got none.
     filling: Wait | None = None
@@ -542,7 +542,7 @@ class Group:
     @property
     def runs(self) -> bool:
         """Whether its lease is in use: it has work, is being restored, or keeps the lease for a whole cell."""
-        if self.lease is None or self.lent:
+        if self.lease is None or self.lease_ahead:
             return False
         if self.busy > 0 or self.exclusive or self.reserved:
             return True

@@ -34,7 +34,7 @@ class Before:
             {gpu: share.need for gpu, share in group.shares.items()},
             {gpu: share.promised for gpu, share in group.shares.items()},
             # A cell that has not used its lease yet is not interrupted.
-            group.exclusive and not group.lent,
+            group.exclusive and not group.lease_ahead,
             0.0 if group.runs else group.next_cell_by,
         )
 
@@ -76,7 +76,7 @@ class CheckedDecisions(State):
             return  # the process joins a lease that was granted before, or that it still had
         self.check_gpus_of_grant_are_in_service(group)
         self.check_gpu_quotas(group)
-        if group.lent:
+        if group.lease_ahead:
             self.check_grant_ahead(group)
         else:
             self.note_grant(group, before)

@@ -33,10 +33,10 @@ class Machine(CheckedDecisions):
         """Give an event to the core; check and deliver what it decides."""
         before = {g.id: Before.of(g) for g in self.core.groups.values()}
         self.residency = {g.id: self.core.residency.residency(g) for g in self.core.groups.values()}
-        lent = [g for g in self.core.groups.values() if g.lent]
+        ahead = [g for g in self.core.groups.values() if g.lease_ahead]
         decisions = self.core.handle(event, self.now)
-        for group in lent:
-            if group.lease is not None and not group.lent and not group.yielding:
+        for group in ahead:
+            if group.lease is not None and not group.lease_ahead and not group.yielding:
                 self.note_first_use(group)
         self.tape.append((event, self.now, decisions))
         readings = []

@@ -26,7 +26,7 @@ class SchedulingInvariants(State):
     def each_gpu_knows_its_lease_holders(self) -> None:
         for uuid, gpu in self.core.gpus.items():
             leased = self.core.model.leased.values()
-            holders = {g.id for g in leased if uuid in g.shares and not g.lent}
+            holders = {g.id for g in leased if uuid in g.shares and not g.lease_ahead}
             assert gpu.holders.keys() == holders
             assert gpu.background == sum(
                 g.activity_class == "background" for g in gpu.holders.values()
@@ -43,13 +43,13 @@ class SchedulingInvariants(State):
         core = self.core
         for group in core.groups.values():
             assert (group.id in core.model.prefetching) == (group.prefetch is not None)
-            if group.lent:
+            if group.lease_ahead:
                 assert group.lease is not None
                 assert not group.busy, "at work under a lease that it has not used"
                 assert not group.runs
                 assert group.turn != group.lease, "a time slice without work"
                 assert group.prefetch is not None or group.yielding
-            if not (group.lent and not group.yielding) and not (
+            if not (group.lease_ahead and not group.yielding) and not (
                 group.prefetch is not None and group.prefetch.stage == "evicting"
             ):
                 continue
