@@ -36,16 +36,6 @@ async def post(fetch: Fetch, op: str, body: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.fixture
-def holder(runtime: Path, gpu: dict[str, Any]) -> Iterator[FakeClient]:
-    """Return a client that holds three quarters of the GPU."""
-    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
-        client.attach()
-        client.grow(gpu["total"] * 3 // 4)
-        client.run()
-        yield client
-
-
-@pytest.fixture
 def waiter(runtime: Path, gpu: dict[str, Any], holder: FakeClient) -> Iterator[FakeClient]:
     """Return a client that waits for as much."""
     with FakeClient(runtime / "s.sock", "second", gpu["uuid"], name="plots.ipynb") as client:
