@@ -54,23 +54,34 @@ def test_a_submission_during_the_restore_is_served_by_it(make_machine: MakeMachi
     assert [restore["bytes"] for restore in restores[-1:]] == [SIZE]
 
 
-def test_a_demand_ends_the_restore_between_two_pieces(make_machine: MakeMachine) -> None:
+def test_a_demand_ends_the_prefetch(make_machine: MakeMachine) -> None:
     machine = make_machine(**SLOW)
-    plain = machine.program("plain", GPUSHARE_DISABLE="1")
     a, pointer = swapped(machine, "a", 128 * UNIT)
     b, other = swapped(machine, "b", 160 * UNIT)
-    before = available(plain)
     machine.control("hint", group="a", kind="ready")
-    machine.until(lambda: available(plain) < before)
+    machine.until(lambda: results(machine, "prefetch", "a") != [])
     assert b.call("fill", pointer=other, bytes=UNIT, value=9)["result"] == 0
-    # What had arrived of it had to leave again only as far as the other needed the room.
-    assert results(machine, "prefetch", "a")[:2] == ["begun", "abandoned"]
-    events = machine.control("history")["events"]
-    stopped = [e for e in events if e["kind"] == "restore" and e["group"] == "group-a"][-1]
-    assert stopped["status"] == "partial"
-    assert 0 < stopped["bytes"] < 128 * UNIT
+    # On a busy machine, all of its memory may have arrived before.
+    assert results(machine, "prefetch", "a")[1] in ("abandoned", "vain")
     assert b.holds(other + UNIT, 159 * UNIT, 7)
     assert a.holds(pointer, 128 * UNIT, 7)
+
+
+def test_a_revocation_ends_the_restore_between_two_pieces(
+    make_script: Callable[..., Scripted],
+) -> None:
+    script, a, _ = make_script()
+    at_a = filled(script, a, 4 * PIECE, 7)
+    evicted(script, 4 * PIECE)
+    script.send(*script.grant(ev.ALL), protocol.revoke(script.lease))
+    restored = script.next(ev.Restored)
+    assert restored.status == "partial"
+    assert restored.usage.resident < 4 * PIECE
+    assert script.next(ev.Released).lease == script.lease
+    reading = a.start("check", pointer=at_a, bytes=4 * PIECE, value=7)
+    script.next(ev.Request)
+    script.send(*script.grant(ev.ALL))
+    assert a.result(reading)["equal"]
 
 
 def test_a_hibernated_program_is_awake_before_it_calls_the_driver(machine: Machine) -> None:
