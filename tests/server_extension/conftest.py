@@ -25,7 +25,7 @@ from traitlets.config import Config
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.server_extension.documented import check
-from tests.server_extension.schedulers import forked_schedulers
+from tests.support.schedulers import forked_schedulers
 from tests.support.client import FakeClient
 from tests.support.environment import inherited
 from tests.support.kernels import forked_kernels
