@@ -18,6 +18,9 @@ from tests.support.client import PATIENCE
 from tests.support.fake_hub import FakeHub, start_node
 from tests.support.fake_hub import hub as hub_running
 from tests.support.scheduler import GIB, Scheduler, Start
+from tests.support.schedulers import forked_schedulers
+
+__all__ = ["forked_schedulers"]
 
 Host = Callable[..., Awaitable[SchedulerHost]]
 

@@ -23,8 +23,9 @@ import pytest
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.client import user_name
+from tests.support import fork_server
 from tests.support.client import PATIENCE, FakeClient, Refused
-from tests.support.scheduler import GIB, Scheduler, Start, can_hibernate, state, until
+from tests.support.scheduler import GIB, SCHEDULER, Scheduler, Start, can_hibernate, state, until
 
 HEADER = struct.Struct("=IHH")
 UNKNOWN_GPU = "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -423,13 +424,10 @@ def test_a_signal_ends_the_scheduler_cleanly(scheduler: Scheduler, number: signa
 
 
 def run_scheduler(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "jupyter_gpushare.scheduler", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
+    return fork_server.run(
+        ["-m", "jupyter_gpushare.scheduler", *arguments],
+        environ=environ,
+        modules=SCHEDULER,
         timeout=PATIENCE,
     )
 

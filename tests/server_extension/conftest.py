@@ -25,10 +25,10 @@ from traitlets.config import Config
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.server_extension.documented import check
-from tests.support.schedulers import forked_schedulers
 from tests.support.client import FakeClient
 from tests.support.environment import inherited
 from tests.support.kernels import forked_kernels
+from tests.support.schedulers import forked_schedulers
 
 __all__ = ["forked_kernels", "forked_schedulers"]
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO
 
 from jupyter_gpushare._version import LIBRARIES
-from jupyter_gpushare.benchmarks.harness.machine import kill_scheduler, start_scheduler
 from jupyter_gpushare.kernel_provisioner.launch import (
     Settings,
     client_environment,
@@ -27,6 +26,8 @@ from jupyter_gpushare.kernel_provisioner.launch import (
 )
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from tests.support import fork_server
+from tests.support.schedulers import kill_scheduler, start_scheduler
 
 MIB = 1 << 20
 _RUN = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).gpushare_fuzz(sys.argv[2].encode()))"
@@ -188,7 +189,7 @@ class Ground:
             "GPUSHARE_SOCKET": str(self.socket),
             **environ,
         }
-        self.scheduler: subprocess.Popen[str] | None = None
+        self.scheduler: fork_server.Process | None = None
 
     def client_environ(self, name: str) -> dict[str, str]:
         """Return the environment of a client."""

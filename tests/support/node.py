@@ -91,16 +91,11 @@ class Place:
 
     def fail(self, *options: str) -> tuple[int, str]:
         """Start one that does not start: its status and what it says."""
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "jupyter_gpushare.scheduler"),
-                *("--config", str(self.config), *options),
-            ],
-            env=self.environ,
-            capture_output=True,
-            text=True,
+        done = fork_server.run(
+            [*("-m", "jupyter_gpushare.scheduler", "--config"), str(self.config), *options],
+            environ=self.environ,
+            modules=SCHEDULER,
             timeout=PATIENCE,
-            check=False,
         )
         return done.returncode, done.stderr
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lets the extension start its schedulers by the fork server."""
+"""Lets the hosts of schedulers, such as the extension, and the benchmarks start them by the fork server."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +16,14 @@ from tests.support.scheduler import SCHEDULER
 
 
 class Child:
-    """What ``asyncio.create_subprocess_exec`` returns, as far as the extension uses it."""
+    """What ``asyncio.create_subprocess_exec`` returns, as far as a host uses it."""
 
     def __init__(self, process: fork_server.Process, stdout: asyncio.StreamReader) -> None:
         self.stdin = process.stdin
         self.stdout = stdout
         self.pid = process.pid
         self.send_signal = process.send_signal
+        self.kill = process.kill
         self._process = process
 
     @property
@@ -47,7 +51,7 @@ async def start(python: str, *arguments: str, **options: Any) -> Any:
             lambda: asyncio.StreamReaderProtocol(reader), process.stdout
         )
     except BaseException:
-        # The extension stops meanwhile, and nothing else refers to the process.
+        # The host stops meanwhile, and nothing else refers to the process.
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -60,3 +64,26 @@ async def start(python: str, *arguments: str, **options: Any) -> Any:
 @pytest.fixture(autouse=True)
 def forked_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+
+
+def start_scheduler(socket: Path, environ: Mapping[str, str], *flags: str) -> fork_server.Process:
+    """Start a scheduler as ``benchmarks.harness.machine`` does, and return when it is ready."""
+    process = fork_server.popen(
+        ["-m", "jupyter_gpushare.scheduler", "--socket", str(socket), *flags],
+        environ=environ,
+        modules=SCHEDULER,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    if "ready" not in process.stdout.readline():
+        raise RuntimeError("the scheduler did not start")
+    return process
+
+
+def kill_scheduler(process: fork_server.Process) -> None:
+    """End a scheduler as kill -9 does."""
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
