@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How the tests are laid out: helpers are in their own folder and in ``tests/support``, never in other tests."""
+"""How sources are laid out: how long files are, and that tests share helpers in ``tests/support`` only."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,45 @@ def test_the_longest_files_are_there(root: Path) -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONGEST"
     )
     assert [name for name in names if not (root / "tests" / name).exists()] == []
+
+
+#: The most lines of a source file that a person still takes in, by the ends of the names.
+MOST_LINES = {
+    **dict.fromkeys((".c", ".h"), 800),
+    **dict.fromkeys((".py", ".ts", ".tsx"), 600),
+}
+
+
+def too_long(root: Path, names: Iterable[str]) -> list[str]:
+    """Return which of these files have too many lines, except generated ones."""
+    found = []
+    for name in names:
+        most = MOST_LINES.get(Path(name).suffix)
+        if most is None or name.endswith("_pb2.py"):
+            continue
+        lines = len((root / name).read_bytes().splitlines())
+        if lines > most:
+            found.append(f"{name} has {lines} lines; the most is {most}")
+    return found
+
+
+def test_no_file_is_too_long(root: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
+    )
+    names = listed.stdout.rstrip("\0").split("\0")
+    assert "tests/conftest.py" in names
+    # Git still lists a file that was moved or removed until that is staged.
+    assert too_long(root, (name for name in names if (root / name).is_file())) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("a.py", 600), ("a.c", 800), ("a.h", 800), ("a.ts", 600), ("a.tsx", 600), ("a.md", None)],
+)
+def test_a_file_has_at_most_so_many_lines(tmp_path: Path, name: str, most: int | None) -> None:
+    file = tmp_path / name
+    file.write_text("x\n" * (most or 10_000))
+    assert too_long(tmp_path, [name]) == []
+    file.write_text("x\n" * ((most or 10_000) + 1))
+    assert len(too_long(tmp_path, [name])) == (most is not None)
