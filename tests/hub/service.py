@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,22 @@ import pytest
 
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from tests.support import fork_server
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.hub.hub_api import HubApi
 from tests.support.hub.node import Node
 from tests.support.lab_page import SCREENSHOTS
 
 PREFIX = "/services/gpushare/"
+
+#: What a service imports, except its own modules, one of which gives each process an identity.
+MODULES = (
+    "jupyter_gpushare.cli.main",
+    "jupyter_gpushare.scheduler.protocol.async_client",
+    "jupyterhub.services.auth",
+    "tornado.httpserver",
+    "tornado.simple_httpclient",
+)
 
 
 class Answer:
@@ -69,19 +78,20 @@ class HubService:
     ) -> None:
         self._log = log
         self._command = [
-            *(sys.executable, "-m", "jupyter_gpushare.cli.main", "hub"),
+            *("-m", "jupyter_gpushare.cli.main", "hub"),
             *("--url", f"http://127.0.0.1:{port}{PREFIX}", *arguments),
         ]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSHARE_", "JUPYTER"))}
         self._environ = {**kept, **environ}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Process | None = None
         self.url = ""
 
     def __enter__(self) -> HubService:
         with self._log.open("ab") as stderr:
-            self.process = subprocess.Popen(
+            self.process = fork_server.popen(
                 self._command,
-                env=self._environ,
+                environ=self._environ,
+                modules=MODULES,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
