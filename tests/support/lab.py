@@ -43,6 +43,8 @@ class Lab:
         The interpreter that runs it (default: that of the tests).
     extensions
         Further server extensions of that environment, and whether each is loaded.
+    forked_kernels
+        Whether it forks its kernels, which pays off from the fourth on.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Lab:
         settings: Mapping[str, Any] | None = None,
         python: str = sys.executable,
         extensions: Mapping[str, bool] | None = None,
+        forked_kernels: bool = False,
     ) -> None:
         self.folder = folder
         self.notebooks = folder / "notebooks"
@@ -93,7 +96,7 @@ class Lab:
         (folder / "path" / "labextensions" / "jupyter-gpushare").symlink_to(built)
         self._log = (folder / "log").open("wb")
         self.process = subprocess.Popen(
-            [python, "-m", "jupyter_server"],
+            [python, "-m", "tests.support.lab_server" if forked_kernels else "jupyter_server"],
             env={
                 **environ,
                 "JUPYTER_CONFIG_DIR": str(folder / "config"),
