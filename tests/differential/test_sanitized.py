@@ -30,8 +30,13 @@ def all_said(player: Player) -> str:
     return os.pread(player.errors.fileno(), size, 0).decode(errors="replace")
 
 
+@pytest.fixture(scope="module")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_player(tmp_path_factory.mktemp("player"))
+
+
 def nothing_is_said(
-    folder: Path,
+    player: Path,
     libraries: Path,
     seed: str,
     words: Sequence[str],
@@ -47,7 +52,6 @@ def nothing_is_said(
     assert BELOW_ZERO.encode() in library
     assert re.search(rb"interposer/client/lease\.c:\d+\0", library)
     totals = Totals()
-    player = build_player(folder)
     with place(
         player, libraries=libraries, seed=seed, environ=environ, preload_first=preload
     ) as here:
@@ -69,7 +73,7 @@ def nothing_is_said(
 
 
 def nothing_is_found(
-    folder: Path, build: Callable[[str], tuple[Path, str]], name: str, seconds: float, *only: str
+    player: Path, build: Callable[[str], tuple[Path, str]], name: str, seconds: float, *only: str
 ) -> None:
     """Run random programs under a sanitizer."""
     words, _, settings, _ = SANITIZERS[name]
@@ -78,7 +82,7 @@ def nothing_is_found(
     for variable in MORE.keys() & environ.keys():
         environ[variable] += f":{MORE[variable]}"
     nothing_is_said(
-        folder, libraries, name, words, seconds, *only, environ=environ, preload=[runtime]
+        player, libraries, name, words, seconds, *only, environ=environ, preload=[runtime]
     )
 
 
@@ -92,20 +96,20 @@ def checked(root: Path) -> Path:
     return libraries
 
 
-def test_locks_are_taken_in_order_in_programs_of_all_kinds(tmp_path: Path, checked: Path) -> None:
-    nothing_is_said(tmp_path, checked, "ranks", [OUT_OF_ORDER, BELOW_ZERO], 5.0)
+def test_locks_are_taken_in_order_in_programs_of_all_kinds(player: Path, checked: Path) -> None:
+    nothing_is_said(player, checked, "ranks", [OUT_OF_ORDER, BELOW_ZERO], 5.0)
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
 def test_nothing_is_found_in_a_few_programs(
-    tmp_path: Path, sanitized: Callable[[str], tuple[Path, str]], name: str
+    player: Path, sanitized: Callable[[str], tuple[Path, str]], name: str
 ) -> None:
-    nothing_is_found(tmp_path, sanitized, name, 4.0, "copies", "kernels", "streams", "async")
+    nothing_is_found(player, sanitized, name, 4.0, "copies", "kernels", "streams", "async")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SANITIZERS)
 def test_nothing_is_found_in_programs_of_all_kinds(
-    tmp_path: Path, sanitized: Callable[[str], tuple[Path, str]], name: str
+    player: Path, sanitized: Callable[[str], tuple[Path, str]], name: str
 ) -> None:
-    nothing_is_found(tmp_path, sanitized, name, 60.0)
+    nothing_is_found(player, sanitized, name, 60.0)
