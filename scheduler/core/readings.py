@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from .foreign_use import CONTEXTS, CONTEXTS_PART
 from .ledger import Ledger
 from .messages import Device, Measured, ReadDevice
-from .model import LEFT, Departures, Gpu, Holding, Model, Trial, Wait, exceeds_spare
+from .model import LEFT, ContextSizes, Departures, Gpu, Holding, Model, Trial, Wait, exceeds_spare
 from .rules import MIB
 from .turn import Turn
 
@@ -56,7 +56,7 @@ class Readings:
             return
         held = gpu.resident + gpu.unevictable + gpu.context
         sizes = gpu.context_sizes
-        since, sizes.departures = sizes.departures, Departures(gpu.used, held)
+        since, sizes.departures = sizes.departures, Departures(gpu.used, held, gpu.resident)
         learned = since is not None and self._measure_departures(gpu, since, held)
         if not learned and (sizes.residues or not gpu.hibernated):
             return
@@ -66,27 +66,51 @@ class Readings:
             if not gone:
                 return
             sizes.residue = min(LEFT, max(0, gpu.used - held) // len(gone))
-        for other in (
-            [g for g in self.model.gpus.values() if g.name == gpu.name] if learned else [gpu]
-        ):
+        self._charge_residues(sizes, self._alike(gpu) if learned else [gpu], read=gpu)
+
+    def _alike(self, gpu: Gpu) -> list[Gpu]:
+        return [other for other in self.model.gpus.values() if other.name == gpu.name]
+
+    def _charge_residues(
+        self, sizes: ContextSizes, gpus: list[Gpu], read: Gpu | None = None
+    ) -> None:
+        """Charge the residues on some GPUs by these sizes; ``read``: the GPU whose reading is still to be applied."""
+        for other in gpus:
             other.context_sizes.residues = sizes.residues
             other.context_sizes.residue = sizes.residue
             before = other.left
             for share in other.shares.values():
                 for holding in share.holdings.values():
                     self.ledger.charge_left(holding)
-            if other is not gpu:
+            if other is not read:
                 # Its last reading counted this as other programs' use.
                 other.foreign = max(0, other.foreign - other.left + before)
 
+    def trust_supposed_residue(self, gpu: Gpu) -> None:
+        """Charge the residue that a reading only suggests, because a process lacks room to wake.
+
+        What counts as other programs' use may be its own residue, which is gone once it is awake.
+        """
+        sizes = gpu.context_sizes
+        if sizes.residues or sizes.supposed is None:
+            return
+        sizes.residues.append(sizes.supposed)
+        sizes.residue = sizes.supposed
+        self._charge_residues(sizes, self._alike(gpu))
+        self.turn.request_reading(gpu)
+
     def _measure_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
         """Measure the residues of clients that hibernated between two readings, if nothing else has changed."""
-        if not since.count or since.inexact or held != since.held - since.bytes:
+        sizes = gpu.context_sizes
+        moved = gpu.resident - since.resident
+        if not since.count or since.inexact or held != since.held - since.bytes + moved:
             return False
-        left = gpu.used - since.used + since.bytes
+        left = gpu.used - since.used + since.bytes - moved
         if not 0 <= left <= since.bytes:
             return False  # other programs' use changed as well
-        sizes = gpu.context_sizes
+        if moved:
+            sizes.supposed = left // since.count
+            return False
         sizes.residues.append(left // since.count)
         sizes.residue = sorted(sizes.residues)[len(sizes.residues) // 2]
         return True

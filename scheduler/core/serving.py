@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from . import reasons
 from .filling import Filling
@@ -113,6 +114,9 @@ class Serving:
     quotas: Quotas
     wait_log: WaitLog
 
+    #: Seconds for which a process that lacks room to wake waits for other programs. Then, what they seem to use may be
+    #: its own residue.
+    foreign_patience: ClassVar[float] = 10.0
     #: The plans of waits that could not be served yet.
     _plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
 
@@ -195,6 +199,9 @@ class Serving:
                 short += [gpu for gpu, _ in plan.short]
                 pressed = self.pressure.press(plan)
                 if pressed == "insufficient":
+                    if wait.wakes and self.turn.now >= wait.since + self.foreign_patience:
+                        for gpu, _ in plan.short:
+                            self.readings.trust_supposed_residue(gpu)
                     return False
                 if pressed == "begun":
                     self._plans.clear()

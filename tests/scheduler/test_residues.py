@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.model import LEFT
 from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from tests.scheduler.core_machine import GIB, GPU
@@ -126,3 +127,27 @@ def test_newcomers_that_wait_together_are_not_all_admitted() -> None:
     assert answers[:4] == [""] * 4
     assert all("of the 85.0 GiB that another" in text for text in answers[4:])
     assert len(answers) == 6
+
+
+def test_a_process_whose_residue_passes_for_other_programs_use_is_woken() -> None:
+    """Memory moved while it hibernated, so no reading shows for certain what it left."""
+    night = Night()
+    night.residue = RESIDUE
+    large = night.kernel("large", 95, context=4 * GIB)
+    small = night.kernel("small", 10, context=GIB)
+    for kernel, context in ((large, 4 * GIB), (small, GIB)):
+        night.do(ev.Measured(kernel.number, GPU, context))
+    large.checkpoint = None
+    night.do(ev.HibernateNow("large"))
+    assert large.where == "hibernating"
+    small.request()
+    small.restore()
+    small.end()
+    night.checkpointed(large, "")
+    night.sleep(1)
+    assert large.where == "hibernated"
+    assert night.gpu["foreign"] == RESIDUE - LEFT
+    large.request()
+    night.sleep(600)
+    assert large.where == "restoring"
+    assert night.gpu["foreign"] == 0

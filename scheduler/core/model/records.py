@@ -59,9 +59,10 @@ class Trial:
 class Departures:
     """The clients that hibernated since the last reading at which no memory was about to change."""
 
-    #: The used bytes in that reading, and the clients' bytes at that time.
+    #: The used bytes in that reading, and the clients' bytes at that time: all of them, and those that are evictable.
     used: int
     held: int
+    resident: int
     #: The number of these clients, and their bytes.
     count: int = 0
     bytes: int = 0
@@ -85,6 +86,9 @@ class ContextSizes:
     #: the next reading is compared with.
     residues: deque[int] = field(default_factory=lambda: deque(maxlen=9))
     departures: Departures | None = None
+    #: A residue that a reading showed although evictable memory had moved. It counts only once a process lacks room to
+    #: wake, because the rest may also be other programs' use.
+    supposed: int | None = None
 
     def charge(self, stated: int) -> int:
         """Return the bytes that contexts take if they are admitted with ``stated`` bytes."""
