@@ -97,6 +97,8 @@ class Requests:
         self._server = server
         #: The entitlements of users and teams.
         self._entitlements: dict[str, ev.Entitle] = {}
+        #: By group: the number of the connection that reported its queued cells last, if there are any.
+        self._queued: dict[str, int] = {}
         #: The recordings that were requested.
         self._writers: list[Writer] = []
         self._operations: dict[str, Callable[[Connection, Any], Answer]] = {
@@ -519,8 +521,18 @@ class Requests:
         return {}
 
     def _op_queued(self, connection: Connection, asked: bodies.Queued) -> dict[str, Any]:
-        self._server.handle(ev.Queued(self._claim(connection, asked.group), asked.count))
+        group = self._claim(connection, asked.group)
+        self._queued.pop(group, None)
+        if asked.count:
+            self._queued[group] = connection.number
+        self._server.handle(ev.Queued(group, asked.count))
         return {}
+
+    def forget(self, connection: Connection) -> None:
+        """Forget the queued cells that a program reported whose connection has ended: they may have begun since."""
+        for group in [g for g, number in self._queued.items() if number == connection.number]:
+            del self._queued[group]
+            self._server.handle(ev.Queued(group, 0))
 
     def _op_name(self, connection: Connection, asked: bodies.Name) -> dict[str, Any]:
         self._server.handle(ev.Rename(self._claim(connection, asked.group), asked.name))

@@ -191,6 +191,7 @@ class Server:
         """Forget a connection that has ended."""
         self._connections.pop(connection.number, None)
         self.subscribers.discard(connection)
+        self._requests.forget(connection)
         if self._clients.pop(connection.number, None) is not None:
             self.pools.forget(connection.number)
             group = self.core.clients[connection.number].group

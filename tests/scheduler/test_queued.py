@@ -11,6 +11,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views import explain
 from jupyter_gpushare.scheduler.views.words import answers
 from tests.scheduler.core_machine import BY_AGE, Lab, Machine, Process, of
+from tests.support.scheduler import Scheduler, until
 
 
 class Notebook:
@@ -226,3 +227,36 @@ def test_a_cell_that_submits_nothing_yields_after_a_moment(
     # By then, its memory may stay for its residency, as in any other cell.
     if gib == 10:
         assert revoked(machine.sleep(0.02))
+
+
+def test_queued_cells_are_gone_with_the_jupyter_server_that_reported_them(
+    scheduler: Scheduler,
+) -> None:
+    with scheduler.client("a", name="a.ipynb"), scheduler.control() as watching:
+
+        def queued() -> int:
+            return int(watching.request("status")["status"]["groups"][0]["queued"])
+
+        with scheduler.control() as dying:
+            dying.request("queued", group="a", count=3)
+            assert queued() == 3
+        until(lambda: queued() == 0)
+
+
+def test_queued_cells_that_a_new_connection_reports_outlast_the_old_one(
+    scheduler: Scheduler,
+) -> None:
+    with scheduler.client("a", name="a.ipynb"), scheduler.client("b", name="b.ipynb"):
+        with scheduler.control() as new:
+
+            def queued() -> dict[str, int]:
+                groups = new.request("status")["status"]["groups"]
+                return {group["id"]: group["queued"] for group in groups}
+
+            with scheduler.control() as old:
+                for group in ("a", "b"):
+                    old.request("queued", group=group, count=3)
+                # A Jupyter server that reconnects reports its cells again.
+                new.request("queued", group="a", count=2)
+            until(lambda: queued()["b"] == 0)
+            assert queued() == {"a": 2, "b": 0}
