@@ -355,8 +355,11 @@ class CellWatcher:
             self._attach(kernel_id)
         elif action == "shutdown" and kernel_id not in self._kernels:
             self._detach(kernel_id)
-        elif action == "interrupt" and not self._cancels_itself(kernel_id):
-            self._send("cancel", {"group": kernel_id})
+        elif action == "interrupt":
+            # jupyter-server-nbmodel drops the cells in its queue.
+            self._origins.forget(kernel_id)
+            if not self._cancels_itself(kernel_id):
+                self._send("cancel", {"group": kernel_id})
 
     async def _appearance(self, kernel_id: str) -> None:
         """Wait until a kernel that was started is in the kernel manager: it says so a little earlier."""

@@ -116,7 +116,7 @@ class Origins:
         return known if stated is None else stated
 
     def forget(self, kernel_id: str) -> None:
-        """Forget the requests to a kernel, which has restarted or ended."""
+        """Forget the requests to a kernel, which was interrupted, has restarted or has ended."""
         self._requests.pop(kernel_id, None)
 
     def _has_agents(self) -> bool:

@@ -186,6 +186,31 @@ def class_of(
     return find
 
 
+@pytest.mark.parametrize("action", ["interrupt", "restart"])
+async def test_requests_of_cells_that_do_not_begin_any_more_are_forgotten(
+    kernel: Any,
+    jp_serverapp: ServerApp,
+    extension: GpuShareExtension,
+    eventually: Any,
+    action: str,
+) -> None:
+    """Otherwise, the next cell would count as that of the person or agent whose cell was dropped."""
+    found = extension._origins
+    assert found is not None
+    dropped = SimpleNamespace(
+        path=f"/api/kernels/{kernel.id}/execute",
+        method="POST",
+        headers=HTTPHeaders({"GpuShare-Class": "agent"}),
+    )
+    found.on_request(dropped, 202)
+    await getattr(jp_serverapp.kernel_manager, f"{action}_kernel")(kernel.id)
+
+    async def forgotten() -> bool:
+        return kernel.id not in found._requests
+
+    await eventually(forgotten)
+
+
 async def run_over_websocket(
     connect: Any, kernel_id: str, headers: dict[str, str], metadata: dict[str, Any] | None = None
 ) -> None:
