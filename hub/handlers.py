@@ -463,15 +463,26 @@ class UsageHandler(ReportHandler):
     """The usage reports of all nodes, for the page."""
 
     async def get(self) -> None:
-        """Send the report of each node; null for a node that does not respond."""
+        """Send the report of each node; null for a node that does not respond or refuses the request.
+
+        Raises
+        ------
+        Refusal
+            No node gave a report, and a node refused the request.
+        """
         asked = self._asked()
         nodes = self.service.nodes.all()
         found = await asyncio.gather(*(self._report(node, asked) for node in nodes.values()))
+        refused = [each["refused"] for each in found if "refused" in each]
+        if refused and all(each["report"] is None for each in found):
+            raise Refusal(400, refused[0])
         self.finish({"nodes": dict(zip(nodes, found, strict=True))})
 
     async def _report(self, node: Node, asked: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"report": self._shown(await node.usage(asked))}
+        except ActionRefused as error:
+            return {"report": None, "refused": str(error)}
         except (NodeUnreachable, KeyError, TypeError) as error:
             log.warning("gpushare: no usage report of node %s: %s", node.name, error)
             return {"report": None}

@@ -62,7 +62,7 @@ class NodeUnreachable(Exception):
 
 
 class ActionRefused(Exception):
-    """A node refused an action; the message is the node's own sentence."""
+    """A node refused a request; the message is the node's own sentence."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -219,8 +219,10 @@ class LocalNode(Node):
         """Return the scheduler's report."""
         try:
             return (await self.request("report", **asked))["report"]  # type: ignore[no-any-return]
-        except ControlError as error:
+        except SchedulerUnreachable as error:
             raise NodeUnreachable(str(error)) from None
+        except ControlError as error:
+            raise ActionRefused(str(error)) from None
 
     async def close(self) -> None:
         """Close the connection."""
@@ -317,7 +319,8 @@ class RemoteNode(Node):
     async def usage(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report of the service's own node."""
         query = urlencode(asked, doseq=True)
-        return (await self._fetch(f"api/report?{query}"))["report"]  # type: ignore[no-any-return]
+        found = await self._fetch(f"api/report?{query}", refusable=True)
+        return found["report"]  # type: ignore[no-any-return]
 
     async def state(self) -> dict[str, Any]:
         """Return the state of all nodes that the service shows.
@@ -333,7 +336,10 @@ class RemoteNode(Node):
         """Close the HTTP client."""
         self._http.close()
 
-    async def _fetch(self, address: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _fetch(
+        self, address: str, body: dict[str, Any] | None = None, *, refusable: bool = False
+    ) -> dict[str, Any]:
+        """Return the answer to a request; ``refusable``: the scheduler may refuse its parameters."""
         request = HTTPRequest(
             self.url + address,
             method="GET" if body is None else "POST",
@@ -375,7 +381,7 @@ class RemoteNode(Node):
                 "custom:gpushare:admin",
                 f"{self.url}: {message}",
             )
-        if body is not None and answer.code in (400, 404):
+        if answer.code in (400, 404) and (body is not None or (refusable and answer.code == 400)):
             raise ActionRefused(message, answer.code)
         raise NodeUnreachable(message, self.url)
 
