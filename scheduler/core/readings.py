@@ -101,10 +101,13 @@ class Readings:
 
     def _measure_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
         """Measure the residues of clients that hibernated between two readings, if nothing else has changed."""
-        sizes = gpu.context_sizes
-        moved = gpu.resident - since.resident
-        if not since.count or since.inexact or held != since.held - since.bytes + moved:
+        if not since.count or since.inexact:
             return False
+        sizes, moved = gpu.context_sizes, 0
+        if held != since.held - since.bytes:
+            moved = gpu.resident - since.resident
+            if held != since.held - since.bytes + moved:
+                return False
         left = gpu.used - since.used + since.bytes - moved
         if not 0 <= left <= since.bytes:
             return False  # other programs' use changed as well

@@ -246,17 +246,20 @@ def test_queued_cells_are_gone_with_the_jupyter_server_that_reported_them(
 def test_queued_cells_that_a_new_connection_reports_outlast_the_old_one(
     scheduler: Scheduler,
 ) -> None:
-    with scheduler.client("a", name="a.ipynb"), scheduler.client("b", name="b.ipynb"):
-        with scheduler.control() as new:
+    with (
+        scheduler.client("a", name="a.ipynb"),
+        scheduler.client("b", name="b.ipynb"),
+        scheduler.control() as new,
+    ):
 
-            def queued() -> dict[str, int]:
-                groups = new.request("status")["status"]["groups"]
-                return {group["id"]: group["queued"] for group in groups}
+        def queued() -> dict[str, int]:
+            groups = new.request("status")["status"]["groups"]
+            return {group["id"]: group["queued"] for group in groups}
 
-            with scheduler.control() as old:
-                for group in ("a", "b"):
-                    old.request("queued", group=group, count=3)
-                # A Jupyter server that reconnects reports its cells again.
-                new.request("queued", group="a", count=2)
-            until(lambda: queued()["b"] == 0)
-            assert queued() == {"a": 2, "b": 0}
+        with scheduler.control() as old:
+            for group in ("a", "b"):
+                old.request("queued", group=group, count=3)
+            # A Jupyter server that reconnects reports its cells again.
+            new.request("queued", group="a", count=2)
+        until(lambda: queued()["b"] == 0)
+        assert queued() == {"a": 2, "b": 0}
