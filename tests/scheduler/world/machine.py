@@ -34,6 +34,8 @@ class Machine(CheckedDecisions):
         before = {g.id: Before.of(g) for g in self.core.groups.values()}
         self.residency = {g.id: self.core.residency.residency(g) for g in self.core.groups.values()}
         ahead = [g for g in self.core.groups.values() if g.lease_ahead]
+        if isinstance(event, ev.Device) and (gpu := self.core.gpus.get(event.gpu)) is not None:
+            self.on_its_way[gpu.uuid] = gpu.coming + gpu.arriving + gpu.unsettled
         decisions = self.core.handle(event, self.now)
         for group in ahead:
             if group.lease is not None and not group.lease_ahead and not group.yielding:

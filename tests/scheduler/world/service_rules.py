@@ -31,18 +31,26 @@ class ServiceRules(NodeRules):
                     had = process.had[gpu]
                     self.feed(ev.Meter(process.number, gpu, had, int(had * 1000), self.now))
 
-    def host_is_short(self) -> bool:
-        """Whether the host cannot hold all memory that does not fit on the GPUs."""
+    def host_is_short(self, surplus: bool = True) -> bool:
+        """Whether the host cannot hold all memory that does not fit on the GPUs.
+
+        Without ``surplus``, contexts count with the sizes with which they were admitted, as when memory was promised.
+        """
         over = 0
         for gpu in GPUS:
             memories = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
             fixed = sum(m.unevictable + m.context + m.surplus for m in memories) + self.foreign[gpu]
+            if not surplus:
+                fixed -= sum(max(0, m.surplus) for m in memories)
             over += max(0, sum(m.promised for m in memories) + fixed - (TOTAL - RESERVE))
         return over + PIECE > self.host
 
     def can_be_served(self, process: Process) -> bool:
         if self.host_is_short():
-            assert not self.steady, "host memory was promised twice"
+            # What contexts take beyond that shows only afterwards.
+            assert not (self.steady and self.host_is_short(surplus=False)), (
+                "host memory was promised twice"
+            )
             return False
         mine = [p for p in self.processes.values() if p.group == process.group]
         stopped = {p.group for p in self.processes.values() if p.stopped}

@@ -46,6 +46,8 @@ class State(RuleBasedStateMachine):
         self.processes: dict[int, Process] = {}
         self.dead: list[tuple[str, int]] = []
         self.foreign = dict.fromkeys(GPUS, 0)
+        #: Bytes that were on their way to or from each GPU at its last reading, as far as the scheduler knew.
+        self.on_its_way = dict.fromkeys(GPUS, 0)
         self.last = 0
         self.serial = 0
         self.tape: list[tuple[ev.Event, float, list[ev.Decision]]] = []
@@ -118,7 +120,23 @@ class State(RuleBasedStateMachine):
                 elif memory.away:
                     left += memory.left
         # Half of the reserve is there for what hibernated processes are expected to leave.
-        return total + left - min(self.core.gpus[gpu].left + self.expected(gpu), RESERVE // 2)
+        known = min(self.core.gpus[gpu].left + self.expected(gpu), RESERVE // 2)
+        return total + left - known - self.unseen(gpu)
+
+    def unseen(self, gpu: str) -> int:
+        """What hibernated processes left beyond the expected residues, as far as no reading could show it.
+
+        Until residues are measured, a reading shows only what exceeds the memory that was on its way: that may have
+        left already, or have arrived. A restore that finds no room because of this fails, and is tried again.
+        """
+        if self.core.gpus[gpu].context_sizes.residues:
+            return 0
+        left = sum(
+            p.memory[gpu].left
+            for p in self.processes.values()
+            if gpu in p.memory and p.memory[gpu].away and self.core.clients[p.number].gone
+        )
+        return min(max(0, left - self.core.gpus[gpu].left), self.on_its_way[gpu])
 
     def expected(self, gpu: str) -> int:
         """What waking processes were expected to leave, until a reading has shown what processes leave.
