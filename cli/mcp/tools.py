@@ -208,8 +208,10 @@ def serve_http(url: str, host: str, port: int) -> int:
     server = make_server(Tools(url, authorized=True))
     # Each request stands alone, so there are no sessions that another user could take over.
     app = server.streamable_http_app(stateless_http=True, json_response=True, host=host)
-    with socket.create_server((host, port)) as listening:
-        print(f"Serving MCP at http://{host}:{listening.getsockname()[1]}/mcp", flush=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        print(f"Serving MCP at http://{shown}:{listening.getsockname()[1]}/mcp", flush=True)
         config = uvicorn.Config(RequireToken(app), log_level="warning")
         anyio.run(uvicorn.Server(config).serve, [listening])
     return 0

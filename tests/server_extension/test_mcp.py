@@ -31,10 +31,10 @@ async def over_stdio(url: str, token: str) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def serving(url: str) -> AsyncIterator[str]:
+async def serving(url: str, *options: str) -> AsyncIterator[str]:
     """Serve HTTP, and yield the address."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *COMMAND, "--http", "--port", "0", "--url", url,
+        sys.executable, *COMMAND, "--http", "--port", "0", "--url", url, *options,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -127,3 +127,12 @@ async def test_over_http_each_agent_has_the_permissions_of_its_own_token(
             refused = await http.post(address, json={})
         assert refused.status_code == 401
         assert "Bearer" in refused.json()["error"]
+
+
+@pytest.mark.usefixtures("holder")
+async def test_it_also_serves_ipv6(server: tuple[str, str]) -> None:
+    url, token = server
+    async with serving(url, "--host", "::1") as address:
+        assert address.startswith("http://[::1]:")
+        async with over_http(address, token) as client:
+            assert await call(client, "status")
