@@ -49,6 +49,8 @@ SECTIONS = {
         "hibernate": Command("steer.release", "free all GPU memory, including the CUDA context"),
         "wake": Command("steer.release", "wake a hibernated notebook before its next cell does"),
         "ready": Command("steer.ready", "restore a notebook's memory before its next cell does"),
+        "reserve": Command("steer.reserve", "reserve the GPU for a notebook, or cancel that"),
+        "reservations": Command("steer.reserve", "list the reservations of the GPU"),
         "background": Command("steer.adjust", "let interactive notebooks go first"),
         "interactive": Command("steer.adjust", "go ahead of background notebooks"),
         "agent": Command("steer.adjust", "let people's cells go first, background work last"),

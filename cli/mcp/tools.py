@@ -17,7 +17,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from ..._version import __version__
-from ...client import AsyncClient, GpuShareError
+from ...client import AsyncClient, GpuShareError, Reservation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -157,6 +157,36 @@ class Tools:
         async with self._client(context) as client:
             return f"Waking {await client.wake(notebook)}."
 
+    async def reserve(self, context: Context[Any, Any], notebook: Notebook) -> dict[str, Any]:
+        """Reserve the GPU for a notebook, and return at once: the notebook waits in the queue at its rank.
+
+        When its turn comes, its memory is restored, and the GPU is kept for a minute by default. Run its cell once
+        `reservations` shows the state ready. A reservation that is not used lapses, and counts as GPU time.
+        """
+        async with self._client(context) as client:
+            found = await client.run_when(notebook)
+        return _reservation(found)
+
+    async def cancel_reservation(self, context: Context[Any, Any], notebook: Notebook) -> str:
+        """Cancel the reservation of a notebook, for example because its cell is not ready in time."""
+        async with self._client(context) as client:
+            return f"Cancelled the reservation of {(await client.cancel(notebook)).group}."
+
+    async def reservations(self, context: Context[Any, Any]) -> list[dict[str, Any]]:
+        """List the notebooks with a reservation. `until_in`: seconds until a ready one lapses, otherwise null."""
+        async with self._client(context) as client:
+            groups = (await client.status())["groups"]
+        return [
+            {
+                "notebook": group["id"],
+                "name": group["name"],
+                "state": group["reservation"]["state"],
+                "until_in": group["reservation"]["until_in"],
+            }
+            for group in groups
+            if group.get("reservation") is not None
+        ]
+
     async def set_class(
         self,
         context: Context[Any, Any],
@@ -190,6 +220,9 @@ def make_server(tools: Tools) -> MCPServer[Any]:
         (tools.release, acts),
         (tools.hibernate, acts),
         (tools.wake, acts),
+        (tools.reserve, acts),
+        (tools.cancel_reservation, acts),
+        (tools.reservations, looks),
         (tools.set_class, acts),
     ]
     for tool, hints in found:
@@ -252,6 +285,15 @@ def bearer(header: str | None) -> str:
     """Return the token in the value of an Authorization header; empty: there is none."""
     scheme, _, token = (header or "").partition(" ")
     return token.strip() if scheme.lower() in ("bearer", "token") else ""
+
+
+def _reservation(found: Reservation) -> dict[str, Any]:
+    return {
+        "notebook": found.group,
+        "state": found.state,
+        "until_in": found.until_in,
+        "notebook_state": found.group_state,
+    }
 
 
 def _notebook(group: dict[str, Any]) -> dict[str, Any]:

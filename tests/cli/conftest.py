@@ -27,6 +27,7 @@ MODULES = [
         "cli.steer.adjust",
         "cli.steer.ready",
         "cli.steer.release",
+        "cli.steer.reserve",
         "cli.steer.settings",
         "cli.steer.shares",
         "cli.admin.administer",

@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.client import PATIENCE
+from tests.support.client import PATIENCE, FakeClient
 
 COMMAND = ["-m", "jupyter_gpushare.cli.main", "mcp"]
 
@@ -75,6 +75,7 @@ async def use_all_tools(client: Client, gpu: dict[str, Any]) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert tools.keys() == {
         "status", "when_could_i_run", "explain", "release", "hibernate", "wake", "set_class",
+        "reserve", "cancel_reservation", "reservations",
     }  # fmt: skip
     for tool in tools.values():
         assert tool.description
@@ -136,3 +137,24 @@ async def test_it_also_serves_ipv6(server: tuple[str, str]) -> None:
         assert address.startswith("http://[::1]:")
         async with over_http(address, token) as client:
             assert await call(client, "status")
+
+
+async def test_an_agent_reserves_the_gpu_for_a_notebook(
+    server: tuple[str, str], holder: FakeClient, runtime: Any, gpu: dict[str, Any]
+) -> None:
+    # What is running has nothing to reserve.
+    async with over_stdio(*server) as client:
+        reserved = await call(client, "reserve", notebook="train.ipynb")
+        assert (reserved["notebook"], reserved["state"]) == ("first", None)
+        with FakeClient(runtime / "s.sock", "second", gpu["uuid"], name="eval.ipynb") as second:
+            second.attach()
+            second.grow(gpu["total"] // 2)
+            assert await call(client, "reservations") == []
+            reserved = await call(client, "reserve", notebook="eval.ipynb")
+            assert (reserved["notebook"], reserved["state"]) == ("second", "waiting")
+            (listed,) = await call(client, "reservations")
+            assert (listed["name"], listed["state"]) == ("eval.ipynb", "waiting")
+            done = await call(client, "cancel_reservation", notebook="second")
+            assert done == "Cancelled the reservation of second."
+            assert await call(client, "reservations") == []
+        assert "no group" in await fails(client, "reserve", notebook="nobody")
