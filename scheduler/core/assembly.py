@@ -166,7 +166,8 @@ class Assembly:
             self.leases, self.orders, self.hibernation,
         )
         self.reservations = Reservations(
-            self.model, self.turn, self.timers, self.queue, self.residency, self.leases, self.hibernation, self.notices,
+            self.model, self.turn, self.timers, self.times, self.queue, self.residency, self.leases, self.hibernation,
+            self.notices,
         )
         self.hibernation_commands = HibernationCommands(
             self.model, self.turn, self.hibernation, self.hints, self.reservations

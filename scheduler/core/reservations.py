@@ -10,6 +10,10 @@ running, and its quantum ends with that time. A person's wait ends an agent's re
 The group's first use of the GPU ends the reservation, and its time slice begins. If the group does not use the GPU in
 time, the reservation lapses with a notice, and the lease becomes an idle one.
 
+The time for which the lease is kept counts as GPU time of the group, its user and its team, however the reservation
+ends. Otherwise, a program that reserves again and again and uses nothing would keep the GPU from others for free. Time
+in the queue is not charged, because others have the GPU meanwhile.
+
 A group that already has a lease keeps it for the reservation only while no other group waits. Otherwise, a program that
 reserves after each burst would never leave the GPU to others. The group enters the queue when that lease ends.
 """
@@ -28,6 +32,7 @@ from .queue import WaitQueue
 from .residency import Residency
 from .timers import Timers
 from .turn import Turn
+from .usage import GpuTime
 
 #: How a reservation ended: the group used the GPU; it did not use the GPU in time; the lease ended before, or the group
 #: could not be woken; its user cancelled it.
@@ -43,6 +48,7 @@ class Reservations:
     model: Model
     turn: Turn
     timers: Timers
+    times: GpuTime
     queue: WaitQueue
     residency: Residency
     leases: Leases
@@ -117,6 +123,7 @@ class Reservations:
 
     def end(self, group: Group, result: Result) -> None:
         """End a reservation. Its lease stays, as an idle one, until it is needed."""
+        self._charge(group)
         group.reservation = None
         del self.model.reserving[group.id]
         self.timers.set(("reservation", group.id), None)
@@ -138,6 +145,15 @@ class Reservations:
         self.turn.touch(group)
         self.turn.mark_gpus(group)
 
+    def _charge(self, group: Group) -> None:
+        """Count the time for which the GPU was kept for a group as its GPU time: no other group could have it."""
+        reservation = group.reservation
+        if reservation is None or reservation.until is None:
+            return
+        seconds = min(self.turn.now, reservation.until) - reservation.kept_since
+        for uuid in group.shares:
+            self.times.add(group, uuid, seconds, self.turn.now)
+
     def _enqueue(self, group: Group) -> None:
         if group.wait is None:
             group.wait = self.queue.enqueue(group)
@@ -152,6 +168,7 @@ class Reservations:
     def _hold(self, group: Group) -> None:
         """Keep a lease for a group from now on."""
         assert group.reservation is not None
+        group.reservation.kept_since = self.turn.now
         group.reservation.until = self.turn.now + self.model.rules.reservation_hold
         self.timers.set(("reservation", group.id), group.reservation.until)
         self.turn.log("reservation", group, result="ready")

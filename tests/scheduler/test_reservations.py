@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant, rule
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlError
 from jupyter_gpushare.scheduler.views.words.groups import remark
-from tests.scheduler.core_machine import Machine, Process, of
+from tests.scheduler.core_machine import GPU, Machine, Process, of
 from tests.scheduler.night import Night
 from tests.scheduler.world.constants import GROUPS
 from tests.scheduler.world.world import World
@@ -250,6 +250,67 @@ def test_a_group_without_memory_is_refused_with_a_sentence() -> None:
     m.process("b")
     with pytest.raises(ValueError, match="has not used the GPU yet"):
         reserve(m, "b")
+
+
+def lets_lapse(m: Machine, process: Process) -> None:
+    """A process reserves the GPU, and does not use it in time."""
+    reserve(m, process.group)
+    process.restore()
+    process.end("quiet")
+    m.sleep(m.core.rules.reservation_hold + 0.1)
+    assert results(m, process.group)[-1] == "lapsed"
+
+
+def gpu_time(m: Machine, group: str) -> float:
+    return m.core.times.busy_total(m.core.groups[group], GPU, m.now)
+
+
+def test_the_time_for_which_the_gpu_was_kept_is_charged() -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    lets_lapse(m, b)
+    assert gpu_time(m, "b") == pytest.approx(60.0, abs=0.01)
+    # The rest of the time, the GPU was free for all.
+    m.sleep(100.0)
+    assert gpu_time(m, "b") == pytest.approx(60.0, abs=0.01)
+
+
+def test_the_time_before_the_first_use_is_charged_too() -> None:
+    m = Machine()
+    b = m.process("b", 60)
+    reserve(m, "b")
+    b.restore()
+    b.end("quiet")
+    m.sleep(50.0)
+    before = gpu_time(m, "b")
+    b.begin()
+    m.sleep(5.0)
+    assert before == pytest.approx(0.0, abs=0.01)
+    assert gpu_time(m, "b") == pytest.approx(55.0, abs=0.01)
+
+
+def test_waiting_for_a_reservation_is_not_charged() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    m.process("b", 60)
+    reserve(m, "b")
+    m.sleep(50.0)
+    reserve(m, "b", on=False)
+    assert gpu_time(m, "b") == 0.0
+
+
+def test_a_user_who_lets_reservations_lapse_comes_after_others() -> None:
+    m = Machine()
+    idler = m.process("b", 60, user="ben")
+    lets_lapse(m, idler)
+    m.do(ev.Release("b", True))
+    for eviction in of(ev.Evict, idler.release()):
+        idler.evict(eviction)
+    m.runs("a", 75, user="ada")
+    idler.request()
+    m.sleep(0.1)
+    m.process("c", 60, user="cy").request()
+    assert (m.group("c")["position"], m.group("b")["position"]) == (1, 2)
 
 
 def test_the_time_is_a_setting() -> None:

@@ -252,6 +252,8 @@ class Reservation:
     since: float
     #: Until when its lease is kept; None: it does not have one yet.
     until: float | None = None
+    #: Since when its lease is kept.
+    kept_since: float = 0.0
     #: The lease that the group held already when it made the reservation.
     earlier: int | None = None
 
