@@ -194,7 +194,7 @@ class GrowthAdmission:
 
     def _oversubscribe(self, client: Client) -> None:
         """Let a client hold more than a GPU has from now on."""
-        client.oversubscribes = True
+        self.ledger.let_oversubscribe(client)
         group = client.group
         if group.lease is None or group.floating:
             return

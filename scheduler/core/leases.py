@@ -78,7 +78,7 @@ class Leases:
                 or any(s.need > s.gpu.free for s in group.shares.values())
             )
         for share in group.shares.values():
-            if share.oversubscribes and not group.floating:
+            if share.oversubscribing and not group.floating:
                 share.ceiling = max(share.goal, share.resident)
                 for holding in share.holdings.values():
                     yields = holding.client.oversubscribes or share.gpu.filling is share

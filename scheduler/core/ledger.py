@@ -20,6 +20,7 @@ class Ledger:
     def open(self, holding: Holding) -> None:
         """Begin to count what a client holds on a GPU."""
         holding.share.gpu.hibernated += holding.client.gone
+        holding.share.oversubscribing += holding.client.oversubscribes
         self.set_unavailable(holding, holding.client.silent)
 
     def close(self, holding: Holding) -> None:
@@ -30,6 +31,7 @@ class Ledger:
         self.set_spare(holding, 0)
         self.set_unavailable(holding, False)
         holding.share.gpu.hibernated -= holding.client.gone
+        holding.share.oversubscribing -= holding.client.oversubscribes
         holding.took = 0
         self.charge_left(holding)
 
@@ -200,9 +202,17 @@ class Ledger:
         self.charge_share(share)
 
     def set_spare(self, holding: Holding, spare: int) -> None:
-        """Set the part of a promise that was never allocated. Only this changes this sum."""
-        holding.share.gpu.unused += spare - holding.spare
+        """Set the part of a promise that was never allocated. Only this changes these sums."""
+        more = spare - holding.spare
+        holding.share.spare += more
+        holding.share.gpu.unused += more
         holding.spare = spare
+
+    def let_oversubscribe(self, client: Client) -> None:
+        """Let a client hold more than a GPU has from now on."""
+        client.oversubscribes = True
+        for holding in client.holdings.values():
+            holding.share.oversubscribing += 1
 
     def charge_share(self, share: Share) -> None:
         """Set the room that is reserved for the memory that a lease brings in. Only this changes it."""
@@ -274,8 +284,19 @@ def arriving(share: Share) -> int:
 def _validate_share(share: Share) -> None:
     holdings = share.holdings.values()
     where = f"of {share.group.id} on GPU {share.gpu.uuid}"
-    for name in ("promised", "resident", "unevictable", "context", "left", "evicting", "lost"):
+    for name in (
+        "promised",
+        "resident",
+        "unevictable",
+        "context",
+        "left",
+        "evicting",
+        "lost",
+        "spare",
+    ):
         _agree(f"{name} {where}", getattr(share, name), sum(getattr(h, name) for h in holdings))
+    oversubscribing = sum(h.client.oversubscribes for h in holdings)
+    _agree(f"oversubscribing {where}", share.oversubscribing, oversubscribing)
     _agree(f"arriving {where}", share.arriving, arriving(share))
 
 

@@ -84,7 +84,7 @@ class Limits:
         """Refuse a group that would need more than the GPU has for one group."""
         share, gpu = demand.share, demand.share.gpu
         asked = demand.fixed if demand.over else demand.bytes
-        yields = share.oversubscribes and (demand.over or demand.more <= 0)
+        yields = share.oversubscribing and (demand.over or demand.more <= 0)
         held = (share.floor if yields else share.promised) + share.unevictable + share.context
         others = gpu.unevictable - share.unevictable + gpu.context - share.context
         others += gpu.uncovered(gpu.left - share.left)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .eligibility import Eligibility
 from .eviction import VictimChooser
-from .model import Gpu, Group, Model, Share, Wait, has_room, is_managed
+from .model import Gpu, Group, Model, Share, Wait, is_managed
 from .paging import ThrashingDetector
 from .plan import Plan
 from .policy_guard import PolicyGuard
@@ -38,7 +38,7 @@ class Planner:
         if self.residency.one_at_a_time and self._others_leased(group):
             return False
         for share in group.shares.values():
-            if not has_room(share):
+            if not share.has_room:
                 return self.floats(group)
         return True
 

@@ -38,7 +38,7 @@ from .hints import Hints
 from .leases import Leases
 from .likelihood import Estimate, unhinted
 from .messages import Wake
-from .model import Client, Gpu, Group, Model, Prefetch, PrefetchStage, Share, exceeds_spare
+from .model import Client, Gpu, Group, Model, Prefetch, PrefetchStage, Share
 from .policy_guard import PolicyGuard
 from .quotas import exceeded_by, used_by
 from .readings import Readings
@@ -155,7 +155,7 @@ class Prefetcher:
             return "stopped"
         if group.busy or group.wait is not None or group.delayed is not None:
             return "at_work"
-        if state is None and not any(exceeds_spare(share) for share in shares):
+        if state is None and not any(share.exceeds_spare for share in shares):
             return "there"
         if group.lease is not None and not group.lease_ahead:
             return "at_work"
@@ -227,14 +227,14 @@ class Prefetcher:
             self._end(group)
         elif record.stage == "ready":
             if not group.lease_ahead:
-                if any(share.evicting or exceeds_spare(share) for share in group.shares.values()):
+                if any(share.evicting or share.exceeds_spare for share in group.shares.values()):
                     self._end(group)
             elif not group.yielding and not self._is_calm(group):
                 self.leases.revoke(group)
         elif record.stage == "restoring":
             if not group.lease_ahead or group.yielding or not self._is_calm(group):
                 self._end(group)
-            elif not group.restoring and not any(exceeds_spare(s) for s in group.shares.values()):
+            elif not group.restoring and not any(s.exceeds_spare for s in group.shares.values()):
                 self._enter(group, "ready")
         elif record.stage == "waking":
             if group.waking:
@@ -276,7 +276,7 @@ class Prefetcher:
         elif group.hibernation is not None:
             self._enter(group, "waking", estimate)
             self.hibernation.wake_ahead(group)
-        elif any(exceeds_spare(share) for share in group.shares.values()):
+        elif any(share.exceeds_spare for share in group.shares.values()):
             self._enter(group, "restoring", estimate)
             self.leases.grant_ahead(group)
         else:

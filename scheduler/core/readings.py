@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from .foreign_use import CONTEXTS, CONTEXTS_PART
 from .ledger import Ledger
 from .messages import Device, Measured, ReadDevice
-from .model import LEFT, ContextSizes, Departures, Gpu, Holding, Model, Trial, Wait, exceeds_spare
+from .model import LEFT, ContextSizes, Departures, Gpu, Holding, Model, Trial, Wait
 from .rules import MIB
 from .turn import Turn
 
@@ -319,7 +319,7 @@ class Readings:
         if wait.grow is None and not (
             gpu.pending_reclaim or gpu.reading.shrunk or gpu.read_at == -math.inf
         ):
-            return exceeds_spare(wait.group.shares[gpu.uuid])
+            return wait.group.shares[gpu.uuid].exceeds_spare
         return self.model.need(wait, gpu) > 0
 
     def is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:

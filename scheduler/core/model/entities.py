@@ -57,8 +57,7 @@ class Gpu:
     #: Bytes that are being evicted; and unevictable bytes that were admitted but may not be allocated yet.
     leaving: int = 0
     unsettled: int = 0
-    #: Bytes of leased footprints that are not resident yet, whose room is taken. Of a share that fills, only the bytes
-    #: that were allotted.
+    #: Bytes of leased footprints that are not resident yet, whose room is taken; of a share that fills, those allotted.
     arriving: int = 0
     #: The share that gets all room that appears here, because its lease began before the room was there.
     filling: Share | None = None
@@ -208,6 +207,10 @@ class Share:
     evicting: int = 0
     #: This group's part of ``gpu.arriving``.
     arriving: int = 0
+    #: Bytes of the promise that were never allocated.
+    spare: int = 0
+    #: The number of its clients that oversubscribe: the GPU may access in host memory what has no room.
+    oversubscribing: int = 0
     #: Under a lease of a group that oversubscribes: bytes that the lease brings in if more is promised. None: all.
     ceiling: int | None = None
     lost: int = 0
@@ -248,14 +251,6 @@ class Share:
         return self.promised + self.unevictable + self.context > 0
 
     @property
-    def oversubscribes(self) -> bool:
-        """Whether the GPU may access in host memory what has no room."""
-        for holding in self.holdings.values():  # noqa: SIM110 - asked at each event
-            if holding.client.oversubscribes:
-                return True
-        return False
-
-    @property
     def floor(self) -> int:
         """Bytes of the promise that must be on the GPU."""
         return sum(h.promised for h in self.holdings.values() if not h.client.oversubscribes)
@@ -265,7 +260,7 @@ class Share:
         """Bytes of the promise that are on the GPU under a lease."""
         if self.ceiling is not None:
             return min(self.ceiling, self.promised)
-        if self.group.lease is not None or not self.oversubscribes:
+        if self.group.lease is not None or not self.oversubscribing:
             return self.promised
         room = self.gpu.capacity - self.gpu.pending_reclaim - self.gpu.kept_from(self)
         room -= self.asleep - self.gpu.freed_without(self.left)
@@ -287,9 +282,16 @@ class Share:
         return max(0, self.goal - sum(h.room for h in self.holdings.values()))
 
     @property
-    def spare(self) -> int:
-        """Bytes of the promise that were never allocated."""
-        return sum(h.spare for h in self.holdings.values())
+    def exceeds_spare(self) -> bool:
+        """Whether a lease would bring in more than the part of the promise that was never allocated."""
+        return self.need > self.spare
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what a lease would bring in has room now."""
+        need, owed = self.need, self.gpu.owed
+        # Memory that leaves for a share that fills comes back only after that.
+        return not (owed and self.evicting) and (need <= 0 or need <= self.gpu.free - owed)
 
 
 @dataclass(slots=True, eq=False)
@@ -368,8 +370,7 @@ class Group:
     yielding: bool = False
     #: Whether its lease was granted ahead of its first request, and has not been used yet.
     lease_ahead: bool = False
-    #: While it fills: the place in the queue that it had; when it last got room; and whether it was revoked because it
-    #: got none.
+    #: While it fills: its former place in the queue; when it last got room; and whether it was revoked for lack of it.
     filling: Wait | None = None
     filled_at: float = 0.0
     stalled: bool = False
@@ -438,8 +439,7 @@ class Group:
     hibernate_asked_at: float | None = None
     #: Whether restoring it on another GPU has failed, so that it is not tried again.
     settled: bool = False
-    #: Whether it does not exist: it represents a notebook that a program may start (``views/when.py``). Nothing may be
-    #: remembered about it.
+    #: Whether it only represents a notebook that may be started (``views/when.py``). Nothing is remembered about it.
     assumed: bool = False
     #: The timers for its class, and for its hibernation when it is idle.
     ages: Timer = field(init=False)

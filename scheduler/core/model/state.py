@@ -97,18 +97,6 @@ def charge_for_contexts(holding: Holding, stated: int) -> int:
     return max(1, charged) if stated else 0
 
 
-def exceeds_spare(share: Share) -> bool:
-    """Whether a lease would bring in more than the part of the promise that was never allocated."""
-    return share.need > share.spare
-
-
-def has_room(share: Share) -> bool:
-    """Whether what a lease would bring in has room now."""
-    need, owed = share.need, share.gpu.owed
-    # Memory that leaves for a share that fills comes back only after that.
-    return not (owed and share.evicting) and (need <= 0 or need <= share.gpu.free - owed)
-
-
 def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     """Return how many more bytes are requested: of evictable memory, and of unevictable memory."""
     least = event.least
