@@ -65,7 +65,8 @@ class BurstEvents:
                 self.leases.grant(client)
             return
         client.wants = True
-        self.collectives.on_gate_reached(client)
+        if group.yielding or group.id in self.collectives.steps:
+            self.collectives.on_gate_reached(client)
         if group.wait is None:
             self.activity.end_absence(group)
             group.wait = self.queue.enqueue(group)

@@ -77,19 +77,20 @@ class Collectives:
     #: two. Then the pause grows with the square of their number: 25 steps take 2 s, and 66 take 30 s.
     quick_own_steps: ClassVar[int] = 8
 
-    _steps: dict[str, _Steps] = field(default_factory=dict, init=False)
+    #: By group, the steps during its revocation. It may be over, and then the next call removes them.
+    steps: dict[str, _Steps] = field(default_factory=dict, init=False)
 
     def schedule_step(self, group: Group) -> None:
         """Set the timer of the next step of a group that may be stuck."""
         if group.lease is None or not group.yielding:
-            if self._steps.pop(group.id, None) is not None:
+            if self.steps.pop(group.id, None) is not None:
                 self.timers.set(step_timer(group.id), None)
             return
         if group.stuck is None and len(group.clients) == 1:
             return
-        known = self._steps.get(group.id)
+        known = self.steps.get(group.id)
         if known is None or known.lease != group.lease:
-            known = self._steps[group.id] = _Steps(group.lease, self.model.rules.shortest_step)
+            known = self.steps[group.id] = _Steps(group.lease, self.model.rules.shortest_step)
         since = group.revoked_at
         if group.stuck is None and self.turn.now >= since + self.model.rules.revoke_deadline:
             return
@@ -98,21 +99,21 @@ class Collectives:
 
     def on_gate_reached(self, client: Client) -> None:
         """Note that a client waits at its gate."""
-        if (known := self._steps.get(client.group.id)) is not None:
+        if (known := self.steps.get(client.group.id)) is not None:
             known.elsewhere.discard(client.number)
         self.schedule_step(client.group)
 
     def on_stuck(self, client: Client) -> None:
         """Note that a client has reported that it is stuck."""
         self.schedule_step(client.group)
-        if (known := self._steps.get(client.group.id)) is not None:
+        if (known := self.steps.get(client.group.id)) is not None:
             known.stuck.add(client.number)
 
     def step(self, name: str) -> None:
         """Give steps to the clients that a stuck one may wait for."""
-        group, known = self.model.groups.get(name), self._steps.get(name)
+        group, known = self.model.groups.get(name), self.steps.get(name)
         if group is None or known is None or known.lease != group.lease or not group.yielding:
-            self._steps.pop(name, None)
+            self.steps.pop(name, None)
             return
         late = self.turn.now >= group.revoked_at + self.model.rules.revoke_deadline
         waiting = [] if late else [c for c in group.clients.values() if self._is_ready(known, c)]

@@ -78,23 +78,25 @@ class ContentionNotices:
                 out.append(Contended(number, waiting, beside))
 
     def _others_waiting(self, group: Group) -> int:
-        """Return how many other groups wait for its GPUs."""
-        if group.exclusive:
-            return 0  # it keeps its lease, so it need not react
+        """Return how many other groups wait for its GPUs, as far as it must react to them."""
         if len(group.shares) == 1:
             gpu = next(iter(group.shares.values())).gpu
-            waits = gpu.waiting and any(
+            waiting = gpu.waiting
+            if waiting and any(
                 w.group is group and w.logged and w.counts(self.turn.now) for w in gpu.queue
+            ):
+                waiting -= 1
+        else:
+            waiting = len(
+                {
+                    w.group.id
+                    for s in group.shares.values()
+                    for w in s.gpu.queue
+                    if w.logged and w.group is not group and w.counts(self.turn.now)
+                }
             )
-            return gpu.waiting - bool(waits)
-        return len(
-            {
-                w.group.id
-                for s in group.shares.values()
-                for w in s.gpu.queue
-                if w.logged and w.group is not group and w.counts(self.turn.now)
-            }
-        )
+        # A group that keeps its lease for a whole cell need not react.
+        return 0 if waiting == 0 or group.exclusive else waiting
 
 
 def subscribers_of(gpu: Gpu) -> Subscribers[Client, Group]:

@@ -53,8 +53,7 @@ class Cycle:
         """Decide, after an event, on the GPUs where something may have changed."""
         turn, model = self.turn, self.model
         # 1. Handle the timers that are due.
-        earliest = self.timers.earliest()
-        if earliest is not None and earliest <= turn.now:
+        if self.timers.soonest <= turn.now:
             for timer in self.timers.due(turn.now):
                 self.timer_events.on_timer(timer)
         # 2. Evict memory of groups that hibernate.
@@ -205,7 +204,8 @@ class GpuCycle:
         short += self.serving.run(ordered, gpus, due)
         for gpu in ordered:
             self.turn.again = due[gpu.uuid]
-            self.readings.watch(gpu, gpu in short)
+            if gpu.reading.asked_at is not None or gpu.pending_reclaim or gpu in short:
+                self.readings.watch(gpu)
             self.timers.set(gpu.looks, self.turn.again)
 
     def _extend(self, gpus: dict[str, Gpu]) -> None:

@@ -278,8 +278,8 @@ class Readings:
             gpu.foreign = foreign
             self.turn.reserve_stale[gpu.uuid] = gpu
 
-    def watch(self, gpu: Gpu, short: bool) -> None:
-        """Read a GPU again without an event while memory pending reclaim or other programs' use matters."""
+    def watch(self, gpu: Gpu) -> None:
+        """Read a GPU again without an event, because memory pending reclaim or other programs' use matters."""
         if gpu.reading.asked_at is not None:
             if self.is_overdue(gpu):
                 gpu.reading.asked_at = self.turn.now
@@ -292,10 +292,8 @@ class Readings:
                 if self.model.queue
                 else gpu.reading.pause
             )
-        elif short:
-            pause = self.model.rules.foreign_pause
         else:
-            return
+            pause = self.model.rules.foreign_pause
         if gpu.read_at + pause <= self.turn.now:
             self.turn.request_reading(gpu)
         self.turn.recheck_at(

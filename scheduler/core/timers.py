@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from typing import Literal
 
 #: The purpose of a timer. Its key is a GPU's UUID, a group's id, a client's number, or a holding's client and GPU.
@@ -37,6 +38,8 @@ class Timers:
         self._times: dict[Timer, float] = {}
         #: Earliest first, including outdated times of timers that were set again.
         self._heap: list[tuple[float, Timer]] = []
+        #: No timer is due before this time.
+        self.soonest = math.inf
 
     def set(self, timer: Timer, when: float | None) -> None:
         """Set a timer; None stops it."""
@@ -45,6 +48,8 @@ class Timers:
         elif self._times.get(timer) != when:
             self._times[timer] = when
             heapq.heappush(self._heap, (when, timer))
+            if when < self.soonest:
+                self.soonest = when
             if len(self._heap) > 4 * len(self._times) + 64:
                 self._heap = [(at, known) for known, at in self._times.items()]
                 heapq.heapify(self._heap)
@@ -66,4 +71,5 @@ class Timers:
             timer = heapq.heappop(self._heap)[1]
             del self._times[timer]
             found.append(timer)
+        self.soonest = math.inf if when is None else when
         return found
