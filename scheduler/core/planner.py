@@ -178,7 +178,7 @@ class Planner:
         """Add to a plan all holders that must release their leases first, because groups run one at a time."""
         for other in self._others_leased(plan.wait.group):
             plan.serialised.append(other)
-            if other.busy or other.exclusive or other.reserved:
+            if other.busy or other.exclusive or other.reserved or other.got_reservation:
                 end = self.residency.quantum_end(other, plan.wait)
             else:
                 end = self.residency.next_cell_by(other, plan.wait)

@@ -341,6 +341,25 @@ def test_a_burst_under_a_lease_that_ends_does_not_use_it() -> None:
     assert m.group("a")["reservation"]["state"] == "ready"
 
 
+def test_the_lease_of_a_reservation_is_not_revoked_as_an_idle_one() -> None:
+    """Otherwise, the group would get it again at once, and so on without end."""
+    m = Machine(anti_thrash="on")
+    a = m.runs("a", 40)
+    b = m.process("b", 40)
+    a.end("quiet")
+    assert of(ev.Revoke, [*b.request(), *m.sleep(0.02)])
+    reserve(m, "a")
+    orders = a.release()
+    assert of(ev.Grant, orders)
+    assert not of(ev.Revoke, orders)
+    a.restore()
+    a.end("quiet")
+    assert m.group("a")["reservation"]["state"] == "ready"
+    assert of(ev.Revoke, m.sleep(m.core.rules.reservation_hold + 0.1))
+    a.release()
+    assert b.lease
+
+
 def test_a_group_that_leaves_takes_its_reservation_along() -> None:
     m = Machine()
     m.runs("a", 75)
