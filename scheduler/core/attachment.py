@@ -208,7 +208,7 @@ class Departure:
             gpu.exited_at, gpu.reading.pause = self.turn.now, 0.0
             self.shares.close(holding)
             if gpu.context_sizes.departures is not None:
-                gpu.context_sizes.departures.inexact = True
+                gpu.context_sizes.departures.disturbed = True
         if client.lease is not None:
             if not group.yielding:
                 self.takeover.remember_lease(client, client.lease)

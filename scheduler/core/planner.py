@@ -178,7 +178,9 @@ class Planner:
         """Add to a plan all holders that must release their leases first, because groups run one at a time."""
         for other in self._others_leased(plan.wait.group):
             plan.serialised.append(other)
-            if other.busy or other.exclusive or other.reserved or other.got_reservation:
+            reservation = other.reservation
+            reached = reservation is not None and reservation.is_reached(other.lease)
+            if other.busy or other.exclusive or other.reserved or reached:
                 end = self.residency.quantum_end(other, plan.wait)
             else:
                 end = self.residency.next_cell_by(other, plan.wait)

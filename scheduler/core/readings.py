@@ -111,7 +111,7 @@ class Readings:
         left = gpu.used - since.used + since.bytes - moved
         if not 0 <= left <= since.bytes:
             return False  # other programs' use changed as well
-        if moved:
+        if moved or since.disturbed:
             sizes.supposed = left // since.count
             return False
         sizes.residues.append(left // since.count)

@@ -151,3 +151,21 @@ def test_a_process_whose_residue_passes_for_other_programs_use_is_woken() -> Non
     night.sleep(600)
     assert large.where == "restoring"
     assert night.gpu["foreign"] == 0
+
+
+def test_a_residue_is_supposed_although_another_process_left() -> None:
+    night = Night()
+    night.residue = RESIDUE
+    large = night.kernel("large", 95, context=4 * GIB)
+    helper = night.kernel("helper", context=0)
+    night.do(ev.Measured(large.number, GPU, 4 * GIB))
+    large.checkpoint = None
+    night.do(ev.HibernateNow("large"))
+    night.do(ev.Detach(helper.number))
+    night.checkpointed(large, "")
+    night.sleep(1)
+    assert night.gpu["foreign"] == RESIDUE - LEFT
+    large.request()
+    night.sleep(600)
+    assert large.where == "restoring"
+    assert night.gpu["foreign"] == 0

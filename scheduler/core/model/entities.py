@@ -540,21 +540,13 @@ class Group:
         return self.reservation is not None and self.reservation.until is not None
 
     @property
-    def got_reservation(self) -> bool:
-        """Whether it has the lease for which it made a reservation, which is about to be kept for it."""
-        found = self.reservation
-        if found is None or found.until is not None or self.lease in (None, found.earlier):
-            return False
-        return not (self.yielding or self.lease_ahead)
-
-    @property
     def runs(self) -> bool:
         """Whether its lease is in use: it has work, is being restored, or keeps the lease for a whole cell."""
         if self.lease is None or self.lease_ahead:
             return False
-        if self.busy > 0 or self.exclusive or self.reserved or self.got_reservation:
-            return True
-        return not self.yielding and self.restoring
+        kept = self.exclusive or self.reserved
+        reached = self.reservation is not None and self.reservation.is_reached(self.lease)
+        return self.busy > 0 or kept or (not self.yielding and (self.restoring or reached))
 
 
 @dataclass(slots=True, eq=False)

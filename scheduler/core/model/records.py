@@ -68,6 +68,8 @@ class Departures:
     bytes: int = 0
     #: Whether their bytes are not known exactly, or other clients came back.
     inexact: bool = False
+    #: Whether other clients left, perhaps only until they connect again.
+    disturbed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +88,8 @@ class ContextSizes:
     #: the next reading is compared with.
     residues: deque[int] = field(default_factory=lambda: deque(maxlen=9))
     departures: Departures | None = None
-    #: A residue that a reading showed although evictable memory had moved. It counts only once a process lacks room to
-    #: wake, because the rest may also be other programs' use.
+    #: A residue that a reading showed although evictable memory had moved, or clients had left. It counts only once a
+    #: process lacks room to wake, because the rest may also be other programs' use.
     supposed: int | None = None
 
     def charge(self, stated: int) -> int:
@@ -256,6 +258,10 @@ class Reservation:
     kept_since: float = 0.0
     #: The lease that the group held already when it made the reservation.
     earlier: int | None = None
+
+    def is_reached(self, lease: int | None) -> bool:
+        """Whether its lease was granted, and is about to be kept."""
+        return self.until is None and lease not in (None, self.earlier)
 
 
 @dataclass(slots=True, eq=False)
