@@ -427,13 +427,11 @@ def test_only_readers_get_usage_reports(service: HubService, reader: str, ada: s
     assert service.ask("api/report", ada).status == 403
     assert service.ask("api/usage", ada).status == 403
     assert service.ask("api/report?since=never", reader).status == 400
-    assert service.ask("api/report?by=weather", reader).status == 400
+    assert (refused := service.ask("api/report?by=weather", reader)).status == 400
     assert "'since' must be before" in service.ask("api/report?since=9&until=5", reader).text
     assert service.ask("api/report", reader).json["report"]["used"] >= 0
     # The page shows what the scheduler says, and not that it does not respond.
-    refused = service.ask("api/usage?by=weather", reader)
-    assert (refused.status, "by" in refused.json["message"]) == (400, True)
-    assert refused.json["message"] == service.ask("api/report?by=weather", reader).json["message"]
+    assert service.ask("api/usage?by=weather", reader).text == refused.text
 
 
 def test_users_get_the_use_of_their_own_notebooks(
