@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 KEEP = 10.0
 #: If clients do not prepare pages themselves: the bytes that are prepared beyond what is in use, at most.
 AHEAD = 512 << 20
-#: Bytes by which a pool may exceed the figures in its table, for the table itself.
-TABLE = 4 * CHUNK
+#: Bytes by which a pool may exceed its table and the figures in it, because pages are recorded after they are made.
+TOLERANCE = 4 * CHUNK
 #: The fraction of the machine's spare memory that may be prepared before it is measured again. Other schedulers on the
 #: machine measure the same memory.
 PREPARED_FRACTION = 0.25
@@ -207,7 +207,7 @@ class PoolManager:
         pool, figures = account.pool, account.figures
         if pool is None or not self._apart:
             return
-        if pool.allocated() > figures.prepared + TABLE:
+        if pool.allocated() > figures.prepared + pool.table + TOLERANCE:
             log.warning(
                 "%s prepared %d bytes outside the limits of the pool; they were given back",
                 user,
@@ -261,16 +261,17 @@ class PoolManager:
         if self._prepared_only and account.clients:
             ahead = min(AHEAD, movable, max(0, limit - account.figures.in_use))
         target = max(target, min(limit, account.figures.in_use + ahead)) if ahead else target
-        most = account.limit = limit
+        # Copies of data that is on the GPU again stay as long as there is room for them.
+        most = kept = account.limit = limit
         if not account.clients:
-            target = most = 0
+            target = most = kept = 0
         elif pool.allocated() <= target:
             account.surplus_since = None
         elif account.surplus_since is None:
             account.surplus_since = now
         elif now - account.surplus_since >= KEEP:
             most = target
-        pool.order(limit=limit, target=target, most=most, ahead=ahead)
+        pool.order(limit=limit, target=target, most=most, kept=kept, ahead=ahead)
 
     def _survey(self) -> None:
         for account in self._accounts.values():

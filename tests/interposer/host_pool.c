@@ -249,25 +249,39 @@ int __wrap_madvise(void *address, size_t bytes, int advice)
 
 /* --- Pieces and their contents --- */
 
-static void fill(const struct gs_host_piece *piece, uint64_t value)
+static void fill(const struct gs_host_record *record, uint64_t value)
 {
-    const struct gs_host_extent *extents;
-    unsigned count = gs_host_extents(piece, &extents);
+    struct gs_host_extent extent;
     /* A word in each page will do. */
-    for (unsigned e = 0; e < count; e++)
-        for (size_t offset = 0; offset + sizeof(value) <= extents[e].bytes; offset += 4096)
-            *(volatile uint64_t *)((char *)extents[e].address + offset) = value + offset;
+    for (unsigned next = 0; gs_host_next(record, false, &next, &extent);)
+        for (size_t offset = 0; offset + sizeof(value) <= extent.bytes; offset += 4096)
+            *(volatile uint64_t *)((char *)extent.address + offset) = value + extent.offset + offset;
 }
 
-static bool holds(const struct gs_host_piece *piece, uint64_t value)
+static bool holds(const struct gs_host_record *record, uint64_t value)
 {
-    const struct gs_host_extent *extents;
-    unsigned count = gs_host_extents(piece, &extents);
+    struct gs_host_extent extent;
     bool equal = true;
-    for (unsigned e = 0; e < count; e++)
-        for (size_t offset = 0; offset + sizeof(value) <= extents[e].bytes; offset += 4096)
-            equal = equal && *(volatile uint64_t *)((char *)extents[e].address + offset) == value + offset;
+    for (unsigned next = 0; gs_host_next(record, true, &next, &extent);)
+        for (size_t offset = 0; offset + sizeof(value) <= extent.bytes; offset += 4096)
+            equal = equal && *(volatile uint64_t *)((char *)extent.address + offset) == value + extent.offset + offset;
     return equal;
+}
+
+/* Evicts data without digests. NULL: there is no room. */
+static struct gs_host_record *take(size_t bytes, uint64_t value)
+{
+    const struct gs_host_digests unknown = {0};
+    struct gs_host_summary summary;
+    struct gs_host_record *record = gs_host_record_new(bytes);
+    require(record != NULL, "there is no memory");
+    if (!gs_host_take(record, &unknown, &summary)) {
+        gs_host_record_free(record);
+        return NULL;
+    }
+    fill(record, value);
+    gs_host_publish(record, &unknown);
+    return record;
 }
 
 /* --- Several threads at once --- */
@@ -277,18 +291,18 @@ static bool stopped;
 static void *take_and_give(void *argument)
 {
     unsigned seed = *(const unsigned *)argument;
-    struct gs_host_piece *pieces[8] = {NULL};
+    struct gs_host_record *pieces[8] = {NULL};
     uint64_t values[8] = {0};
     current = CONTEXT;
     while (!__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
         unsigned i = (unsigned)rand_r(&seed) % 8;
         if (pieces[i] != NULL) {
             require(holds(pieces[i], values[i]), "another's bytes");
-            gs_host_return(pieces[i]);
+            gs_host_record_free(pieces[i]);
             pieces[i] = NULL;
-        } else if ((pieces[i] = gs_host_take(1 + (size_t)rand_r(&seed) % (48u << 20))) != NULL) {
+        } else {
             values[i] = (uint64_t)(unsigned)rand_r(&seed) << 32;
-            fill(pieces[i], values[i]);
+            pieces[i] = take(1 + (size_t)rand_r(&seed) % (48u << 20), values[i]);
         }
         if (rand_r(&seed) % 64 == 0)
             gs_host_prepare((uint64_t)(rand_r(&seed) % 8) * GPUSHARE_POOL_CHUNK, CONTEXT);
@@ -301,7 +315,7 @@ static void *take_and_give(void *argument)
         if (pieces[i] == NULL)
             continue;
         require(holds(pieces[i], values[i]), "another's bytes, at the end");
-        gs_host_return(pieces[i]);
+        gs_host_record_free(pieces[i]);
     }
     return NULL;
 }
@@ -344,14 +358,13 @@ static int in_child(void)
     gs_host_after_fork();
     bool empty = gs_host_bytes() == 0 && gs_host_page_locked_late() == 0;
     driver.count = 0;
-    struct gs_host_piece *piece = gs_host_take(1 << 20);
+    struct gs_host_record *piece = take(1 << 20, 77);
     if (!empty || piece == NULL)
         return 1;
-    fill(piece, 77);
     return holds(piece, 77) ? 0 : 2;
 }
 
-static struct gs_host_piece *pieces[MOST_PIECES];
+static struct gs_host_record *pieces[MOST_PIECES];
 
 static void carry_out(const char *word, uint64_t first, uint64_t second, double number)
 {
@@ -363,22 +376,20 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         while (pieces[i] != NULL)
             i++;
         require(i < MOST_PIECES, "too many pieces");
-        pieces[i] = gs_host_take(first);
+        pieces[i] = take(first, second << 32);
         if (pieces[i] == NULL) {
             printf("none\n");
             return;
         }
-        fill(pieces[i], second << 32);
-        const struct gs_host_extent *extents;
-        unsigned count = gs_host_extents(pieces[i], &extents);
+        struct gs_host_extent extent;
         printf("%u", i);
-        for (unsigned e = 0; e < count; e++)
-            printf(" %zu", extents[e].bytes);
+        for (unsigned next = 0; gs_host_next(pieces[i], true, &next, &extent);)
+            printf(" %zu", extent.bytes);
         printf("\n");
     } else if (strcmp(word, "holds") == 0) {
         printf("%d\n", holds(pieces[first], second << 32));
     } else if (strcmp(word, "give") == 0) {
-        gs_host_return(pieces[first]);
+        gs_host_record_free(pieces[first]);
         pieces[first] = NULL;
         printf("ok\n");
     } else if (strcmp(word, "prepare") == 0) {

@@ -12,8 +12,8 @@ import pytest
 from jupyter_gpushare.scheduler.memory.pool import Pool as SchedulerPool
 from tests.interposer.pool_clients import (
     CHUNK,
+    EXCLUSIVE,
     MIB,
-    SCHEDULER,
     MakeClient,
     MakePool,
     until,
@@ -28,11 +28,11 @@ def test_memory_page_locked_in_advance_is_used_for_a_move(
     client = make_client(pool)
     client.offer(pool, slot=5)
     client.call("prepare", 4 * CHUNK)
-    until(lambda: len(pool.page_locked_by(5)) == 4)
-    assert pool.owned_by(6) == []
+    until(lambda: client.registered == 4)
+    assert pool.used_by(5) == []
     client.taken(4 * CHUNK)
     assert client.page_locked_late == 0
-    assert pool.owned_by(6) == pool.page_locked_by(5)
+    assert pool.used_by(5) == pool.page_locked_by(5)
     client.taken(CHUNK)
     assert client.page_locked_late == 1
     assert len(pool.page_locked_by(5)) == client.registered == 5
@@ -46,7 +46,7 @@ def test_page_locking_in_advance_continues_while_the_application_computes(
     client.offer(pool)
     client.call("gate", 1)
     client.call("prepare", 3 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 3)
+    until(lambda: client.registered == 3)
 
 
 def test_chunks_of_others_are_page_locked_in_advance_and_stay_theirs(
@@ -62,13 +62,13 @@ def test_chunks_of_others_are_page_locked_in_advance_and_stay_theirs(
     until(lambda: holder.registered == 10)
     assert len(pool.page_locked_by(3)) == 10
     assert away.holds(piece, value=7)
-    assert pool.owned_by(2) == list(range(12))
+    assert pool.used_by(1) == list(range(12))
     # The one comes back, and the other leaves to where that was.
     away.call("give", piece)
     left = holder.taken(10 * CHUNK, value=8)
     assert holder.page_locked_late == 0
     assert holder.holds(left, value=8)
-    assert pool.owned_by(4) == pool.page_locked_by(3)
+    assert pool.used_by(3) == pool.page_locked_by(3)
     holder.call("give", left)
     holder.call("prepare", 0)
     until(lambda: pool.page_locked_by(3) == [])
@@ -83,7 +83,7 @@ def test_chunks_that_the_scheduler_frees_are_not_page_locked(
     client.offer(pool)
     # The scheduler is freeing these, after a look at which processes page-locked them.
     for chunk in range(4):
-        pool.put(chunk, owner=SCHEDULER, prepared=1)
+        pool.put(chunk, users=EXCLUSIVE, prepared=1)
     client.call("prepare", 4 * CHUNK)
     time.sleep(0.6)
     # It sets a chunk's bit before it looks whose that is.
@@ -96,12 +96,12 @@ def test_chunks_above_the_target_are_unlocked(make_pool: MakePool, make_client: 
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 6 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 6)
+    until(lambda: client.registered == 6)
     kept = client.taken(2 * CHUNK)
     client.call("prepare", 3 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 3)
+    until(lambda: client.registered == 3)
     client.call("prepare", 0)
-    until(lambda: pool.page_locked_by(0) == pool.owned_by(1))
+    until(lambda: pool.page_locked_by(0) == pool.used_by(0))
     assert client.registered == 2
     assert client.holds(kept)
     client.call("give", kept)
@@ -116,12 +116,12 @@ def test_free_chunks_beyond_the_limit_are_unlocked_and_not_claimed(
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 6 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 6)
+    until(lambda: client.registered == 6)
     pool.header(limit=2)
     until(lambda: pool.page_locked_by(0) == [0, 1])
     piece = client.taken(2 * CHUNK)
     assert client.take(MIB) is None
-    assert pool.owned_by(1) == [0, 1]
+    assert pool.used_by(0) == [0, 1]
     assert client.holds(piece)
 
 
@@ -131,14 +131,14 @@ def test_chunks_are_taken_prepared_then_page_locked_by_others_then_empty(
     pool = make_pool(6)
     pool.put(2, prepared=1, page_locked_by=1 << 9)
     pool.put(4, prepared=1)
-    pool.put(1, owner=SCHEDULER)
+    pool.put(1, users=EXCLUSIVE)
     client = make_client(pool)
     client.offer(pool)
     order = []
     for _ in range(5):
-        before = set(pool.owned_by(1))
+        before = set(pool.used_by(0))
         client.taken(CHUNK)
-        order += [i for i in pool.owned_by(1) if i not in before]
+        order += [i for i in pool.used_by(0) if i not in before]
     assert order == [4, 2, 0, 3, 5]
     assert set(order) <= set(pool.prepared())
     assert client.take(CHUNK) is None
@@ -171,7 +171,7 @@ def test_only_pages_that_the_scheduler_prepares_are_used(
     client.call("prepare", 8 * CHUNK)
     assert client.take(3 * CHUNK) is None
     piece = client.taken(2 * CHUNK)
-    assert pool.owned_by(1) == pool.prepared() == [1, 4]
+    assert pool.used_by(0) == pool.prepared() == [1, 4]
     assert client.take(UNIT) is None
     pool.put(6, prepared=1)
     client.taken(UNIT)
@@ -194,7 +194,8 @@ def test_a_moves_chunks_are_populated_by_several_threads(
     piece = client.taken(7 * CHUNK + MIB)
     assert client.call("company", 0) == "1"
     assert client.holds(piece)
-    assert client.page_locked_late == client.registered == client.owned == 8
+    assert client.page_locked_late == client.registered == 8
+    assert client.owned == 7 * 8 + 1
     assert pool.prepared() == pool.page_locked_by(0) == list(range(8))
     until(lambda: client.threads == before)
 
@@ -217,7 +218,8 @@ def test_one_chunk_that_cannot_be_populated_fails_the_take(
     kept = client.taken(2 * CHUNK)
     client.call("fail_populating", nth, errno.ENOMEM)
     assert client.take(6 * CHUNK) is None
-    assert len(pool.owned_by(1)) == client.owned == 2
+    assert len(pool.used_by(0)) == 2
+    assert client.owned == 2 * 8
     piece = client.taken(6 * CHUNK, value=2)
     assert client.holds(kept)
     assert client.holds(piece, value=2)
@@ -234,7 +236,7 @@ def test_an_operating_system_without_populate_is_supported(
     client.call("fail_populating", 1, errno.EINVAL)
     piece = client.taken(4 * CHUNK)
     client.call("prepare", 6 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 6)
+    until(lambda: client.registered == 6)
     assert client.holds(piece)
 
 
@@ -299,7 +301,7 @@ def test_page_locks_end_with_their_context(make_pool: MakePool, make_client: Mak
     client = make_client(pool)
     client.offer(pool)
     client.call("prepare", 4 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 4)
+    until(lambda: client.registered == 4)
     piece = client.taken(2 * CHUNK)
     client.call("end_context")
     assert pool.page_locked_by(0) == []
@@ -307,4 +309,4 @@ def test_page_locks_end_with_their_context(make_pool: MakePool, make_client: Mak
     assert client.holds(piece)
     client.call("give", piece)
     client.taken(2 * CHUNK)
-    until(lambda: len(pool.page_locked_by(0)) == 4)
+    until(lambda: client.registered == 4)

@@ -243,7 +243,7 @@ static uint64_t drop_contents(struct gs_block *block)
         if (block->pieces[i].state == GS_PIECE_RESIDENT)
             resident += gs_piece_bytes(block, i);
         block->backend->drop(block, i);
-        gs_piece_return_host(&block->pieces[i]);
+        gs_piece_forget_host(&block->pieces[i]);
     }
     return resident;
 }

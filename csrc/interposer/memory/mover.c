@@ -143,13 +143,17 @@ static CUresult begin_out(struct eviction *eviction, struct gs_block *block, uns
     CUresult result = gs_lane_enter(lane, block->context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (block->backend->needs_host && (piece->host = gs_host_take(gs_piece_bytes(block, i))) == NULL)
+    const struct gs_host_digests unknown = {0};
+    struct gs_host_summary summary;
+    if (block->backend->needs_host && piece->host == NULL)
+        piece->host = gs_host_record_new(gs_piece_bytes(block, i));
+    if (block->backend->needs_host && (piece->host == NULL || !gs_host_take(piece->host, &unknown, &summary)))
         return CUDA_ERROR_NOT_READY;
     result = block->backend->start_out(block, i, lane->stream);
     if (result == CUDA_SUCCESS)
         result = gs_lane_launch(lane, block, i, true);
     if (result != CUDA_SUCCESS)
-        gs_piece_return_host(piece);
+        gs_piece_release_host(piece);
     return result;
 }
 
@@ -216,13 +220,16 @@ static bool land_out(struct eviction *eviction)
     struct gs_block *block = landed.block;
     int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
     GS_REAL(cuCtxSetCurrent)(block->context);
+    const struct gs_host_digests unknown = {0};
+    if (result == CUDA_SUCCESS && block->backend->needs_host)
+        gs_host_publish(block->pieces[landed.piece].host, &unknown);
     if (result == CUDA_SUCCESS)
         result = block->backend->finish_out(block, landed.piece);
     if (result == CUDA_SUCCESS) {
         eviction->moved->bytes += (uint64_t)bytes;
         eviction->moved->copied += (uint64_t)bytes;
     } else {
-        gs_piece_return_host(&block->pieces[landed.piece]);
+        gs_piece_release_host(&block->pieces[landed.piece]);
         eviction->result = result;
     }
     gs_lane_settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
@@ -418,6 +425,8 @@ static CUresult begin_in(struct gs_lane *lane, struct gs_block *block, unsigned 
             block->backend->drop(block, i);
         return result;
     }
+    if (block->backend->needs_host)
+        gs_host_prepare_reading(piece->host);
     result = block->backend->start_in(block, i, lane->stream);
     if (result == CUDA_SUCCESS && (result = gs_lane_launch(lane, block, i, true)) != CUDA_SUCCESS)
         block->backend->abort_in(block, i);
@@ -478,7 +487,7 @@ static bool land_in(struct arrival *arrival)
     if (piece->state == GS_PIECE_SWAPPED && result == CUDA_SUCCESS) {
         block->backend->finish_in(block, landed.piece);
         piece->untouched = GS_WRITTEN;
-        gs_piece_return_host(piece);
+        gs_piece_release_host(piece);
     } else if (piece->state == GS_PIECE_SWAPPED) {
         block->backend->abort_in(block, landed.piece);
     } else if (result != CUDA_SUCCESS) {
