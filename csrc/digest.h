@@ -16,8 +16,7 @@
  *
  * Together: two different units have equal digests with a probability below 2^-127, whatever the data, as long as the
  * key is random and the data were chosen without knowledge of it. Digests with different keys cannot be compared. The
- * keys are the stream of ChaCha20 (RFC 8439) for a random seed. A weaker generator would do for random faults; this one
- * leaves the bound intact for data of all kinds.
+ * key is the stream of ChaCha20 (RFC 8439) for a random seed.
  */
 #ifndef GPUSHARE_DIGEST_H
 #define GPUSHARE_DIGEST_H
@@ -120,24 +119,33 @@ static inline uint64_t gpushare_digest_multiply(uint64_t key, uint32_t value)
     return gpushare_digest_add((uint64_t)product & GPUSHARE_DIGEST_PRIME, (uint64_t)(product >> 61));
 }
 
-/* What a slice contributes to its unit's digest. `bytes` is 0 for slices behind the end of a short unit. */
-static inline void gpushare_digest_slice(const struct gpushare_digest_key *key, unsigned slice, const void *data,
-                                         size_t bytes, struct gpushare_digest *digest)
+/* The sums of each lane of a slice, in each pass. */
+typedef uint64_t gpushare_digest_sums[GPUSHARE_DIGEST_LANES][GPUSHARE_DIGEST_PASSES];
+
+/* The first level. Returns whether a byte of the slice is not zero. */
+static inline bool gpushare_digest_sum(const struct gpushare_digest_key *key, const void *data, size_t bytes,
+                                       gpushare_digest_sums sums)
 {
-    uint64_t sums[GPUSHARE_DIGEST_LANES][GPUSHARE_DIGEST_PASSES] = {{0}};
     uint32_t any = 0;
+    memset(sums, 0, sizeof(gpushare_digest_sums));
     for (size_t v = 0; v < bytes / GPUSHARE_DIGEST_VECTOR; v++) {
-        const uint32_t (*keys)[4] = &key->vectors[v / GPUSHARE_DIGEST_LANES];
         uint64_t *sum = sums[v % GPUSHARE_DIGEST_LANES];
         uint32_t m[4];
         memcpy(m, (const char *)data + v * GPUSHARE_DIGEST_VECTOR, sizeof m);
         any |= m[0] | m[1] | m[2] | m[3];
         for (unsigned pass = 0; pass < GPUSHARE_DIGEST_PASSES; pass++) {
-            const uint32_t *k = keys[pass];
+            const uint32_t *k = key->vectors[v / GPUSHARE_DIGEST_LANES + pass];
             sum[pass] += (uint64_t)(m[0] + k[0]) * (m[1] + k[1]) + (uint64_t)(m[2] + k[2]) * (m[3] + k[3]);
         }
     }
-    *digest = (struct gpushare_digest){.any = any != 0};
+    return any != 0;
+}
+
+/* The second level: what a slice with these sums contributes to its unit's digest. */
+static inline void gpushare_digest_combine(const struct gpushare_digest_key *key, unsigned slice,
+                                           gpushare_digest_sums sums, bool any, struct gpushare_digest *digest)
+{
+    *digest = (struct gpushare_digest){.any = any};
     for (unsigned pass = 0; pass < GPUSHARE_DIGEST_PASSES; pass++) {
         const uint64_t (*keys)[GPUSHARE_DIGEST_LANES] = key->lanes[slice][pass];
         uint64_t *word = &digest->words[pass];
@@ -171,8 +179,10 @@ static inline void gpushare_digest_unit(const struct gpushare_digest_key *key, c
     struct gpushare_digest slices[GPUSHARE_DIGEST_SLICES];
     for (unsigned slice = 0; slice < GPUSHARE_DIGEST_SLICES; slice++) {
         size_t start = (size_t)slice * GPUSHARE_DIGEST_SLICE, rest = start < bytes ? bytes - start : 0;
-        gpushare_digest_slice(key, slice, (const char *)data + start,
-                              rest < GPUSHARE_DIGEST_SLICE ? rest : GPUSHARE_DIGEST_SLICE, &slices[slice]);
+        gpushare_digest_sums sums;
+        bool any = gpushare_digest_sum(key, (const char *)data + start,
+                                       rest < GPUSHARE_DIGEST_SLICE ? rest : GPUSHARE_DIGEST_SLICE, sums);
+        gpushare_digest_combine(key, slice, sums, any, &slices[slice]);
     }
     gpushare_digest_join(key, slices, bytes, digest);
 }

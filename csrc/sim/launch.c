@@ -5,6 +5,7 @@
 #include "context.h"
 #include "contexts.h"
 #include "counters.h"
+#include "digest_kernel.h"
 #include "fault.h"
 #include "managed.h"
 #include "peer.h"
@@ -30,6 +31,10 @@ static void run_kernel(void *argument)
 {
     struct sim_launch *launch = argument;
     const struct gpushare_sim_kernel *code = launch->kernel->code;
+    if (launch->kernel->digest != NULL) {
+        sim_digest_run(launch);
+        return;
+    }
     void **arguments = alloca((code->argument_count + 1) * sizeof *arguments);
     for (unsigned i = 0; i < code->argument_count; i++)
         arguments[i] = launch->arguments + code->argument_offsets[i];
@@ -56,13 +61,15 @@ static CUresult run_launch(struct sim_context *context, struct sim_op *op)
     for (;;) {
         sim_sleep_until(begin + (rest < SLICE ? rest : SLICE));
         uint64_t ran = sim_segment_compute_end(context->device, begin);
-        __atomic_add_fetch(&sim_counters_now.kernel_ns, ran, __ATOMIC_RELAXED);
+        if (launch->kernel->digest == NULL)
+            __atomic_add_fetch(&sim_counters_now.kernel_ns, ran, __ATOMIC_RELAXED);
         if (ran >= rest)
             break;
         rest -= ran;
         begin = sim_segment_compute_begin(context->device);
     }
-    __atomic_add_fetch(&sim_counters_now.kernels, 1, __ATOMIC_RELAXED);
+    if (launch->kernel->digest == NULL)
+        __atomic_add_fetch(&sim_counters_now.kernels, 1, __ATOMIC_RELAXED);
     return result;
 }
 
@@ -113,6 +120,8 @@ CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsi
     CUresult result = pack(launch, parameters, extra);
     if (result != CUDA_SUCCESS)
         sim_op_release(*op);
+    else if (kernel->digest != NULL)
+        launch->duration = sim_digest_duration(launch);
     return result;
 }
 
