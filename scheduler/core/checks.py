@@ -31,7 +31,16 @@ class Checks:
         """Check a client's statement about a GPU."""
         if usage.gpu not in self.model.gpus:
             raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
-        sizes = (usage.promised, usage.resident, usage.unevictable, usage.context, usage.host)
+        sizes = (
+            usage.promised,
+            usage.resident,
+            usage.unevictable,
+            usage.context,
+            usage.host,
+            usage.clean,
+            usage.shared,
+            usage.disk,
+        )
         if min(sizes) < 0 or max(sizes) > LARGEST:
             raise ProtocolViolation(client, "states a size that cannot be")
         if usage.resident > usage.promised and not growth:

@@ -195,8 +195,13 @@ class Readings:
 
     def measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
         """Update the bandwidth with a move."""
-        # A small move is not a good measurement, because it mostly waits for other things than the copying.
-        if copied > MIB and duration > 0 and moved >= gpu.total / SMALLEST_MEASURE:
+        # A move that is small, or copied little, is not a good measurement: it mostly waits for other things.
+        if (
+            copied > MIB
+            and 2 * copied >= moved
+            and duration > 0
+            and moved >= gpu.total / SMALLEST_MEASURE
+        ):
             weight = 0.3 if gpu.measured else 1.0
             gpu.bandwidth += weight * (moved / duration - gpu.bandwidth)
             gpu.measured = True

@@ -307,9 +307,9 @@ def changed_fields(fields: Fields) -> list[str]:
 
 
 def defaults_of_event(name: str) -> set[str]:
-    """Return the fields of an event that an older recording may lack: the core then takes their defaults."""
+    """Return the fields of an event, or of a usage in one, that an older recording may lack: they have defaults."""
     kind = MESSAGES.get(name)
-    if kind not in get_args(events.Event):
+    if kind not in (*get_args(events.Event), MESSAGES["Usage"]):
         return set()
     required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
     return set(kind.__struct_fields__[required:])

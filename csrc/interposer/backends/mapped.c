@@ -15,6 +15,16 @@ CUresult gs_mapped_populate(struct gs_block *block, unsigned i, CUstream stream)
     return result;
 }
 
+CUresult gs_mapped_show(struct gs_block *block, unsigned i, CUdeviceptr *address)
+{
+    return backend_of(block)->begin_copy(block, i, address);
+}
+
+void gs_mapped_hide(struct gs_block *block, unsigned i)
+{
+    backend_of(block)->end_copy(block, i);
+}
+
 CUresult gs_mapped_start_out(struct gs_block *block, unsigned i, CUstream stream)
 {
     CUdeviceptr address;

@@ -15,6 +15,17 @@
 
 enum gs_piece_state { GS_PIECE_EMPTY, GS_PIECE_RESIDENT, GS_PIECE_SWAPPED };
 
+/*
+ * What the mover has learnt about the data of a piece. If all of it had changed several times, it is not hashed for a
+ * while: each time twice as long.
+ */
+struct gs_change {
+    uint8_t changed;    /* evictions in a row for which all of the data had changed */
+    uint8_t unhashed;   /* number of evictions for which it is not hashed */
+    bool compared;      /* `unchanged` is known */
+    uint16_t unchanged; /* units that had not changed when the data was last hashed */
+};
+
 struct gs_piece {
     enum gs_piece_state state;
     CUmemGenericAllocationHandle handle;
@@ -23,6 +34,8 @@ struct gs_piece {
     bool far;                    /* SWAPPED, and used from the host because the GPU has no room; under gs_memory_lock */
     uint64_t untouched;          /* not written since there were this many submissions; GS_WRITTEN: unknown */
     CUdeviceptr scratch;         /* backends/vmm.c: where it is mapped while it is copied */
+    uint64_t clean;              /* of a RESIDENT piece: see struct gpushare_usage; under gs_memory_lock */
+    struct gs_change change;
 };
 
 struct gs_backend;
@@ -83,9 +96,9 @@ CUresult gs_piece_copy_out(const struct gs_piece *piece, CUdeviceptr address, CU
 CUresult gs_piece_copy_in(const struct gs_piece *piece, CUdeviceptr address, CUstream stream);
 
 /*
- * A backend. In populate, start_*, finish_out and discard, the block's context is current in the calling thread.
- * start_* queue work on `stream`, and finish_* are called once that work is done. A function that fails does not change
- * the piece.
+ * A backend. In populate, show, hide, start_*, finish_out and discard, the block's context is current in the calling
+ * thread. start_* queue work on `stream`, and finish_* are called once that work is done. A function that fails does
+ * not change the piece.
  */
 struct gs_backend {
     uint32_t id; /* enum gpushare_backend */
@@ -96,6 +109,12 @@ struct gs_backend {
     /* called when no piece has memory any more */
     void (*unreserve)(struct gs_block *block);
     CUresult (*populate)(struct gs_block *block, unsigned i, CUstream stream); /* EMPTY to RESIDENT */
+    /*
+     * Returns an address at which the GPU can read the whole piece, until `hide`, or until start_out or any other
+     * function that moves the piece is called. NULL: its data cannot be looked at.
+     */
+    CUresult (*show)(struct gs_block *block, unsigned i, CUdeviceptr *address);
+    void (*hide)(struct gs_block *block, unsigned i);
     CUresult (*start_out)(struct gs_block *block, unsigned i, CUstream stream);
     CUresult (*finish_out)(struct gs_block *block, unsigned i); /* RESIDENT to SWAPPED */
     CUresult (*discard)(struct gs_block *block, unsigned i);    /* RESIDENT, never written, to EMPTY */

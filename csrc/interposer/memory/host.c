@@ -305,6 +305,15 @@ unsigned gs_host_known(const struct gs_host_record *record)
     return known;
 }
 
+uint64_t gs_host_needed(const struct gs_host_record *record)
+{
+    uint64_t bytes = 0;
+    for (unsigned u = 0; u < record->count; u++)
+        if (record->units[u].state == GS_UNIT_NEEDED)
+            bytes += u + 1 < record->count ? GS_HOST_UNIT : record->bytes - (size_t)u * GS_HOST_UNIT;
+    return bytes;
+}
+
 bool gs_host_next(const struct gs_host_record *record, bool reading, unsigned *next, struct gs_host_extent *extent)
 {
     const struct gs_host_unit *units = record->units;
@@ -333,6 +342,11 @@ uint64_t gs_host_bytes(void)
 
 uint64_t gs_host_shared(void)
 {
+    return __atomic_load_n(&gs_host.shared, __ATOMIC_RELAXED);
+}
+
+void gs_host_count_shared(void)
+{
     uint64_t units = 0;
     gs_mutex_lock(&gs_host.lock);
     for (const struct gs_host_pool *pool = gs_host.pools; pool != NULL && gs_host_bytes() != 0; pool = pool->next)
@@ -340,8 +354,8 @@ uint64_t gs_host_shared(void)
             for (unsigned unit = 0; unit < GS_HOST_UNITS && pool->chunks[i].used != 0; unit++)
                 units += (pool->chunks[i].used >> unit & 1) &&
                          (gpushare_pool_users(&pool->shared->chunks[i], unit) & ~GPUSHARE_POOL_EXCLUSIVE) != pool->user;
+    __atomic_store_n(&gs_host.shared, units * GS_HOST_UNIT, __ATOMIC_RELAXED);
     gs_mutex_unlock(&gs_host.lock);
-    return units * GS_HOST_UNIT;
 }
 
 uint64_t gs_host_limit(void)

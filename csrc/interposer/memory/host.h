@@ -74,15 +74,21 @@ void gs_host_release(struct gs_host_record *record);
 /* How many units the record has whose data is still known, by digest or as zeros. */
 unsigned gs_host_known(const struct gs_host_record *record);
 
+/* Bytes of the units that the record needs. */
+uint64_t gs_host_needed(const struct gs_host_record *record);
+
 /*
  * The next extent of the piece, from unit *next on (0 at first): those that are to be written, or, with `reading`, all.
  * False: there is none.
  */
 bool gs_host_next(const struct gs_host_record *record, bool reading, unsigned *next, struct gs_host_extent *extent);
 
-/* Bytes of the units that this process needs, and how many of them other processes need, too. */
+/* Bytes of the units that this process needs. */
 uint64_t gs_host_bytes(void);
+
+/* How many of them other processes needed, too, when they were last counted. */
 uint64_t gs_host_shared(void);
+void gs_host_count_shared(void);
 
 /* The host memory that evicted data of all processes may use together. */
 uint64_t gs_host_limit(void);

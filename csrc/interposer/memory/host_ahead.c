@@ -414,5 +414,5 @@ void gs_host_after_fork(void)
     gs_host.context = gs_host.working_in = NULL;
     gs_host.wanted = gs_host.taking = 0;
     gs_host.started = false;
-    gs_host.bytes = gs_host.page_locked_late = 0;
+    gs_host.bytes = gs_host.shared = gs_host.page_locked_late = 0;
 }

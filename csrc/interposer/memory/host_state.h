@@ -47,7 +47,7 @@ struct gs_host {
     CUcontext working_in; /* the thread is calling the driver */
     unsigned taking;
     uint64_t last_move_ns;
-    uint64_t bytes, page_locked_late; /* atomic */
+    uint64_t bytes, shared, page_locked_late; /* atomic */
     bool printed_page_lock_refused;
 };
 

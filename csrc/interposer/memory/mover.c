@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/print.h"
+#include "digest.h"
 #include "gate/context_list.h"
 #include "gate/failures.h"
 #include "gate/slots.h"
@@ -14,6 +15,7 @@
 #include "memory/host.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
+#include "memory/outward.h"
 
 #include <string.h>
 
@@ -74,6 +76,12 @@ static bool unavailable(const struct gs_block *block)
     return (block->moving && block->flights == 0) || block->context == NULL || gs_block_awaited_locked(block);
 }
 
+/* The piece stays where it is. */
+static void stay(struct gs_device *device, struct gs_block *block, unsigned i)
+{
+    gs_lane_settle(device, block, i, 0, block->pieces[i].clean);
+}
+
 /* --- Evict --- */
 
 /* An eviction. It chooses pieces in rounds, and each round goes through all blocks once. */
@@ -93,11 +101,12 @@ struct eviction {
     } round;
     CUresult result;
     uint64_t start, reported_at, reported_bytes;
+    uint64_t short_since; /* since when the host has had no room, or 0 */
 };
 
 static uint64_t lacking(const struct eviction *eviction)
 {
-    uint64_t leaving = eviction->moved->bytes + eviction->lane->bytes;
+    uint64_t leaving = eviction->moved->bytes + eviction->lane->bytes + eviction->lane->queued_bytes;
     return leaving < eviction->wanted ? eviction->wanted - leaving : 0;
 }
 
@@ -136,33 +145,24 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
     return best;
 }
 
-static CUresult begin_out(struct eviction *eviction, struct gs_block *block, unsigned i)
+/* Memory that was never written needs no copy. */
+static CUresult discard(struct eviction *eviction, struct gs_block *block, unsigned i)
 {
-    struct gs_piece *piece = &block->pieces[i];
-    struct gs_lane *lane = eviction->lane;
-    CUresult result = gs_lane_enter(lane, block->context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    const struct gs_host_digests unknown = {0};
-    struct gs_host_summary summary;
-    if (block->backend->needs_host && piece->host == NULL)
-        piece->host = gs_host_record_new(gs_piece_bytes(block, i));
-    if (block->backend->needs_host && (piece->host == NULL || !gs_host_take(piece->host, &unknown, &summary)))
-        return CUDA_ERROR_NOT_READY;
-    result = block->backend->start_out(block, i, lane->stream);
-    if (result == CUDA_SUCCESS)
-        result = gs_lane_launch(lane, block, i, true);
-    if (result != CUDA_SUCCESS)
-        gs_piece_release_host(piece);
+    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
+    CUresult result = block->backend->discard(block, i);
+    eviction->moved->bytes += result == CUDA_SUCCESS ? (uint64_t)bytes : 0;
+    gs_lane_settle(eviction->device, block, i, result == CUDA_SUCCESS ? -bytes : 0, 0);
     return result;
 }
 
-static enum step start_out(struct eviction *eviction)
+/* Chooses one more piece, which then waits for its turn. */
+static enum step choose_out(struct eviction *eviction)
 {
     struct gs_device *device = eviction->device;
     if (lacking(eviction) == 0)
         return STEP_NOTHING;
-    if (gs_lane_full(eviction->lane))
+    /* If the host is short of room, pieces would only be hashed again. */
+    if (gs_lane_queue_full(eviction->lane) || (eviction->short_since != 0 && eviction->lane->queued != 0))
         return STEP_FULL;
     unsigned i = 0;
     struct gs_block *block = NULL;
@@ -190,49 +190,71 @@ static enum step start_out(struct eviction *eviction)
         return again ? STEP_AWAITED : STEP_NOTHING;
     if (!taken)
         return STEP_FULL;
-    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
-    CUresult result;
-    if (unwritten) {
-        result = gs_lane_enter(eviction->lane, block->context);
-        if (result == CUDA_SUCCESS)
-            result = block->backend->discard(block, i);
-        eviction->moved->bytes += result == CUDA_SUCCESS ? (uint64_t)bytes : 0;
-        gs_lane_settle(device, block, i, result == CUDA_SUCCESS ? -bytes : 0);
-    } else {
-        result = begin_out(eviction, block, i);
-        if (result != CUDA_SUCCESS)
-            gs_lane_settle(device, block, i, 0);
-        if (result == CUDA_ERROR_NOT_READY)
-            return STEP_NO_ROOM;
-    }
+    CUresult result = gs_lane_enter(eviction->lane, block->context);
+    if (result != CUDA_SUCCESS)
+        stay(device, block, i);
+    else if (unwritten)
+        result = discard(eviction, block, i);
+    else
+        gs_outward_queue(eviction->lane, block, i);
     if (result == CUDA_SUCCESS)
         return STEP_STARTED;
     eviction->result = result;
     return STEP_FAILED;
 }
 
+/* The queued pieces stay on the GPU. The flights behind one that is being hashed wait for it. */
+static void empty_queue(struct eviction *eviction)
+{
+    struct gs_lane *lane = eviction->lane;
+    struct gs_flight *flight;
+    while ((flight = gs_lane_last_queued(lane)) != NULL && gs_outward_poll(flight) != CUDA_ERROR_NOT_READY) {
+        struct gs_block *block = flight->block;
+        unsigned i = flight->piece;
+        gs_lane_unqueue(lane);
+        stay(eviction->device, block, i);
+    }
+}
+
+/* Starts to move the piece that was queued first. */
+static enum step start_out(struct eviction *eviction)
+{
+    struct gs_flight *flight = gs_lane_queued(eviction->lane);
+    if (flight == NULL)
+        return STEP_NOTHING;
+    if (gs_outward_poll(flight) != CUDA_SUCCESS || gs_lane_full(eviction->lane))
+        return STEP_FULL;
+    CUresult result = gs_outward_start(eviction->lane, flight);
+    if (result == CUDA_SUCCESS)
+        return STEP_STARTED;
+    if (result == CUDA_ERROR_NOT_READY)
+        return STEP_NO_ROOM;
+    eviction->result = result;
+    return STEP_FAILED;
+}
+
 static bool land_out(struct eviction *eviction)
 {
-    struct gs_flight landed;
     CUresult result;
-    if (!gs_lane_land(eviction->lane, &landed, &result))
+    struct gs_flight *landed = gs_lane_land(eviction->lane, &result);
+    if (landed == NULL)
         return false;
-    struct gs_block *block = landed.block;
-    int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
+    struct gs_block *block = landed->block;
+    struct gpushare_moved *moved = eviction->moved;
+    int64_t bytes = (int64_t)gs_piece_bytes(block, landed->piece);
     GS_REAL(cuCtxSetCurrent)(block->context);
-    const struct gs_host_digests unknown = {0};
-    if (result == CUDA_SUCCESS && block->backend->needs_host)
-        gs_host_publish(block->pieces[landed.piece].host, &unknown);
-    if (result == CUDA_SUCCESS)
-        result = block->backend->finish_out(block, landed.piece);
-    if (result == CUDA_SUCCESS) {
-        eviction->moved->bytes += (uint64_t)bytes;
-        eviction->moved->copied += (uint64_t)bytes;
-    } else {
-        gs_piece_release_host(&block->pieces[landed.piece]);
+    result = gs_outward_finish(landed, result);
+    if (result != CUDA_SUCCESS) {
         eviction->result = result;
+        stay(eviction->device, block, landed->piece);
+        return true;
     }
-    gs_lane_settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
+    moved->bytes += (uint64_t)bytes;
+    moved->copied += landed->copied_bytes;
+    moved->hashed += landed->hashed ? (uint64_t)bytes : 0;
+    moved->zero += landed->zero;
+    moved->shared += landed->shared;
+    gs_lane_settle(eviction->device, block, landed->piece, -bytes, 0);
     return true;
 }
 
@@ -248,35 +270,52 @@ static void report(struct eviction *eviction, bool at_once)
     moves->report(moved);
 }
 
+/*
+ * Another restore returns host memory, and may be waiting for what was evicted from this GPU. So for a while the
+ * eviction tries again. True: it ends.
+ */
+static bool host_is_short(struct eviction *eviction)
+{
+    uint64_t now = gs_now_ns();
+    if (eviction->short_since == 0)
+        eviction->short_since = now;
+    if (now - eviction->short_since >= host_patience || moves->grant_waits())
+        return true;
+    report(eviction, true);
+    return false;
+}
+
 /* True if the eviction ended because the host has no room for more. */
 static bool evict_pieces(struct eviction *eviction)
 {
-    uint64_t short_since = 0;
-    bool going = true;
+    const struct gs_lane *lane = eviction->lane;
+    bool going = true, no_room = false;
+    eviction->short_since = 0;
     for (;;) {
-        enum step step = STEP_NOTHING;
-        if (going && eviction->result == CUDA_SUCCESS)
-            step = start_out(eviction);
+        enum step chosen = STEP_NOTHING, started = STEP_NOTHING;
+        bool continues = going && !no_room && eviction->result == CUDA_SUCCESS;
+        if (continues) {
+            chosen = choose_out(eviction);
+            started = start_out(eviction);
+        }
         bool landed = land_out(eviction);
         report(eviction, false);
-        if (step == STEP_STARTED || landed) {
-            short_since = 0;
+        if (started == STEP_STARTED || landed)
+            eviction->short_since = 0;
+        /* Threads may be waiting for these blocks. */
+        if (!continues || started == STEP_NO_ROOM)
+            empty_queue(eviction);
+        if (started == STEP_STARTED || landed || (chosen == STEP_STARTED && started != STEP_NO_ROOM)) {
             going = moves->between_pieces(0) && going;
-        } else if (eviction->lane->count != 0) {
+        } else if (lane->count != 0 || (lane->queued != 0 && started != STEP_NO_ROOM)) {
             going = moves->between_pieces(copy_pause) && going;
-        } else if (step == STEP_AWAITED) {
+        } else if (started == STEP_NO_ROOM) {
+            no_room = host_is_short(eviction);
             going = moves->between_pieces(short_pause) && going;
-        } else if (step == STEP_NO_ROOM) {
-            /* A restore on another GPU returns host memory, and may be waiting for what was evicted from this one. */
-            uint64_t now = gs_now_ns();
-            if (short_since == 0)
-                short_since = now;
-            if (now - short_since >= host_patience || moves->grant_waits())
-                return true;
-            report(eviction, true);
+        } else if (chosen == STEP_AWAITED) {
             going = moves->between_pieces(short_pause) && going;
-        } else {
-            return false;
+        } else if (lane->queued == 0) {
+            return no_room;
         }
     }
 }
@@ -311,6 +350,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
                                 .start = now,
                                 .reported_at = now};
     bool host_short = false;
+    gs_outward_begin();
     uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
     do {
         result->bytes += dropped;
@@ -333,6 +373,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_print("could not evict this process's data from the GPU (CUDA error %d); it stays on the GPU",
                  (int)eviction.result);
     stuck = failed;
+    gs_host_count_shared();
     conclude(device, result, eviction.start,
              !failed                            ? GPUSHARE_MOVE_DONE
              : result->bytes != 0 || host_short ? GPUSHARE_MOVE_PARTIAL
@@ -461,7 +502,7 @@ static enum step start_in(struct arrival *arrival)
         arrival->short_since = 0;
         return STEP_STARTED;
     }
-    gs_lane_settle(device, block, i, 0);
+    stay(device, block, i);
     if (result == CUDA_SUCCESS)
         return STEP_STARTED;
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -475,34 +516,49 @@ static enum step start_in(struct arrival *arrival)
     return STEP_FAILED;
 }
 
+/* How many bytes of a restored piece can leave again without a copy, as far as is known. */
+static uint64_t clean_bytes(const struct gs_piece *piece, uint64_t bytes)
+{
+    unsigned units = piece->host != NULL ? gs_host_known(piece->host) : 0;
+    if (piece->change.compared && units > piece->change.unchanged)
+        units = piece->change.unchanged;
+    uint64_t clean = (uint64_t)units * GPUSHARE_DIGEST_UNIT;
+    return clean < bytes ? clean : bytes;
+}
+
 static bool land_in(struct arrival *arrival)
 {
-    struct gs_flight landed;
     CUresult result;
-    if (!gs_lane_land(arrival->lane, &landed, &result))
+    struct gs_flight *landed = gs_lane_land(arrival->lane, &result);
+    if (landed == NULL)
         return false;
-    struct gs_block *block = landed.block;
-    struct gs_piece *piece = &block->pieces[landed.piece];
-    int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
+    struct gs_block *block = landed->block;
+    unsigned i = landed->piece;
+    struct gs_piece *piece = &block->pieces[i];
+    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
+    uint64_t clean = 0, copied = landed->copied ? (uint64_t)bytes : 0;
     if (piece->state == GS_PIECE_SWAPPED && result == CUDA_SUCCESS) {
-        block->backend->finish_in(block, landed.piece);
+        block->backend->finish_in(block, i);
         piece->untouched = GS_WRITTEN;
+        if (piece->host != NULL)
+            copied = gs_host_needed(piece->host);
         gs_piece_release_host(piece);
+        clean = clean_bytes(piece, (uint64_t)bytes);
     } else if (piece->state == GS_PIECE_SWAPPED) {
-        block->backend->abort_in(block, landed.piece);
+        block->backend->abort_in(block, i);
     } else if (result != CUDA_SUCCESS) {
-        block->backend->drop(block, landed.piece);
+        block->backend->drop(block, i);
     }
     if (result == CUDA_SUCCESS) {
         gs_mutex_lock(&gs_memory_lock);
         piece->far = false;
         gs_mutex_unlock(&gs_memory_lock);
         arrival->moved->bytes += (uint64_t)bytes;
-        arrival->moved->copied += landed.copied ? (uint64_t)bytes : 0;
+        arrival->moved->copied += copied;
     } else {
         arrival->result = result;
     }
-    gs_lane_settle(arrival->device, block, landed.piece, result == CUDA_SUCCESS ? bytes : 0);
+    gs_lane_settle(arrival->device, block, i, result == CUDA_SUCCESS ? bytes : 0, clean);
     return true;
 }
 
@@ -647,6 +703,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
             restored = GS_RESTORE_ENDED;
     }
     *devices = known_devices();
+    gs_host_count_shared();
     for (unsigned d = 0; d < *devices; d++)
         /* A grant is of no use unless everything is resident. */
         conclude(&gs_devices[d], &results[d], start,

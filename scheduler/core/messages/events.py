@@ -125,6 +125,11 @@ class Evicted(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
+    #: Bytes of ``bytes`` that were hashed to find out what has to be copied; and, of these, zeros and data that was in
+    #: host memory already for other data.
+    hashed: int = 0
+    zero: int = 0
+    shared: int = 0
 
 
 class Moving(Struct, frozen=True):
@@ -137,6 +142,11 @@ class Moving(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
+    #: Bytes of ``bytes`` that were hashed to find out what has to be copied; and, of these, zeros and data that was in
+    #: host memory already for other data.
+    hashed: int = 0
+    zero: int = 0
+    shared: int = 0
 
 
 class Restored(Struct, frozen=True):

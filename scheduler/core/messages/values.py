@@ -44,3 +44,8 @@ class Usage(Struct):
     unevictable: int = 0
     context: int = 0
     host: int = 0
+    #: Bytes of ``resident`` that can leave the GPU without a copy, as far as is known.
+    clean: int = 0
+    #: Bytes of ``host`` that other clients of the user have in the same place.
+    shared: int = 0
+    disk: int = 0
