@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "base/session.h"
+#include "digest.h"
 #include "gate/awake.h"
 #include "gate/slots.h"
 #include "loader/real.h"
@@ -22,7 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_PIECES = 1024, MOST_LOCKED = 4096, THREADS = 3 };
+enum { MOST_PIECES = 1024, MOST_LOCKED = 4096, THREADS = 3, MOST_UNITS = 32, MOST_DATA = 64 };
+#define UNIT ((size_t)GPUSHARE_POOL_UNIT)
 #define CONTEXT ((CUcontext)(uintptr_t)16)
 
 /* What host.c needs of the rest of the interposer. */
@@ -284,38 +286,143 @@ static struct gs_host_record *take(size_t bytes, uint64_t value)
     return record;
 }
 
+/* --- Data with digests --- */
+
+/* The data of a piece: each unit has one of few values, so that data is often equal. 0 is zeros. */
+struct datum {
+    struct gs_host_record *record;
+    size_t bytes;
+    unsigned units;
+    uint32_t values[MOST_UNITS];
+    bool evicted;
+};
+
+static size_t unit_bytes(const struct datum *datum, unsigned u)
+{
+    return u + 1 < datum->units ? UNIT : datum->bytes - u * UNIT;
+}
+
+/* No real digest, but as good as one: of units with other values or sizes, it differs. */
+static struct gpushare_digest digest_of(const struct datum *datum, unsigned u)
+{
+    uint64_t seed = datum->values[u] * UINT64_C(0x9e3779b97f4a7c15) + unit_bytes(datum, u);
+    return (struct gpushare_digest){.words = {seed, seed >> 7, seed * 3, seed * 5}, .any = datum->values[u] != 0};
+}
+
+/* Writes or compares what is in an extent of the piece. */
+static bool visit(const struct datum *datum, const struct gs_host_extent *extent, bool writes)
+{
+    bool equal = true;
+    for (size_t offset = 0; offset + sizeof(uint64_t) <= extent->bytes; offset += 4096) {
+        size_t at = extent->offset + offset;
+        uint64_t value = ((uint64_t)datum->values[at / UNIT] << 32) + at % UNIT;
+        volatile uint64_t *word = (volatile uint64_t *)((char *)extent->address + offset);
+        if (writes)
+            *word = value;
+        else
+            equal = equal && *word == value;
+    }
+    return equal;
+}
+
+static bool has_data(const struct datum *datum)
+{
+    struct gs_host_extent extent;
+    bool equal = true;
+    for (unsigned next = 0; gs_host_next(datum->record, true, &next, &extent);) {
+        if (extent.address != NULL)
+            equal = equal && visit(datum, &extent, false);
+        for (unsigned u = (unsigned)(extent.offset / UNIT); extent.address == NULL && u < next; u++)
+            equal = equal && datum->values[u] == 0;
+    }
+    return equal;
+}
+
+/* `hashes`: whether digests are used; `fails`: whether the copies fail. False: there is no room. */
+static bool evict(struct datum *datum, bool hashes, bool fails, struct gs_host_summary *summary)
+{
+    uint64_t key[4];
+    struct gpushare_digest digests_of_units[MOST_UNITS];
+    struct gs_host_digests digests = {.of_units = hashes ? digests_of_units : NULL};
+    require(gs_host_key(key, &digests.pool), "there is no pool");
+    for (unsigned u = 0; u < datum->units; u++)
+        digests_of_units[u] = digest_of(datum, u);
+    if (datum->record == NULL)
+        require((datum->record = gs_host_record_new(datum->bytes)) != NULL, "there is no memory");
+    if (!gs_host_take(datum->record, &digests, summary))
+        return false;
+    struct gs_host_extent extent;
+    for (unsigned next = 0; gs_host_next(datum->record, false, &next, &extent);)
+        visit(datum, &extent, true);
+    if (fails) {
+        gs_host_release(datum->record);
+        return true;
+    }
+    gs_host_publish(datum->record, &digests);
+    datum->evicted = true;
+    require(has_data(datum), "other data than was evicted");
+    return true;
+}
+
+static void restore(struct datum *datum)
+{
+    gs_host_prepare_reading(datum->record);
+    require(has_data(datum), "other data than was evicted, at the restore");
+    gs_host_release(datum->record);
+    datum->evicted = false;
+}
+
+static void drop(struct datum *datum)
+{
+    if (datum->record != NULL)
+        gs_host_record_free(datum->record);
+    *datum = (struct datum){0};
+}
+
+static void change_some(struct datum *datum, unsigned *seed)
+{
+    if (datum->units == 0) {
+        datum->bytes = (1 + (size_t)rand_r(seed) % MOST_UNITS) * UNIT - (rand_r(seed) % 8 == 0 ? UNIT / 2 : 0);
+        datum->units = (unsigned)((datum->bytes + UNIT - 1) / UNIT);
+        for (unsigned u = 0; u < datum->units; u++)
+            datum->values[u] = (uint32_t)rand_r(seed) % 32;
+    }
+    for (unsigned u = 0; u < datum->units; u++)
+        if (rand_r(seed) % 8 == 0)
+            datum->values[u] = (uint32_t)rand_r(seed) % 32;
+}
+
 /* --- Several threads at once --- */
 
 static bool stopped;
 
-static void *take_and_give(void *argument)
+static void *move(void *argument)
 {
     unsigned seed = *(const unsigned *)argument;
-    struct gs_host_record *pieces[8] = {NULL};
-    uint64_t values[8] = {0};
+    struct datum data[6] = {0};
+    struct gs_host_summary summary;
     current = CONTEXT;
     while (!__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
-        unsigned i = (unsigned)rand_r(&seed) % 8;
-        if (pieces[i] != NULL) {
-            require(holds(pieces[i], values[i]), "another's bytes");
-            gs_host_record_free(pieces[i]);
-            pieces[i] = NULL;
+        struct datum *datum = &data[(unsigned)rand_r(&seed) % 6];
+        if (rand_r(&seed) % 16 == 0) {
+            drop(datum);
+        } else if (datum->evicted) {
+            restore(datum);
         } else {
-            values[i] = (uint64_t)(unsigned)rand_r(&seed) << 32;
-            pieces[i] = take(1 + (size_t)rand_r(&seed) % (48u << 20), values[i]);
+            change_some(datum, &seed);
+            evict(datum, rand_r(&seed) % 4 != 0, rand_r(&seed) % 8 == 0, &summary);
         }
         if (rand_r(&seed) % 64 == 0)
             gs_host_prepare((uint64_t)(rand_r(&seed) % 8) * GPUSHARE_POOL_CHUNK, CONTEXT);
         if (rand_r(&seed) % 256 == 0)
             gs_host_context_ends(CONTEXT);
-        if (rand_r(&seed) % 16 == 0)
+        if (rand_r(&seed) % 64 == 0)
             usleep(20000);
     }
-    for (unsigned i = 0; i < 8; i++) {
-        if (pieces[i] == NULL)
-            continue;
-        require(holds(pieces[i], values[i]), "another's bytes, at the end");
-        gs_host_record_free(pieces[i]);
+    for (unsigned i = 0; i < 6; i++) {
+        if (data[i].evicted)
+            restore(&data[i]);
+        drop(&data[i]);
     }
     return NULL;
 }
@@ -328,7 +435,7 @@ static void stress(unsigned seed)
     char line[16];
     for (unsigned i = 0; i < THREADS; i++) {
         seeds[i] = seed * THREADS + i;
-        require(pthread_create(&threads[i], NULL, take_and_give, &seeds[i]) == 0, "no threads");
+        require(pthread_create(&threads[i], NULL, move, &seeds[i]) == 0, "no threads");
     }
     require(fgets(line, sizeof(line), stdin) != NULL, "not told to stop");
     __atomic_store_n(&stopped, true, __ATOMIC_RELEASE);
@@ -366,6 +473,25 @@ static int in_child(void)
 
 static struct gs_host_record *pieces[MOST_PIECES];
 
+static struct datum data[MOST_DATA];
+
+/* `evict I VALUE ...`: answers with how many units are zeros, the same as before, shared and written. */
+static void evict_values(const char *line)
+{
+    int length = 0, i = 0;
+    struct gs_host_summary summary;
+    require(sscanf(line, "evict %d%n", &i, &length) == 1 && i < MOST_DATA, "evicts nothing");
+    struct datum *datum = &data[i];
+    datum->units = 0;
+    for (line += length; sscanf(line, "%u%n", &datum->values[datum->units], &length) == 1; line += length)
+        require(++datum->units < MOST_UNITS, "evicts too much");
+    datum->bytes = datum->units * UNIT;
+    if (evict(datum, true, false, &summary))
+        printf("%u %u %u %u\n", summary.zero, summary.same, summary.shared, summary.written);
+    else
+        printf("none\n");
+}
+
 static void carry_out(const char *word, uint64_t first, uint64_t second, double number)
 {
     if (strcmp(word, "offer") == 0) {
@@ -386,6 +512,17 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         for (unsigned next = 0; gs_host_next(pieces[i], true, &next, &extent);)
             printf(" %zu", extent.bytes);
         printf("\n");
+    } else if (strcmp(word, "restore") == 0) {
+        restore(&data[first]);
+        printf("ok\n");
+    } else if (strcmp(word, "drop") == 0) {
+        drop(&data[first]);
+        printf("ok\n");
+    } else if (strcmp(word, "has_data") == 0) {
+        printf("%d\n", has_data(&data[first]));
+    } else if (strcmp(word, "shared") == 0) {
+        gs_host_count_shared();
+        printf("%llu\n", (unsigned long long)(gs_host_shared() / UNIT));
     } else if (strcmp(word, "holds") == 0) {
         printf("%d\n", holds(pieces[first], second << 32));
     } else if (strcmp(word, "give") == 0) {
@@ -455,7 +592,10 @@ int main(void)
         char word[32] = "";
         double first = 0, second = 0;
         sscanf(line, "%31s %lf %lf", word, &first, &second);
-        carry_out(word, first < 0 ? 0 : (uint64_t)first, (uint64_t)second, first);
+        if (strcmp(word, "evict") == 0)
+            evict_values(line);
+        else
+            carry_out(word, first < 0 ? 0 : (uint64_t)first, (uint64_t)second, first);
     }
     return 0;
 }

@@ -78,6 +78,9 @@ class Pool:
             *[0] * 8,
         )
 
+    def set_users(self, i: int, users: list[int]) -> None:
+        struct.pack_into("=8Q", self.memory, HEADER.size + i * ENTRY.size, *users)
+
     def users(self) -> set[int]:
         """Return the slots that use units."""
         bits = 0
@@ -160,6 +163,11 @@ class Client:
         taken = self.take(bytes, value)
         assert taken is not None
         return taken[0]
+
+    def evict(self, piece: int, *values: int) -> tuple[int, ...] | None:
+        """Evict data; return how many units are zeros, the same as before, shared and written."""
+        answer = self.call("evict", piece, *values)
+        return None if answer == "none" else tuple(int(word) for word in answer.split())
 
     def holds(self, piece: int, value: int = 1) -> bool:
         return self.call("holds", piece, value) == "1"
