@@ -31,7 +31,9 @@ def open_nvrtc() -> ctypes.CDLL:
     """Open the NVRTC of the package ``nvidia-cuda-nvrtc-cu11``."""
     spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
     if spec is None or spec.origin is None:
-        sys.exit("NVRTC is missing. Install nvidia-cuda-nvrtc-cu11==11.8.89 in a scratch environment")
+        sys.exit(
+            "NVRTC is missing. Install nvidia-cuda-nvrtc-cu11==11.8.89 in a scratch environment"
+        )
     folder = Path(spec.origin).parent / "lib"
     for builtins in folder.glob("libnvrtc-builtins.so.11.*"):
         ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
@@ -60,17 +62,21 @@ def compile_source(nvrtc: ctypes.CDLL, source: bytes) -> str:
 def make_ptx(source: bytes, compiled: str) -> str:
     """Return the contents of digest.ptx: its header and the compiled code, without comments."""
     code = re.sub(r"^\.version .*$", f".version {PTX_VERSION}", compiled, count=1, flags=re.M)
-    # Variables that are written from outside must be visible there; NVRTC does not say so.
+    # NVRTC hides variables, but the interposer writes them.
     code = re.sub(r"^(\.const|\.global) ", r".visible \1 ", code, flags=re.M)
     lines = [line for line in code.splitlines() if line.strip() and not line.startswith("//")]
-    header = f"// gpushare-digest 1, made of digest.cu with SHA-256 {hashlib.sha256(source).hexdigest()}"
+    header = (
+        f"// gpushare-digest 1, made of digest.cu with SHA-256 {hashlib.sha256(source).hexdigest()}"
+    )
     return "\n".join([header, *lines]) + "\n"
 
 
 def main() -> None:
     """Write digest.ptx."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--output", type=Path, default=SOURCE.with_suffix(".ptx"), help="file to write")
+    parser.add_argument(
+        "--output", type=Path, default=SOURCE.with_suffix(".ptx"), help="file to write"
+    )
     arguments = parser.parse_args()
     source = SOURCE.read_bytes()
     arguments.output.write_text(make_ptx(source, compile_source(open_nvrtc(), source)))

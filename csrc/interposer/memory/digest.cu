@@ -19,8 +19,10 @@ struct result {
 };
 
 /* The parts of struct gpushare_digest_key, written by the interposer. */
-extern "C" __constant__ uint4 gpushare_digest_vectors[STEPS + PASSES - 1];
-extern "C" __device__ number gpushare_digest_lanes[SLICES][PASSES][2][LANES];
+extern "C" {
+__constant__ uint4 gpushare_digest_vectors[STEPS + PASSES - 1];
+__device__ number gpushare_digest_lanes[SLICES][PASSES][2][LANES];
+}
 
 struct sums {
     number of[PASSES];
