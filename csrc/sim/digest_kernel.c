@@ -4,6 +4,7 @@
 #include "../digest.h"
 #include "base/clock.h"
 #include "counters.h"
+#include "driver.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,16 +50,11 @@ bool sim_digest_has(const struct gpushare_digest_key *key, const void *address)
     return key != NULL && (uintptr_t)address - (uintptr_t)key < sizeof *key;
 }
 
-static struct arguments arguments_of(const struct sim_launch *launch)
+uint64_t sim_digest_duration(const void *packed)
 {
     struct arguments arguments;
-    memcpy(&arguments, launch->arguments, sizeof arguments);
-    return arguments;
-}
-
-uint64_t sim_digest_duration(const struct sim_launch *launch)
-{
-    return sim_duration(arguments_of(launch).bytes, sim_config.memory_bandwidth);
+    memcpy(&arguments, packed, sizeof arguments);
+    return sim_duration(arguments.bytes, sim_config.memory_bandwidth);
 }
 
 #ifdef __SSE2__
@@ -115,11 +111,11 @@ static bool sum_blindly(const struct gpushare_digest_key *key, unsigned slice, c
     return any;
 }
 
-void sim_digest_run(const struct sim_launch *launch)
+void sim_digest_run(const struct gpushare_digest_key *key, const void *packed, unsigned blocks)
 {
-    const struct gpushare_digest_key *key = launch->kernel->digest;
-    struct arguments arguments = arguments_of(launch);
-    for (unsigned block = 0; block < launch->grid[0]; block++) {
+    struct arguments arguments;
+    memcpy(&arguments, packed, sizeof arguments);
+    for (unsigned block = 0; block < blocks; block++) {
         uint64_t start = (uint64_t)block * GPUSHARE_DIGEST_SLICE;
         uint64_t rest = start < arguments.bytes ? arguments.bytes - start : 0;
         unsigned slice = block % GPUSHARE_DIGEST_SLICES;

@@ -7,10 +7,10 @@
 #define SIM_DIGEST_KERNEL_H
 
 #include "kernel_abi.h"
-#include "launch.h"
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct gpushare_digest_key;
 
@@ -27,9 +27,10 @@ void *sim_digest_variable(struct gpushare_digest_key *key, const char *name, siz
 
 bool sim_digest_has(const struct gpushare_digest_key *key, const void *address);
 
-/* How long the launch takes at the memory's bandwidth, in nanoseconds. */
-uint64_t sim_digest_duration(const struct sim_launch *launch);
+/* How long a launch with these arguments (packed) takes at the memory's bandwidth, in nanoseconds. */
+uint64_t sim_digest_duration(const void *arguments);
 
-void sim_digest_run(const struct sim_launch *launch);
+/* Runs that many blocks. */
+void sim_digest_run(const struct gpushare_digest_key *key, const void *arguments, unsigned blocks);
 
 #endif

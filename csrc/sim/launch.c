@@ -32,7 +32,7 @@ static void run_kernel(void *argument)
     struct sim_launch *launch = argument;
     const struct gpushare_sim_kernel *code = launch->kernel->code;
     if (launch->kernel->digest != NULL) {
-        sim_digest_run(launch);
+        sim_digest_run(launch->kernel->digest, launch->arguments, launch->grid[0]);
         return;
     }
     void **arguments = alloca((code->argument_count + 1) * sizeof *arguments);
@@ -121,7 +121,7 @@ CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsi
     if (result != CUDA_SUCCESS)
         sim_op_release(*op);
     else if (kernel->digest != NULL)
-        launch->duration = sim_digest_duration(launch);
+        launch->duration = sim_digest_duration(launch->arguments);
     return result;
 }
 

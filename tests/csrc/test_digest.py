@@ -198,8 +198,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> ctypes.CDLL:
     library = tmp_path_factory.mktemp("kernel") / "kernel.so"
     flags = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror", "-pthread")
     source = Path(__file__).with_name("digest_kernel.cpp")
-    command = ["g++", *flags, "-shared", "-fPIC", f"-I{root / 'csrc'}", "-o", library, source]
-    subprocess.run(command, check=True)
+    command = ["g++", *flags, "-shared", "-fPIC", f"-I{root / 'csrc'}", "-o"]
+    subprocess.run([*command, str(library), str(source)], check=True)
     return ctypes.CDLL(str(library))
 
 

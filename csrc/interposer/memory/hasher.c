@@ -3,7 +3,6 @@
 
 #include "base/lock.h"
 #include "base/print.h"
-#include "gate/capture.h"
 #include "loader/real.h"
 #include "memory/blocks.h"
 
@@ -174,7 +173,6 @@ struct gs_hasher_job *gs_hasher_begin(CUcontext context, CUdeviceptr address, si
     if (key_number == 0 || bytes == 0 || bytes > (size_t)GS_HASHER_MOST_UNITS * GPUSHARE_DIGEST_UNIT ||
         bytes % GPUSHARE_DIGEST_VECTOR != 0 || address % GPUSHARE_DIGEST_VECTOR != 0)
         return NULL;
-    GS_LEAVES_CAPTURES_ALONE;
     struct hasher *hasher = hasher_of(context);
     if (hasher == NULL || hasher->refused || GS_REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS ||
         (hasher->module == NULL && !load(hasher)))

@@ -6,8 +6,8 @@
  * nothing is hashed. That is never an error for the program. All this goes directly to the driver, so the program's
  * hooks and memory figures do not contain it: its memory counts as the context's.
  *
- * Only the helper thread hashes, and only in a context that is in use by its lane (lane.h): from before
- * gs_hasher_begin until the job is over, the lane must be busy.
+ * Only the helper thread hashes, which leaves the program's captures alone, and only in a context that is in use by its
+ * lane (lane.h): from before gs_hasher_begin until the job is over, the lane must be busy.
  */
 #ifndef GPUSHARE_MEMORY_HASHER_H
 #define GPUSHARE_MEMORY_HASHER_H
