@@ -171,6 +171,9 @@ class MemoryEvents:
         return found
 
     def _log_move(self, kind: str, group: Group, event: Evicted | Restored) -> None:
+        looked = {}
+        if isinstance(event, Evicted):
+            looked = {"hashed": event.hashed, "zero": event.zero, "shared": event.shared}
         self.turn.log(
             kind,
             group,
@@ -179,4 +182,5 @@ class MemoryEvents:
             copied=event.copied,
             duration=event.duration,
             status=event.status,
+            **looked,
         )

@@ -138,14 +138,9 @@ struct gs_flight *gs_lane_queue(struct gs_lane *lane, struct gs_block *block, un
     return flight;
 }
 
-struct gs_flight *gs_lane_queued(struct gs_lane *lane)
+struct gs_flight *gs_lane_queued(struct gs_lane *lane, unsigned n)
 {
-    return lane->queued != 0 ? &lane->flights[place_of(lane, lane->count)] : NULL;
-}
-
-struct gs_flight *gs_lane_last_queued(struct gs_lane *lane)
-{
-    return lane->queued != 0 ? &lane->flights[place_of(lane, lane->count + lane->queued - 1)] : NULL;
+    return &lane->flights[place_of(lane, lane->count + n)];
 }
 
 static void leave_queue(struct gs_lane *lane, const struct gs_flight *flight)

@@ -66,9 +66,8 @@ CUresult gs_lane_enter(struct gs_lane *lane, CUcontext context);
 /* Queues a piece. The rest of the flight is for the caller to set. */
 struct gs_flight *gs_lane_queue(struct gs_lane *lane, struct gs_block *block, unsigned i);
 
-/* The piece that was queued first, and last; or NULL. */
-struct gs_flight *gs_lane_queued(struct gs_lane *lane);
-struct gs_flight *gs_lane_last_queued(struct gs_lane *lane);
+/* Queued piece `n`, in order. */
+struct gs_flight *gs_lane_queued(struct gs_lane *lane, unsigned n);
 
 /* The driver has the work for the piece that was queued first. From now on the piece is moving, until that work ends.
  */

@@ -207,8 +207,10 @@ static enum step choose_out(struct eviction *eviction)
 static void empty_queue(struct eviction *eviction)
 {
     struct gs_lane *lane = eviction->lane;
-    struct gs_flight *flight;
-    while ((flight = gs_lane_last_queued(lane)) != NULL && gs_outward_poll(flight) != CUDA_ERROR_NOT_READY) {
+    while (lane->queued != 0) {
+        struct gs_flight *flight = gs_lane_queued(lane, lane->queued - 1);
+        if (gs_outward_poll(flight) == CUDA_ERROR_NOT_READY)
+            return;
         struct gs_block *block = flight->block;
         unsigned i = flight->piece;
         gs_lane_unqueue(lane);
@@ -216,10 +218,21 @@ static void empty_queue(struct eviction *eviction)
     }
 }
 
+/* Whether a thread is waiting for the block of a queued piece. */
+static bool queue_is_awaited(const struct eviction *eviction)
+{
+    bool awaited = false;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned n = 0; n < eviction->lane->queued; n++)
+        awaited = awaited || gs_block_awaited_locked(gs_lane_queued(eviction->lane, n)->block);
+    gs_mutex_unlock(&gs_memory_lock);
+    return awaited;
+}
+
 /* Starts to move the piece that was queued first. */
 static enum step start_out(struct eviction *eviction)
 {
-    struct gs_flight *flight = gs_lane_queued(eviction->lane);
+    struct gs_flight *flight = eviction->lane->queued != 0 ? gs_lane_queued(eviction->lane, 0) : NULL;
     if (flight == NULL)
         return STEP_NOTHING;
     if (gs_outward_poll(flight) != CUDA_SUCCESS || gs_lane_full(eviction->lane))
@@ -293,8 +306,9 @@ static bool evict_pieces(struct eviction *eviction)
     eviction->short_since = 0;
     for (;;) {
         enum step chosen = STEP_NOTHING, started = STEP_NOTHING;
-        bool continues = going && !no_room && eviction->result == CUDA_SUCCESS;
-        if (continues) {
+        bool ends = !going || no_room || eviction->result != CUDA_SUCCESS;
+        bool awaited = !ends && queue_is_awaited(eviction);
+        if (!ends && !awaited) {
             chosen = choose_out(eviction);
             started = start_out(eviction);
         }
@@ -302,9 +316,11 @@ static bool evict_pieces(struct eviction *eviction)
         report(eviction, false);
         if (started == STEP_STARTED || landed)
             eviction->short_since = 0;
-        /* Threads may be waiting for these blocks. */
-        if (!continues || started == STEP_NO_ROOM)
+        if (ends || awaited || started == STEP_NO_ROOM) {
+            /* Threads may be waiting for these blocks. If the eviction goes on, it has to come to them again. */
+            eviction->skips = eviction->skips || lane->queued != 0;
             empty_queue(eviction);
+        }
         if (started == STEP_STARTED || landed || (chosen == STEP_STARTED && started != STEP_NO_ROOM)) {
             going = moves->between_pieces(0) && going;
         } else if (lane->count != 0 || (lane->queued != 0 && started != STEP_NO_ROOM)) {
@@ -314,7 +330,7 @@ static bool evict_pieces(struct eviction *eviction)
             going = moves->between_pieces(short_pause) && going;
         } else if (chosen == STEP_AWAITED) {
             going = moves->between_pieces(short_pause) && going;
-        } else if (lane->queued == 0) {
+        } else if (!awaited) {
             return no_room;
         }
     }
