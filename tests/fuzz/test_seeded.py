@@ -25,14 +25,15 @@ WIDE = (
     "            if ((slot->passes & 63) == 1)\n                usleep(4000);\n"
     "            return CUDA_SUCCESS;",
 )
-#: Host memory that is given back is overwritten at once, as if another had got it.
+#: Host memory that is released is overwritten at once, as if another had got it, and no copy is kept.
 OVERWRITTEN = (
-    "interposer/memory/host.c",
-    "    host.last_move_ns = gs_now_ns();\n    release_locked(piece);",
-    "    host.last_move_ns = gs_now_ns();\n"
-    "    for (unsigned e = 0; e < piece->count; e++)\n"
-    "        __builtin_memset(piece->extents[e].address, 0xa5, piece->extents[e].bytes);\n"
-    "    release_locked(piece);",
+    "interposer/memory/host_place.c",
+    "    gpushare_pool_release(shared_of(pool, number), number % GS_HOST_UNITS, pool->user, now());\n",
+    "    if (gpushare_pool_users(shared_of(pool, number), number % GS_HOST_UNITS) == pool->user) {\n"
+    "        gpushare_pool_spoil(shared_of(pool, number), number % GS_HOST_UNITS);\n"
+    "        __builtin_memset(pool->data + (size_t)number * GS_HOST_UNIT, 0xa5, GS_HOST_UNIT);\n"
+    "    }\n"
+    "    gpushare_pool_release(shared_of(pool, number), number % GS_HOST_UNITS, pool->user, now());\n",
 )
 WIDE_INCLUDE = (
     "interposer/gate/enter.h",
@@ -69,12 +70,12 @@ SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
 LANE = "interposer/memory/lane.c"
 MOVER = "interposer/memory/mover.c"
 MAPPED = "interposer/backends/mapped.c"
-COPY_IN = "        result = gs_piece_copy(&block->pieces[i], address, false, stream);\n"
+COPY_IN = "        result = gs_piece_copy_in(&block->pieces[i], address, stream);\n"
 #: Waits for the copies of one direction only.
 EARLY = """    const struct gs_flight *next = &lane->flights[lane->first];
     bool waits = next->block->pieces[next->piece].state {} GS_PIECE_RESIDENT;
     if (*result == CUDA_ERROR_NOT_READY && waits)
-        return false;
+        return NULL;
     *result = *result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : *result;
 """
 
@@ -118,7 +119,7 @@ BUGS = {
         (
             (
                 LANE,
-                "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
+                "    if (*result == CUDA_ERROR_NOT_READY)\n        return NULL;\n",
                 EARLY.format("=="),
             ),
         ),
@@ -128,7 +129,7 @@ BUGS = {
         (
             (
                 LANE,
-                "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
+                "    if (*result == CUDA_ERROR_NOT_READY)\n        return NULL;\n",
                 EARLY.format("!="),
             ),
         ),
@@ -180,8 +181,8 @@ BUGS = {
         (
             (
                 MAPPED,
-                "    result = gs_piece_copy(&block->pieces[i], address, true, stream);",
-                "    gs_piece_copy(&block->pieces[i], address, true, stream);",
+                "    result = gs_piece_copy_out(&block->pieces[i], address, stream);",
+                "    gs_piece_copy_out(&block->pieces[i], address, stream);",
             ),
         ),
         rules=("cuMemcpyDtoHAsync%gpushare@0.2",),
@@ -192,10 +193,42 @@ BUGS = {
             (
                 MOVER,
                 "        block->backend->abort_in(block, i);\n    return result;\n}",
-                "        block->backend->abort_in(block, i);\n    gs_piece_return_host(piece);\n    return result;\n}",
+                "        block->backend->abort_in(block, i);\n    gs_piece_release_host(piece);\n    return result;\n}",
             ),
         ),
         environ=SLOW_COPIES,
+    ),
+    "digests that ignore a byte": Bug(
+        (("sim/digest_kernel.c", "ignored = sim_config.digest_ignores", "ignored = 0"),),
+        Recipe(operations=600, asks=0.1),
+    ),
+    "held again though others have changed it": Bug(
+        (
+            (
+                "interposer/memory/host_place.c",
+                "(generation == NULL || gpushare_pool_generation(shared, unit) == *generation)",
+                "(generation != NULL || gpushare_pool_generation(shared, unit) != 0)",
+            ),
+            (
+                "pool.h",
+                "        equal = equal && "
+                "__atomic_load_n(&chunk->units[unit].digest[i], __ATOMIC_RELAXED) == digest[i];",
+                "        (void)digest;",
+            ),
+        ),
+        Recipe(operations=600, asks=0.1),
+    ),
+    "published before it is copied": Bug(
+        (
+            (
+                "interposer/memory/outward.c",
+                "    result = block->backend->start_out(block, flight->piece, lane->stream);\n",
+                "    struct gs_host_digests digests = digests_of(flight);\n"
+                "    gs_host_publish(block->pieces[flight->piece].host, &digests);\n"
+                "    result = block->backend->start_out(block, flight->piece, lane->stream);\n",
+            ),
+        ),
+        Recipe(operations=600, asks=0.1),
     ),
 }
 

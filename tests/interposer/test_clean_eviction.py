@@ -219,11 +219,11 @@ def test_equal_data_stays_right_when_one_program_changes_it(machine: Machine) ->
             program.call("cell", phase="end")
 
 
-def test_three_programs_take_copies_from_one_another(
+def test_three_programs_take_turns_with_data_that_changes(
     make_machine: Callable[..., Machine],
 ) -> None:
     """The host has room for what has to leave, and for few copies beside that."""
-    machine = make_machine("--host-memory", "160M")
+    machine = make_machine("--host-memory", "192M")
     size = 20 * UNIT
     programs = [machine.program(name) for name in "abc"]
     at = [int(program.call("alloc", bytes=size)["pointer"]) for program in programs]
@@ -231,10 +231,14 @@ def test_three_programs_take_copies_from_one_another(
         written = program.call("scatter", pointer=at[number], bytes=size, seed=number)
         assert written["result"] == 0, program.errors
         program.call("cell", phase="end")
-    for _ in range(4):
+    for turn in range(4):
         for number, program in enumerate(programs):
-            check = program.call("scattered", pointer=at[number], bytes=size, seed=number)
+            changed = {str(n): n for n in range(turn)}
+            check = program.call(
+                "scattered", pointer=at[number], bytes=size, seed=number, changed=changed
+            )
             assert check["equal"]
+            program.call("set_byte", pointer=at[number] + turn, value=turn)
             program.call("cell", phase="end")
 
 

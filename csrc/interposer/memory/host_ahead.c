@@ -184,6 +184,7 @@ static uint64_t choose_locked(struct job *job)
     bool settled = now - gs_host.last_move_ns >= linger_ns;
     if (find_excess(pool, settled, false, job) || find_excess(pool, settled, true, job) || find_to_page_lock(pool, job))
         return 0;
+    *job = (struct job){.kind = NOTHING};
     if (!settled)
         return linger_ns / 10;
     bool idle = pool->page_locked == 0 && gs_host.wanted == 0 && pool->next == NULL;
