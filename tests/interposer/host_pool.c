@@ -10,6 +10,7 @@
 #include "gate/slots.h"
 #include "loader/real.h"
 #include "memory/host.h"
+#include "memory/host_ahead.h"
 #include "pool.h"
 #include "pool_pages.h"
 

@@ -225,6 +225,7 @@ SOURCES = (
     "memory/host_ahead",
     "memory/host_place",
     "memory/host_pool",
+    "memory/host_state",
     "memory/population",
     "base/lock",
     "base/print",

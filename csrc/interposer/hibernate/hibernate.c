@@ -10,7 +10,7 @@
 #include "loader/real.h"
 #include "memory/backing.h"
 #include "memory/devices.h"
-#include "memory/host.h"
+#include "memory/host_ahead.h"
 
 #include <errno.h>
 #include <fcntl.h>

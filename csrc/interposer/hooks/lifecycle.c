@@ -20,7 +20,7 @@
 #include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/hasher.h"
-#include "memory/host.h"
+#include "memory/host_ahead.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
 #include "memory/peers.h"

@@ -24,6 +24,8 @@
 #include "base/lock.h"
 #include "base/print.h"
 #include "loader/real.h"
+#include "memory/host_ahead.h"
+#include "memory/host_place.h"
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
 #include "memory/population.h"
@@ -38,8 +40,6 @@
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
-
-struct gs_host gs_host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 /* --- Pools --- */
 
@@ -73,13 +73,6 @@ void gs_host_offer(int fd, uint32_t slot)
         close(fd);
 }
 
-struct gs_host_pool *gs_host_present_locked(void)
-{
-    if (gs_host.pools == NULL)
-        gs_host.pools = gs_host_pool_make();
-    return gs_host.pools;
-}
-
 bool gs_host_key(uint64_t key[4], uint64_t *serial)
 {
     gs_mutex_lock(&gs_host.lock);
@@ -94,23 +87,6 @@ bool gs_host_key(uint64_t key[4], uint64_t *serial)
 }
 
 /* --- Page-locks --- */
-
-void gs_host_record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context)
-{
-    gpushare_pool_set_page_locked(&pool->shared->chunks[i], pool->slot, context != NULL);
-    pool->page_locked += (context != NULL) - (pool->chunks[i].page_locked_in != NULL);
-    pool->chunks[i].page_locked_in = context;
-}
-
-void gs_host_print_refused_locked(CUresult result)
-{
-    /* In a process that is exiting, the driver refuses every call. */
-    if (result == CUDA_ERROR_DEINITIALIZED)
-        return;
-    if (!gs_host.printed_page_lock_refused)
-        gs_print("the driver does not page-lock host memory, so evicting and restoring data is slower");
-    gs_host.printed_page_lock_refused = true;
-}
 
 static void end_completing_locked(struct gs_host_pool *pool, uint32_t i)
 {

@@ -17,6 +17,7 @@
 #define GPUSHARE_MEMORY_HOST_H
 
 #include "driver.h"
+#include "memory/host_place.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,14 +36,6 @@ struct gs_host_digests {
 struct gs_host_extent {
     size_t offset, bytes;
     void *address; /* NULL: zeros */
-};
-
-/* What is known about a record's units, as numbers of units. */
-struct gs_host_summary {
-    unsigned zero;
-    unsigned same;    /* the unit that had the data before has it still */
-    unsigned shared;  /* another unit has it */
-    unsigned written; /* to be copied */
 };
 
 /*
@@ -95,16 +88,5 @@ uint64_t gs_host_limit(void);
 
 /* Bytes that had to be page-locked during a move since the process began. */
 uint64_t gs_host_page_locked_late(void);
-
-/* Has that many bytes page-locked, in use or free, by a thread of low priority. */
-void gs_host_prepare(uint64_t bytes, CUcontext context);
-
-/* Drops the page-locks that were made in a context. Call it before or after the context ends. */
-void gs_host_context_ends(CUcontext context);
-
-/* After a checkpoint, repeats the page-locks that the driver may have lost. */
-void gs_host_restored(void);
-
-void gs_host_after_fork(void);
 
 #endif

@@ -13,6 +13,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "memory/host_ahead.h"
+
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/print.h"
@@ -20,7 +22,6 @@
 #include "gate/awake.h"
 #include "gate/slots.h"
 #include "loader/real.h"
-#include "memory/host.h"
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
 #include "memory/population.h"

@@ -6,6 +6,8 @@
  * already, and adjacent data stays adjacent. Other data goes to chunks without users, so that one copy moves much, or,
  * what is less than a chunk, beside other data of this process. Last of all, copies kept for others are given up.
  */
+#include "memory/host_place.h"
+
 #include "base/clock.h"
 #include "digest.h"
 #include "memory/host_state.h"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What host.c, host_place.c and host_ahead.c have in common. */
+/* What host.c, host_place.c and host_ahead.c have in common: the pools, the records, and the lock that guards them. */
 #ifndef GPUSHARE_MEMORY_HOST_STATE_H
 #define GPUSHARE_MEMORY_HOST_STATE_H
 
 #include "base/lock.h"
 #include "driver.h"
-#include "memory/host.h"
 #include "memory/host_pool.h"
 
 #include <pthread.h>
@@ -53,35 +52,9 @@ struct gs_host {
 
 extern struct gs_host gs_host;
 
-/* --- host.c --- */
-
 void gs_host_record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context);
 void gs_host_print_refused_locked(CUresult result);
+/* The present pool, which is made if there is none. NULL: that is not possible. */
 struct gs_host_pool *gs_host_present_locked(void);
-
-/* --- host_place.c: which unit has which data; all under the lock. --- */
-
-/* The record's pool, or NULL if it exists no more. */
-struct gs_host_pool *gs_host_pool_of(const struct gs_host_record *record);
-
-/* Decides for each unit whether it is zeros, can be held, or is WANTED. */
-void gs_host_match(struct gs_host_record *record, const struct gpushare_digest *digests,
-                   struct gs_host_summary *summary);
-
-/* Claims a unit for each that is WANTED. False: there is no room now for those that still are. */
-bool gs_host_place(struct gs_host_record *record);
-
-/* The WRITING units are written. */
-void gs_host_publish_locked(struct gs_host_record *record, const struct gpushare_digest *digests);
-
-/* The record needs no unit any more. */
-void gs_host_release_locked(struct gs_host_record *record);
-
-/* The record's data is not needed, neither here nor later. */
-void gs_host_forget_locked(struct gs_host_record *record);
-
-/* --- host_ahead.c --- */
-
-void gs_host_wake_thread(void);
 
 #endif
