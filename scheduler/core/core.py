@@ -45,8 +45,9 @@ Room is made in the order in which it becomes available, then by kind:
 - *Queued cells*: while more cells wait in its Jupyter kernel (``cell_queue.py``), a group that is between two cells
   keeps its lease and its memory, as if it ran: for a second at most, and within its quantum.
 - *Residency*: after any other end of a burst, the memory stays for min(10 x cost of moving the footprint x number of
-  groups at work, quantum) since it was restored. Residency ends early once the group has had no work for as long as the
-  move takes, or is expected to have none for that long (``Residency``).
+  groups at work, quantum) since it was restored. Clean memory has a cost only on its way back (``costs.py``). Residency
+  ends early once the group has had no work for as long as the move takes, or is expected to have none for that long
+  (``Residency``).
 - A group that comes back within its residency, with its memory still on the GPU, continues its *time slice* before any
   head. The clock of the slice does not start again, so this cannot go on for longer than the head had to wait anyway.
   The group may need more than before, because it released its lease to grow. Room is then made for it, too, from groups
@@ -95,8 +96,9 @@ every lease ends after its quantum, and all evictable memory leaves.
 Policies
 --------
 The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and bounds how fast holders may submit
-(``Pace``). Its answers are kept until something happens on that GPU that may change them: a change of a lease, burst,
-class, cell, focus or meter. A policy that raises an exception is replaced (``policy_guard.py``).
+(``Pace``). By default, victims are ordered by when they are expected back and by what their move costs now. The
+policy's answers are kept until something happens on that GPU that may change them: a change of a lease, burst, class,
+cell, focus or meter. A policy that raises an exception is replaced (``policy_guard.py``).
 
 Filling
 -------

@@ -316,6 +316,7 @@ class Limits:
     def on_host_memory(self, event: HostMemory) -> None:
         """Apply a new amount of host memory for swapped data."""
         self._budget_host(event.budget, event.most)
+        self.model.host_shared = max(0, event.shared)
         self.turn.reserve_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
 

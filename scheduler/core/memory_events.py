@@ -78,12 +78,12 @@ class MemoryEvents:
         """Note that memory was restored to the GPU."""
         group = client.group
         usage = event.usage
-        self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
+        self.checks.moved(client, event)
         holding = self.shares.holding(client, usage.gpu)
         self.ledger.apply_usage(holding, usage, moved=True)
         self.turn.mark_gpus(group)
         self.host_reserve.note_change(client)
-        self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        self.readings.measure(holding.share.gpu, event)
         group.totals.restored += event.bytes
         self._log_move("restore", group, event)
         if client.lease is None or client.lease != event.lease:
@@ -115,7 +115,7 @@ class MemoryEvents:
         self.ledger.add_evicting(holding, -asked)
         left = usage.resident < holding.resident or asked == 0
         self.ledger.apply_usage(holding, usage, moved=True, expected=asked)
-        self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        self.readings.measure(holding.share.gpu, event)
         client.group.totals.evicted += event.bytes
         if left:
             holding.refuses_since = None
@@ -158,7 +158,7 @@ class MemoryEvents:
     def _ordered(self, client: Client, event: Evicted | Moving) -> tuple[Holding, int] | None:
         """Return the holding and the bytes that an answer is about; None if this scheduler did not order it."""
         usage = event.usage
-        self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
+        self.checks.moved(client, event)
         self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
         self.turn.mark_gpus(client.group)
         self.host_reserve.note_change(client)

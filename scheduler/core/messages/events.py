@@ -118,6 +118,13 @@ class UsageChanged(Struct, frozen=True):
 
 
 class Evicted(Struct, frozen=True):
+    """An eviction has ended.
+
+    ``bytes`` left the GPU. Of these, ``copied`` had to be copied to host memory, ``zero`` were zeros, and ``shared``
+    are equal to data that another client of the user holds there. The rest had not changed since its last copy.
+    ``hashed``: bytes whose hashes were computed to find that out.
+    """
+
     client: int
     serial: int
     usage: Usage
@@ -125,8 +132,6 @@ class Evicted(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
-    #: Bytes of ``bytes`` that were hashed to find out what has to be copied; and, of these, zeros and data that was in
-    #: host memory already for other data.
     hashed: int = 0
     zero: int = 0
     shared: int = 0
@@ -142,8 +147,6 @@ class Moving(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
-    #: Bytes of ``bytes`` that were hashed to find out what has to be copied; and, of these, zeros and data that was in
-    #: host memory already for other data.
     hashed: int = 0
     zero: int = 0
     shared: int = 0
@@ -159,6 +162,10 @@ class Restored(Struct, frozen=True):
     status: MoveStatus
     #: The driver's error if not everything could be moved; 0: not known.
     error: int = 0
+    #: As in ``Evicted``. A restore hashes nothing and shares nothing.
+    hashed: int = 0
+    zero: int = 0
+    shared: int = 0
 
 
 class Parked(Struct, frozen=True):
@@ -386,11 +393,13 @@ class Measured(Struct, frozen=True):
 class HostMemory(Struct, frozen=True):
     """The bytes of host memory that all swapped data may take.
 
-    ``most``: the budget if no other program needed host memory.
+    ``most``: the budget if no other program needed host memory. ``shared``: bytes that the statements of clients count
+    more than once, because equal data of one user is stored once.
     """
 
     budget: int
     most: int = 0
+    shared: int = 0
 
 
 class Hibernatable(Struct, frozen=True):

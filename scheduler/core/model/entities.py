@@ -28,6 +28,7 @@ from .records import (
     Reservation,
     Stage,
     Subscribers,
+    Tiers,
     Totals,
     Unfit,
 )
@@ -57,7 +58,7 @@ class Gpu:
     #: Bytes that are being evicted; and unevictable bytes that were admitted but may not be allocated yet.
     leaving: int = 0
     unsettled: int = 0
-    #: Bytes of leased footprints that are not resident yet, whose room is taken; of a share that fills, those allotted.
+    #: Bytes of leased footprints that are not resident yet, whose room is taken. Of a share that fills: as allotted.
     arriving: int = 0
     #: The share that gets all room that appears here, because its lease began before the room was there.
     filling: Share | None = None
@@ -168,6 +169,8 @@ class Holding:
     #: Bytes beyond the statements of a process that states no context. They are not charged to it.
     beyond: int = 0
     host: int = 0
+    #: What can leave without a copy, and what of the evicted data is shared or on disk.
+    tiers: Tiers = field(default_factory=Tiers)
     #: Bytes that the client was ordered to evict, until it answers.
     evicting: int = 0
     #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU; and the value
@@ -439,7 +442,7 @@ class Group:
     hibernate_asked_at: float | None = None
     #: Whether restoring it on another GPU has failed, so that it is not tried again.
     settled: bool = False
-    #: Whether it only represents a notebook that may be started (``views/when.py``). Nothing is remembered about it.
+    #: Whether it only represents a notebook that a program may start (``views/when.py``). Nothing is remembered of it.
     assumed: bool = False
     #: The timers for its class, and for its hibernation when it is idle.
     ages: Timer = field(init=False)
@@ -490,7 +493,7 @@ class Group:
 
     @property
     def footprint_cost(self) -> float:
-        """Seconds that it takes to move the group's footprint one way."""
+        """Seconds that it takes to copy the group's footprint one way."""
         return sum(s.goal / s.gpu.bandwidth for s in self.shares.values())
 
     @property

@@ -33,6 +33,14 @@ ClientType = TypeVar("ClientType")
 GroupType = TypeVar("GroupType")
 
 
+class Tiers(NamedTuple):
+    """What a client stated about its memory on a GPU besides how much it has (``Usage``)."""
+
+    clean: int = 0
+    shared: int = 0
+    disk: int = 0
+
+
 @dataclass(slots=True)
 class Subscribers(Generic[ClientType, GroupType]):
     """The holders of one GPU that are notified of contention, in the order in which they came to hold it."""
