@@ -14,7 +14,7 @@ from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
 from .messages import Evicted, Grow, Moving, Restored, UsageChanged
-from .model import Client, Group, Holding, Model
+from .model import Client, Eviction, Group, Holding, Model
 from .prefetch import Prefetcher
 from .readings import Readings
 from .reservations import Reservations
@@ -85,6 +85,8 @@ class MemoryEvents:
         self.host_reserve.note_change(client)
         self.readings.measure(holding.share.gpu, event)
         group.totals.restored += event.bytes
+        if event.bytes and group.totals.eviction is not None:
+            group.totals.eviction.over = True
         self._log_move("restore", group, event)
         if client.lease is None or client.lease != event.lease:
             return
@@ -116,7 +118,7 @@ class MemoryEvents:
         left = usage.resident < holding.resident or asked == 0
         self.ledger.apply_usage(holding, usage, moved=True, expected=asked)
         self.readings.measure(holding.share.gpu, event)
-        client.group.totals.evicted += event.bytes
+        self._add_eviction(client.group, event)
         if left:
             holding.refuses_since = None
         elif holding.refuses_since is None:
@@ -126,6 +128,14 @@ class MemoryEvents:
         else:
             self._pause_evictions(holding)
         self._log_move("evict", client.group, event)
+
+    def _add_eviction(self, group: Group, event: Evicted) -> None:
+        """Count an eviction."""
+        totals = group.totals
+        totals.evicted += event.bytes
+        if totals.eviction is None or totals.eviction.over:
+            totals.eviction = Eviction(self.turn.now)
+        totals.eviction.add(event, self.turn.now)
 
     def _pause_evictions(self, holding: Holding) -> None:
         """Pause after an eviction that fell short. After a while, no wait depends on the client any longer."""
@@ -171,9 +181,6 @@ class MemoryEvents:
         return found
 
     def _log_move(self, kind: str, group: Group, event: Evicted | Restored) -> None:
-        looked = {}
-        if isinstance(event, Evicted):
-            looked = {"hashed": event.hashed, "zero": event.zero, "shared": event.shared}
         self.turn.log(
             kind,
             group,
@@ -182,5 +189,10 @@ class MemoryEvents:
             copied=event.copied,
             duration=event.duration,
             status=event.status,
-            **looked,
+            # Most moves have none of these.
+            **{
+                name: size
+                for name in ("hashed", "zero", "shared")
+                if (size := getattr(event, name))
+            },
         )

@@ -55,6 +55,9 @@ _MEMORY = (
     "free",
 )
 
+#: The kinds of a group's memory on a GPU that are added up for its user.
+_HELD = tuple(kind for kind in snapshot.KINDS if kind != "context")
+
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 
@@ -345,7 +348,7 @@ class Administration:
                     "name": group.user,
                     "team": claims[0].whose if len(claims) > 2 else None,
                     "groups": 0, "leases": 0, "waiting": 0,
-                    "resident": 0, "swapped": 0, "unevictable": 0,
+                    **dict.fromkeys(_HELD, 0),
                     "waits": 0, "waited": 0.0, "ran": 0.0,
                     "used": {u: core.times.share(f"user:{group.user}", u, now) for u in core.gpus},
                 },
@@ -356,10 +359,7 @@ class Administration:
                 "leases": group.lease is not None,
                 "waiting": group.wait is not None,
                 "waits": said["totals"]["waits"],
-                **{
-                    kind: sum(gpu[kind] for gpu in said["gpus"])
-                    for kind in ("resident", "swapped", "unevictable")
-                },
+                **{kind: sum(gpu[kind] for gpu in said["gpus"]) for kind in _HELD},
                 **totals,
             }
             for name, value in more.items():
@@ -444,11 +444,15 @@ class Administration:
         memory: Counter[tuple[str, str]] = Counter()
         for group in status["groups"]:
             for share in group["gpus"]:
-                for kind in ("resident", "swapped", "unevictable"):
+                for kind in _HELD:
                     memory[group["user"], kind] += share[kind]
         yield Sample("gpushare_users", (), len({user for user, _ in memory}))
-        for whose, size in sorted(memory.items()):
-            yield Sample("gpushare_user_memory_bytes", whose, size)
+        for (user, kind), size in sorted(memory.items()):
+            if kind in ("clean", "shared"):
+                # They are parts of other kinds, so they are not among the kinds that can be added up.
+                yield Sample(f"gpushare_user_memory_{kind}_bytes", (user,), size)
+            else:
+                yield Sample("gpushare_user_memory_bytes", (user, kind), size)
         for user, seconds in self._history.usage.had.items():
             yield Sample("gpushare_user_gpu_seconds_total", (user,), seconds)
         yield from self._use_samples()
@@ -463,7 +467,11 @@ class Administration:
         """Return what users and teams have used since the scheduler started, and the energy of the GPUs."""
         usage = self._history.usage
         for whose, use in sorted(usage.uses.items()):
-            for kind, size in (("gpu", use.gpu_bytes), ("host", use.host_bytes)):
+            for kind, size in (
+                ("gpu", use.gpu_bytes),
+                ("host", use.host_bytes),
+                ("disk", use.disk_bytes),
+            ):
                 yield Sample("gpushare_use_byte_seconds_total", (*whose, kind), size)
             yield Sample("gpushare_use_seconds_total", whose, use.seconds)
             yield Sample("gpushare_use_moved_bytes_total", whose, use.moved)

@@ -11,6 +11,7 @@ from .records import (
     Delayed,
     Departures,
     DurationPredictor,
+    Eviction,
     Hibernation,
     LeaseState,
     Obstacle,
@@ -26,6 +27,7 @@ from .records import (
     Totals,
     Trial,
     Unfit,
+    unchanged,
 )
 from .state import (
     Model,
@@ -47,6 +49,7 @@ __all__ = [
     "Delayed",
     "Departures",
     "DurationPredictor",
+    "Eviction",
     "Gpu",
     "Group",
     "Hibernation",
@@ -74,4 +77,5 @@ __all__ = [
     "is_managed",
     "staying",
     "staying_contexts",
+    "unchanged",
 ]
