@@ -91,6 +91,8 @@ class PoolManager:
         self.budget = -1
         #: The budget if no other program needed host memory.
         self.most = 0
+        #: Bytes that would be needed in addition if data that several clients have in common was stored for each.
+        self.shared = 0
         self._target = self._step = 0
         self._failed = False
 
@@ -171,7 +173,7 @@ class PoolManager:
         self._size()
 
     def measure(self) -> bool:
-        """Measure the host memory for swapped data; return whether it has changed."""
+        """Measure the host memory for swapped data; return whether it, or what is shared of it, has changed."""
         self._survey()
         for user, account in self._accounts.items():
             account.quota = self._quota(user)
@@ -179,11 +181,12 @@ class PoolManager:
         for account in self._accounts.values():
             account.taken = 0 if account.pool is None else account.pool.allocated()
         held = sum(account.taken for account in self._accounts.values()) + self._outside()
-        before, self.budget = self.budget, host_budget(self._host_memory, held)
+        before, self.budget = (self.budget, self.shared), host_budget(self._host_memory, held)
         self.most = host_limit(self._host_memory)
+        self.shared = sum(account.figures.shared for account in self._accounts.values())
         machine = self.budget if self._host_memory is None else host_budget(None, held)
         self._step = max(LEAST_STEP, int(PREPARED_FRACTION * (machine - held)))
-        return self.budget != before
+        return (self.budget, self.shared) != before
 
     def reap(self) -> None:
         """Clean up after processes that have ended, and after users without processes."""

@@ -485,7 +485,7 @@ class Server:
 
     def _poll(self) -> None:
         if self.pools.measure():
-            self.handle(ev.HostMemory(self.pools.budget, self.pools.most))
+            self.handle(ev.HostMemory(self.pools.budget, self.pools.most, self.pools.shared))
         self.pools.reap()
         self.throttle.sweep()
         self.identities.sweep()

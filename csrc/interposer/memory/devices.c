@@ -201,6 +201,8 @@ struct gpushare_usage gs_device_usage_locked(const struct gs_device *device)
     struct gpushare_usage usage = device->usage;
     usage.host = gs_host_bytes();
     usage.shared = gs_host_shared();
+    if (usage.shared > usage.host)
+        usage.shared = usage.host; /* it was counted earlier */
     return usage;
 }
 

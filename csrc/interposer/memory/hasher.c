@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As many as pieces that may move at once (lane.h). */
-enum { JOBS = 16 };
+/* As many as pieces that may be queued at once (GS_LANE_FLIGHTS in lane.h). */
+enum { JOBS = 128 };
 
 /* PTX text, which the driver translates for its GPU. */
 static const char image[] =

@@ -15,12 +15,6 @@
  * both GPU memory and host memory.
  */
 static const uint64_t most_in_flight = 256 * MIB;
-/*
- * The same for queued ones. They only wait for their digests, which takes much less time than to copy them; unless
- * nothing has to be copied.
- */
-static const uint64_t most_queued = 512 * MIB;
-
 static struct gs_lane lanes[GPUSHARE_MAX_GPUS];
 static pthread_cond_t lane_left = PTHREAD_COND_INITIALIZER;
 
@@ -36,7 +30,7 @@ bool gs_lane_full(const struct gs_lane *lane)
 
 bool gs_lane_queue_full(const struct gs_lane *lane)
 {
-    return lane->count + lane->queued == GS_LANE_FLIGHTS || (lane->queued >= 2 && lane->queued_bytes >= most_queued);
+    return lane->count + lane->queued == GS_LANE_FLIGHTS;
 }
 
 /* --- The lane's context --- */

@@ -17,7 +17,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { GS_LANE_FLIGHTS = 16 };
+/*
+ * That many pieces may be moving or queued, so that all of them are hashed together. While another process copies, the
+ * GPU runs the work of one process at a time, for a few milliseconds each, and every hash that is launched alone waits
+ * for its turn. On an NVIDIA H100, 26 GiB without changes left in 35 ms beside a restore, and in 200 to 390 ms with two
+ * pieces at a time.
+ */
+enum { GS_LANE_FLIGHTS = 128 };
 
 /* A piece that is moving. */
 struct gs_flight {

@@ -65,10 +65,8 @@ class Gpu:
     #: Bytes that other programs use; and bytes of clients that have exited, until a reading shows that they are free.
     foreign: int = 0
     pending_reclaim: int = 0
-    #: When the last client with memory here exited.
     exited_at: float = 0.0
-    #: The memory of the previous scheduler's clients here, by their numbers in its list. Until they have attached again
-    #: or exited, it is part of ``pending_reclaim``.
+    #: Memory of the last scheduler's clients, by their numbers there: ``pending_reclaim`` until they attach or exit
     returning: dict[int, Usage] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     victims: Victims[Share] = field(default_factory=Victims)
@@ -91,7 +89,6 @@ class Gpu:
     press_at: float = 0.0
     #: Promised bytes that were never allocated.
     unused: int = 0
-    #: Whether an administrator drains it.
     drained: bool = False
     #: The waits for it, in order; and the number of waiting groups that could be served.
     queue: list[Wait] = field(default_factory=list)
