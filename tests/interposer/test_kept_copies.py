@@ -218,6 +218,8 @@ def test_many_processes_use_one_pool_at_once(
             made.order(limit=limit * CHUNK, target=0, most=most * CHUNK, kept=kept * CHUNK)
             seen = seen or (made.figures().shared > 0 and made.figures().kept > 0)
             time.sleep(0.02)
+        # What is in use beyond a limit lowers it until the next order.
+        made.order(limit=24 * CHUNK, target=0, most=24 * CHUNK)
 
     for victim, slot in zip(clients[:2], slots, strict=False):
         change_sizes()
