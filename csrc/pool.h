@@ -31,6 +31,14 @@
  *   them. If that group has a limit, its processes may be killed for them. In that case the scheduler creates all
  *   pages.
  *
+ * Where the data of a chunk is (`place`):
+ *
+ * - The scheduler may move chunks to a file on a disk and back (pool_disk.h). Their pages do not exist meanwhile, but
+ *   their units keep their users, generations and digests.
+ * - A client sets its word of `moving` before it claims or holds units, and until it reads and writes none any more.
+ *   The scheduler moves no chunk that has a user which is moving.
+ * - Units of a chunk that is not in memory cannot be claimed or held. A client that needs to read one waits.
+ *
  * Python reads the structs through cffi and changes them through the functions below. All of them are atomic.
  */
 #ifndef GPUSHARE_POOL_H
@@ -48,6 +56,13 @@
 #define GPUSHARE_POOL_MOST_CHUNKS 131072
 #define GPUSHARE_POOL_SLOTS 63
 #define GPUSHARE_POOL_EXCLUSIVE 0x8000000000000000
+/* Places of a chunk, beginning with those in which clients may use it. */
+#define GPUSHARE_POOL_MEMORY 0
+#define GPUSHARE_POOL_GOING 1   /* in memory, but clients end their page-locks, so that it can leave */
+#define GPUSHARE_POOL_LEAVING 2 /* in memory, and being written to the disk */
+#define GPUSHARE_POOL_DISK 3
+#define GPUSHARE_POOL_COMING 4 /* being read from the disk */
+#define GPUSHARE_POOL_LOST 5   /* on the disk, and the last attempt to read it has failed */
 /* An entry of the directory has the number of a unit, plus 1; 0 is no unit. A bucket is a cache line. */
 #define GPUSHARE_POOL_BUCKET 16
 
@@ -61,7 +76,7 @@ struct gpushare_pool_chunk {
     uint64_t users[GPUSHARE_POOL_UNITS];
     uint64_t page_locked_by;
     uint32_t prepared;
-    uint32_t pad;
+    uint32_t place;
     /* When the unit was last released (gpushare_pool_clock's time). 0: it has no digest, and no data to keep. */
     uint32_t used_at[GPUSHARE_POOL_UNITS];
     uint64_t pad_line[2];
@@ -77,9 +92,10 @@ struct gpushare_pool {
     uint32_t chunk_count;
     uint32_t limit;
     uint32_t prepared_only;
-    uint32_t pad;
+    uint32_t disk_beat;                  /* rises at least every second while data on the disk can be read */
     uint64_t key[4];                     /* random: the key of all digests in this pool */
     uint64_t pad_end[6];                 /* chunks begin at a cache line */
+    uint32_t moving[64];                 /* by slot */
     struct gpushare_pool_chunk chunks[]; /* chunk_count of them */
 };
 
@@ -110,19 +126,41 @@ static inline uint32_t gpushare_pool_used_at(const struct gpushare_pool_chunk *c
     return __atomic_load_n(&chunk->used_at[unit], __ATOMIC_RELAXED);
 }
 
-/* False if it has users. Its content is as it was. */
-static inline bool gpushare_pool_claim(struct gpushare_pool_chunk *chunk, uint32_t unit, uint64_t user)
+static inline uint32_t gpushare_pool_place(const struct gpushare_pool_chunk *chunk)
 {
-    uint64_t none = 0;
-    return __atomic_load_n(&chunk->users[unit], __ATOMIC_RELAXED) == 0 &&
-           __atomic_compare_exchange_n(&chunk->users[unit], &none, GPUSHARE_POOL_EXCLUSIVE | user, false,
-                                       __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+    return __atomic_load_n(&chunk->place, __ATOMIC_SEQ_CST);
+}
+
+static inline bool gpushare_pool_in_memory(const struct gpushare_pool_chunk *chunk)
+{
+    return gpushare_pool_place(chunk) <= GPUSHARE_POOL_GOING;
+}
+
+/* A client begins, or ends, to use the contents of units. */
+static inline void gpushare_pool_set_moving(struct gpushare_pool *pool, uint32_t slot, bool moving)
+{
+    __atomic_store_n(&pool->moving[slot], moving, __ATOMIC_SEQ_CST);
 }
 
 /* Ends the claim of a unit. */
 static inline void gpushare_pool_unclaim(struct gpushare_pool_chunk *chunk, uint32_t unit)
 {
     __atomic_store_n(&chunk->users[unit], 0, __ATOMIC_RELEASE);
+}
+
+/* False if it has users, or is not in memory. Its content is as it was. */
+static inline bool gpushare_pool_claim(struct gpushare_pool_chunk *chunk, uint32_t unit, uint64_t user)
+{
+    uint64_t none = 0;
+    if (__atomic_load_n(&chunk->users[unit], __ATOMIC_RELAXED) != 0 ||
+        !__atomic_compare_exchange_n(&chunk->users[unit], &none, GPUSHARE_POOL_EXCLUSIVE | user, false,
+                                     __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        return false;
+    /* The scheduler first sets the place and then looks at the users, so at least one side sees the other. */
+    if (gpushare_pool_in_memory(chunk))
+        return true;
+    gpushare_pool_unclaim(chunk, unit);
+    return false;
 }
 
 /* Called for a claimed unit before its content changes. */
@@ -151,14 +189,19 @@ static inline bool gpushare_pool_matches(const struct gpushare_pool_chunk *chunk
     return equal;
 }
 
-/* Adds a user, if nobody is writing the unit. */
+/* Adds a user, if nobody is writing the unit and it is in memory. */
 static inline bool gpushare_pool_hold(struct gpushare_pool_chunk *chunk, uint32_t unit, uint64_t user)
 {
     uint64_t users = gpushare_pool_users(chunk, unit);
-    while (!(users & GPUSHARE_POOL_EXCLUSIVE))
-        if (__atomic_compare_exchange_n(&chunk->users[unit], &users, users | user, true, __ATOMIC_SEQ_CST,
-                                        __ATOMIC_RELAXED))
-            return true;
+    do
+        if (users & GPUSHARE_POOL_EXCLUSIVE)
+            return false;
+    while (!__atomic_compare_exchange_n(&chunk->users[unit], &users, users | user, true, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED));
+    if (gpushare_pool_in_memory(chunk))
+        return true;
+    if (!(users & user))
+        __atomic_and_fetch(&chunk->users[unit], ~user, __ATOMIC_RELEASE);
     return false;
 }
 
@@ -228,21 +271,23 @@ static inline uint64_t gpushare_pool_page_locked_by(const struct gpushare_pool_c
     return __atomic_load_n(&chunk->page_locked_by, __ATOMIC_SEQ_CST);
 }
 
-/* Sets this client's bit, so that it may page-lock the chunk. False, without the bit, while the pages are changed. */
+/*
+ * Sets this client's bit, so that it may page-lock the chunk. False, without the bit, while the pages are changed, and
+ * if the chunk is to leave memory.
+ */
 static inline bool gpushare_pool_begin_page_lock(struct gpushare_pool_chunk *chunk, uint32_t slot)
 {
     gpushare_pool_set_page_locked(chunk, slot, true);
     /*
-     * Code that frees pages first claims all units and then checks the bits. So at least one of the two sides sees the
-     * other.
+     * Code that frees pages first claims all units, or sets the place, and then checks the bits. So at least one of the
+     * two sides sees the other.
      */
-    for (uint32_t unit = 0; unit < GPUSHARE_POOL_UNITS; unit++) {
-        if (__atomic_load_n(&chunk->users[unit], __ATOMIC_SEQ_CST) != GPUSHARE_POOL_EXCLUSIVE)
-            continue;
+    bool stays = gpushare_pool_place(chunk) == GPUSHARE_POOL_MEMORY;
+    for (uint32_t unit = 0; unit < GPUSHARE_POOL_UNITS; unit++)
+        stays = stays && __atomic_load_n(&chunk->users[unit], __ATOMIC_SEQ_CST) != GPUSHARE_POOL_EXCLUSIVE;
+    if (!stays)
         gpushare_pool_set_page_locked(chunk, slot, false);
-        return false;
-    }
-    return true;
+    return stays;
 }
 
 static inline void gpushare_pool_set_prepared(struct gpushare_pool_chunk *chunk, bool prepared)

@@ -21,14 +21,16 @@
 #define GPUSHARE_POOL_PAUSE_MS 500
 
 /*
- * Numbers of chunks: with units that clients use; with existing pages, and of these, unused; and page-locked by any
- * client. Numbers of units: kept copies; and users beyond the first, which need no memory of their own.
+ * Numbers of chunks: in memory with units that clients use; with existing pages, and of these, unused; page-locked by
+ * any client; and on the disk with units that clients use. Numbers of units: kept copies; and users beyond the first,
+ * which need no memory of their own.
  */
 struct gpushare_pool_figures {
     uint32_t in_use;
     uint32_t prepared;
     uint32_t spare;
     uint32_t page_locked;
+    uint32_t on_disk;
     uint32_t kept;
     uint32_t shared;
 };
@@ -40,12 +42,29 @@ struct gpushare_pool_care {
     uint32_t chunk_count;
 };
 
+/* Whether the chunk's pages do not exist because its data is on the disk. A chunk that is being read has pages. */
+static inline bool gpushare_pool_on_disk(const struct gpushare_pool_chunk *chunk)
+{
+    uint32_t place = gpushare_pool_place(chunk);
+    return place == GPUSHARE_POOL_DISK || place == GPUSHARE_POOL_LOST;
+}
+
+/* Whether clients use units of the chunk, and it takes memory. */
+static inline bool gpushare_pool_takes_memory(const struct gpushare_pool_chunk *chunk)
+{
+    return !gpushare_pool_on_disk(chunk) && gpushare_pool_chunk_users(chunk) != 0;
+}
+
 static inline void gpushare_pool_survey(const struct gpushare_pool_care *care, struct gpushare_pool_figures *figures)
 {
     *figures = (struct gpushare_pool_figures){0};
     for (uint32_t i = 0; i < care->chunk_count; i++) {
         const struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
         bool prepared = gpushare_pool_is_prepared(chunk), used = false;
+        if (gpushare_pool_on_disk(chunk)) {
+            figures->on_disk += gpushare_pool_chunk_users(chunk) != 0;
+            continue;
+        }
         for (uint32_t unit = 0; unit < GPUSHARE_POOL_UNITS; unit++) {
             uint64_t users = gpushare_pool_users(chunk, unit) & ~GPUSHARE_POOL_EXCLUSIVE;
             used = used || users != 0;
@@ -61,14 +80,18 @@ static inline void gpushare_pool_survey(const struct gpushare_pool_care *care, s
     }
 }
 
-/* Sets the limit so that the chunks below it, and those in use beyond it, are `budget` chunks together. */
+/*
+ * Sets the limit so that the chunks below it, and those in use beyond it, are `budget` chunks together. Chunks on the
+ * disk do not count.
+ */
 static inline void gpushare_pool_set_limit(const struct gpushare_pool_care *care, uint32_t budget)
 {
-    uint32_t beyond = 0;
-    uint32_t limit = care->chunk_count;
-    while (limit > 0 && limit + beyond > budget) {
-        limit--;
-        beyond += gpushare_pool_chunk_users(&care->pool->chunks[limit]) != 0;
+    uint32_t limit = care->chunk_count, taken = 0;
+    for (uint32_t i = 0; i < care->chunk_count; i++)
+        taken += !gpushare_pool_on_disk(&care->pool->chunks[i]);
+    while (limit > 0 && taken > budget) {
+        const struct gpushare_pool_chunk *chunk = &care->pool->chunks[--limit];
+        taken -= !gpushare_pool_on_disk(chunk) && gpushare_pool_chunk_users(chunk) == 0;
     }
     __atomic_store_n(&care->pool->limit, limit, __ATOMIC_RELEASE);
 }
@@ -80,11 +103,12 @@ static inline void gpushare_pool_set_limit(const struct gpushare_pool_care *care
 static inline void gpushare_pool_sweep(const struct gpushare_pool_care *care, uint32_t slot, uint32_t now)
 {
     uint64_t user = gpushare_pool_user(slot);
+    gpushare_pool_set_moving(care->pool, slot, false);
     for (uint32_t i = 0; i < care->chunk_count; i++) {
         struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
         if (gpushare_pool_page_locked_by(chunk) & user)
             gpushare_pool_set_page_locked(chunk, slot, false);
-        if (gpushare_pool_chunk_users(chunk) & user)
+        if (gpushare_pool_in_memory(chunk) && (gpushare_pool_chunk_users(chunk) & user))
             gpushare_pool_set_prepared(chunk, true);
         for (uint32_t unit = 0; unit < GPUSHARE_POOL_UNITS; unit++) {
             uint64_t users = gpushare_pool_users(chunk, unit);

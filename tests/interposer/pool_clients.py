@@ -22,7 +22,7 @@ CHUNK = 16 * MIB
 MAGIC = 0x67707570
 UNIT = 2 * MIB
 #: Up to and with the key.
-HEADER = struct.Struct("=IIQQQIIII32s48x")
+HEADER = struct.Struct("=IIQQQIIII32s304x")
 #: The users of each unit, the bits of the page-locks, whether the pages exist, and the times of the last use.
 ENTRY = struct.Struct("=8QQI4x8I16x320x")
 DATA = 2 * MIB
@@ -223,6 +223,7 @@ class Client:
 SOURCES = (
     "memory/host",
     "memory/host_ahead",
+    "memory/host_disk",
     "memory/host_place",
     "memory/host_pool",
     "memory/host_state",

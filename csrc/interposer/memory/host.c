@@ -47,6 +47,7 @@ static void make_present_locked(struct gs_host_pool *pool)
 {
     pool->next = gs_host.pools;
     gs_host.pools = pool;
+    gpushare_pool_set_moving(pool->shared, pool->slot, gs_host.moving != 0);
     gs_host_wake_thread(); /* unused chunks of the earlier pool are released */
 }
 

@@ -89,9 +89,15 @@ static bool claim_to_free(struct gs_host_pool *pool, uint32_t i, bool settled)
            gpushare_pool_claim_chunk(&pool->shared->chunks[i], pool->user);
 }
 
+/* Whether the chunk is to leave memory, and this process can end its page-lock. */
+static bool leaves(const struct gs_host_pool *pool, uint32_t i)
+{
+    return gs_host.moving == 0 && gpushare_pool_place(&pool->shared->chunks[i]) == GPUSHARE_POOL_GOING;
+}
+
 /*
- * A chunk that this process does not use, and that must not stay as it is. The highest first, but chunks that had data
- * of this process last.
+ * A chunk that this process does not use or that is to leave memory, and that must not stay as it is. The highest
+ * first, but chunks that had data of this process last.
  */
 static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, struct job *job)
 {
@@ -100,8 +106,9 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
     for (uint32_t i = pool->count; i-- > 0;) {
         const struct gs_host_chunk *chunk = &pool->chunks[i];
         bool page_locked = chunk->page_locked_in != NULL;
-        if (chunk->used != 0 || chunk->completing || (chunk->homes != 0) != homes ||
-            (page_locked && i < limit && (!over || !settled)))
+        bool going = page_locked && leaves(pool, i);
+        if ((chunk->used != 0 && !going) || chunk->completing || (chunk->homes != 0) != homes ||
+            (page_locked && i < limit && !going && (!over || !settled)))
             continue;
         *job = (struct job){.kind = UNLOCK, .pool = pool, .free_pages = claim_to_free(pool, i, settled)};
         if (!page_locked && !job->free_pages)
@@ -309,6 +316,7 @@ static void *work_ahead(void *unused)
                             : job.kind == UNLOCK ? job.pool->chunks[job.chunks[0]].page_locked_in
                                                  : NULL;
         gs_host.working_in = context;
+        gs_host.unlocking = job.kind == UNLOCK;
         gs_mutex_unlock(&gs_host.lock);
         if (job.kind == UNMAP)
             gs_host_pool_destroy(job.pool);
@@ -414,7 +422,7 @@ void gs_host_after_fork(void)
     gs_mutex_after_fork(&gs_host.lock);
     gs_host.pools = NULL;
     gs_host.context = gs_host.working_in = NULL;
-    gs_host.wanted = gs_host.taking = 0;
+    gs_host.wanted = gs_host.taking = gs_host.moving = 0;
     gs_host.started = false;
     gs_host.bytes = gs_host.shared = gs_host.page_locked_late = 0;
 }

@@ -146,6 +146,7 @@ bool gs_host_pool_usable(const struct gs_host_pool *pool, uint32_t i)
 {
     const struct gs_host_chunk *chunk = &pool->chunks[i];
     return i < gs_host_pool_limit(pool) && !chunk->completing && !chunk->working &&
+           gpushare_pool_place(&pool->shared->chunks[i]) == GPUSHARE_POOL_MEMORY &&
            (gpushare_pool_is_prepared(&pool->shared->chunks[i]) ||
             __atomic_load_n(&pool->shared->prepared_only, __ATOMIC_RELAXED) == 0);
 }

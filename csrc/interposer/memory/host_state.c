@@ -8,8 +8,8 @@ struct gs_host gs_host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 struct gs_host_pool *gs_host_present_locked(void)
 {
-    if (gs_host.pools == NULL)
-        gs_host.pools = gs_host_pool_make();
+    if (gs_host.pools == NULL && (gs_host.pools = gs_host_pool_make()) != NULL)
+        gpushare_pool_set_moving(gs_host.pools->shared, gs_host.pools->slot, gs_host.moving != 0);
     return gs_host.pools;
 }
 

@@ -13,6 +13,7 @@
 #include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/host.h"
+#include "memory/host_disk.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
 #include "memory/outward.h"
@@ -35,6 +36,8 @@ static const uint64_t device_patience = 50 * GS_MILLISECOND;
 static const uint64_t host_patience = 5000 * GS_MILLISECOND;
 /* Progress is reported at most this often, and for at least this many bytes. */
 static const uint64_t report_gap = 2 * GS_MILLISECOND, report_bytes = 64 * MIB;
+/* How long the scheduler may take to repeat a failed read of a disk. */
+static const uint64_t disk_patience = 5000 * GS_MILLISECOND;
 static const uint64_t state_gap = 5 * GS_MILLISECOND;
 
 static const struct gs_moves *moves;
@@ -62,7 +65,7 @@ enum step {
     STEP_STARTED,
     STEP_FULL, /* a piece that is moving has to finish first */
     STEP_NO_ROOM,
-    STEP_AWAITED, /* a thread is waiting for a block */
+    STEP_AWAITED, /* a thread is waiting for a block, or the scheduler reads data from a disk */
     STEP_NOTHING, /* no piece is left to start */
     STEP_FAILED
 };
@@ -367,6 +370,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
                                 .reported_at = now};
     bool host_short = false;
     gs_outward_begin();
+    gs_host_begin_moving();
     uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
     do {
         result->bytes += dropped;
@@ -378,6 +382,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_mutex_unlock(&gs_memory_lock);
         host_short = evict_pieces(&eviction);
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
+    gs_host_end_moving();
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
     if (host_short && !stuck)
@@ -403,7 +408,10 @@ struct arrival {
     bool rest; /* memory that has to be on the GPU comes first, then memory that can also be used from the host */
     struct gs_lane *lane;
     struct gpushare_moved *moved;
-    uint64_t short_since; /* since when the driver has had no memory, or 0 */
+    uint64_t short_since;      /* since when the driver has had no memory, or 0 */
+    bool awaits_disk;          /* pieces were passed over since the first block, because their data is on a disk */
+    bool unreadable;           /* of some of them, it could not be read */
+    uint64_t unreadable_since; /* or 0 */
     uint64_t stated, stated_at;
     CUresult result;
 };
@@ -433,6 +441,18 @@ static bool settled_locked(const struct gs_device *device, const struct gs_block
     return piece->state == GS_PIECE_RESIDENT || (piece->far && room.last && !fits_locked(device, block, i, room));
 }
 
+/* Whether the data of a piece is on a disk. The scheduler reads it from there, in the meantime other pieces move. */
+static bool awaits_disk_locked(struct arrival *arrival, const struct gs_block *block, unsigned i)
+{
+    const struct gs_piece *piece = &block->pieces[i];
+    if (piece->state != GS_PIECE_SWAPPED || !block->backend->needs_host)
+        return false;
+    enum gs_host_where where = gs_host_where(piece->host);
+    arrival->unreadable = arrival->unreadable || where == GS_HOST_FAILS;
+    arrival->awaits_disk = arrival->awaits_disk || where != GS_HOST_HERE;
+    return where != GS_HOST_HERE;
+}
+
 /* The next piece that is not where it should be. */
 static struct gs_block *next_in_locked(struct arrival *arrival, struct room room, unsigned *piece)
 {
@@ -443,7 +463,8 @@ static struct gs_block *next_in_locked(struct arrival *arrival, struct room room
             if ((block->backend->stay != NULL) != arrival->rest)
                 continue;
             for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
-                if (block->pieces[i].moving || settled_locked(device, block, i, room))
+                if (block->pieces[i].moving || settled_locked(device, block, i, room) ||
+                    awaits_disk_locked(arrival, block, i))
                     continue;
                 *piece = i;
                 return block;
@@ -490,6 +511,27 @@ static CUresult begin_in(struct gs_lane *lane, struct gs_block *block, unsigned 
     return result;
 }
 
+/* No other piece can be started now. The pieces on the disk are looked at again. */
+static enum step await_disk(struct arrival *arrival)
+{
+    uint64_t now = gs_now_ns();
+    if (!arrival->unreadable)
+        arrival->unreadable_since = 0;
+    else if (arrival->unreadable_since == 0)
+        arrival->unreadable_since = now;
+    else if (now - arrival->unreadable_since >= disk_patience) {
+        gs_print("the scheduler cannot read this process's data back from the disk. No data is lost unless the disk "
+                 "has failed. See `gpushare doctor`, and run the cell again");
+        arrival->result = CUDA_ERROR_OPERATING_SYSTEM;
+        return STEP_FAILED;
+    }
+    arrival->awaits_disk = arrival->unreadable = arrival->rest = false;
+    gs_mutex_lock(&gs_memory_lock);
+    arrival->device->cursor = arrival->device->blocks;
+    gs_mutex_unlock(&gs_memory_lock);
+    return STEP_AWAITED;
+}
+
 static enum step start_in(struct arrival *arrival)
 {
     struct gs_device *device = arrival->device;
@@ -508,7 +550,7 @@ static enum step start_in(struct arrival *arrival)
     }
     gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
-        return STEP_NOTHING;
+        return arrival->awaits_disk ? await_disk(arrival) : STEP_NOTHING;
     if (!fits && !stays && room.last)
         arrival->result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!taken)
@@ -675,6 +717,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
         arrivals[d] =
             (struct arrival){.device = &gs_devices[d], .lane = gs_lane_of(&gs_devices[d]), .moved = &results[d]};
     gs_memory_drop_failed();
+    gs_host_begin_moving();
     bool opened = open_if_complete(open, argument);
     while (!opened) {
         bool progress = false, flying = false, wanting = false, device_short = false, changed = false;
@@ -718,6 +761,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
         if (!moves->between_pieces(pause) && restored == GS_RESTORED)
             restored = GS_RESTORE_ENDED;
     }
+    gs_host_end_moving();
     *devices = known_devices();
     gs_host_count_shared();
     for (unsigned d = 0; d < *devices; d++)
