@@ -102,6 +102,17 @@ static inline uint32_t gpushare_pool_mark_going(const struct gpushare_pool_care 
     return marked;
 }
 
+/* Whether any chunk may leave memory. */
+static inline bool gpushare_pool_can_leave(const struct gpushare_pool_care *care, uint64_t may)
+{
+    may &= ~gpushare_pool_moving(care);
+    for (uint32_t i = 0; i < care->chunk_count; i++)
+        if (gpushare_pool_place(&care->pool->chunks[i]) <= GPUSHARE_POOL_LEAVING &&
+            gpushare_pool_may_leave(&care->pool->chunks[i], may))
+            return true;
+    return false;
+}
+
 /* Gives up the copies that are kept in a chunk. False if clients are taking them up. */
 static inline bool gpushare_pool_spoil_kept(struct gpushare_pool_chunk *chunk)
 {
@@ -118,12 +129,17 @@ static inline bool gpushare_pool_spoil_kept(struct gpushare_pool_chunk *chunk)
     return true;
 }
 
-/* The next marked chunk from `from` on that is not page-locked is LEAVING now. Returns its index, or -1. */
-static inline int64_t gpushare_pool_begin_leaving(const struct gpushare_pool_care *care, uint64_t may, uint32_t from)
+/*
+ * The next marked chunk from `from` on that a client in `first` uses and that is not page-locked is LEAVING now. Returns
+ * its index, or -1.
+ */
+static inline int64_t gpushare_pool_begin_leaving(const struct gpushare_pool_care *care, uint64_t first, uint64_t may,
+                                                  uint32_t from)
 {
     for (uint32_t i = from; i < care->chunk_count; i++) {
         struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
-        if (gpushare_pool_place(chunk) != GPUSHARE_POOL_GOING || gpushare_pool_page_locked_by(chunk) != 0)
+        if (gpushare_pool_place(chunk) != GPUSHARE_POOL_GOING || !(gpushare_pool_chunk_users(chunk) & first) ||
+            gpushare_pool_page_locked_by(chunk) != 0)
             continue;
         gpushare_pool_set_place(chunk, GPUSHARE_POOL_LEAVING);
         if (gpushare_pool_may_leave(chunk, may & ~gpushare_pool_moving(care)) &&

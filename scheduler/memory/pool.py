@@ -35,7 +35,7 @@ class Figures:
     size: int
     #: Bytes that may be used now.
     limit: int
-    #: Bytes of the chunks that contain data which is nowhere else.
+    #: Bytes of the chunks in memory that contain data which is nowhere else.
     in_use: int
     #: Bytes whose pages exist, in use or not.
     prepared: int
@@ -45,6 +45,8 @@ class Figures:
     kept: int = 0
     #: Bytes that several clients have in one place, without the first client's.
     shared: int = 0
+    #: Bytes of the chunks that contain such data and are on the disk.
+    disk: int = 0
 
 
 class Process:
@@ -146,7 +148,8 @@ class Pool:
         )
         self._pool.chunk_count = count
         self._pool.prepared_only = self._prepared_only = prepared_only
-        self._care: Any = ffi.new(
+        #: The pool for the functions of pool_care.h and pool_disk.h.
+        self.care: Any = ffi.new(
             "struct gpushare_pool_care *",
             {"pool": self._pool, "data_offset": offset, "chunk_count": count},
         )
@@ -185,7 +188,7 @@ class Pool:
         for slot, process in self._slots.items():
             if process.pid == pid:
                 if not again:
-                    lib.gpushare_pool_sweep(self._care, slot, _clock())
+                    lib.gpushare_pool_sweep(self.care, slot, _clock())
                 return slot
         slot = next((s for s in range(SLOTS) if s not in self._slots), -1)
         if slot < 0:
@@ -205,7 +208,7 @@ class Pool:
         closed = []
         for slot in [s for s, p in self._slots.items() if p.has_ended()]:
             process = self._slots.pop(slot)
-            lib.gpushare_pool_sweep(self._care, slot, _clock())
+            lib.gpushare_pool_sweep(self.care, slot, _clock())
             descriptor = process.fileno()
             if descriptor is not None:
                 closed.append(descriptor)
@@ -217,15 +220,16 @@ class Pool:
     def figures(self) -> Figures:
         """Return the pool's present figures."""
         found = self._figures
-        lib.gpushare_pool_survey(self._care, found)
+        lib.gpushare_pool_survey(self.care, found)
         return Figures(
-            size=self._care.chunk_count * CHUNK,
-            limit=min(self._pool.limit, self._care.chunk_count) * CHUNK,
+            size=self.care.chunk_count * CHUNK,
+            limit=min(self._pool.limit, self.care.chunk_count) * CHUNK,
             in_use=found.in_use * CHUNK,
             prepared=found.prepared * CHUNK,
             page_locked=found.page_locked * CHUNK,
             kept=found.kept * UNIT,
             shared=found.shared * UNIT,
+            disk=found.on_disk * CHUNK,
         )
 
     def allocated(self) -> int:
@@ -234,7 +238,7 @@ class Pool:
 
     def trim(self) -> int:
         """Give back pages that no process has reported as prepared; return how many bytes."""
-        return int(lib.gpushare_pool_trim(self._care, self.descriptor)) * CHUNK
+        return int(lib.gpushare_pool_trim(self.care, self.descriptor)) * CHUNK
 
     def order(
         self, *, limit: int, target: int, most: int, kept: int | None = None, ahead: int = 0
@@ -256,7 +260,7 @@ class Pool:
             Bytes whose pages must exist beyond what is in use.
         """
         chunks = max(0, limit) // CHUNK
-        lib.gpushare_pool_set_limit(self._care, min(chunks, self._care.chunk_count))
+        lib.gpushare_pool_set_limit(self.care, min(chunks, self.care.chunk_count))
         self._orders.target = min(-(-max(0, target) // CHUNK), chunks)
         self._orders.most = min(-(-max(0, most) // CHUNK), chunks)
         self._orders.kept = min(-(-max(0, most if kept is None else kept) // CHUNK), chunks)
@@ -272,4 +276,4 @@ class Pool:
         if not self._prepared_only:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        lib.gpushare_pool_tend(self._care, self.descriptor, self._wake, self._orders)
+        lib.gpushare_pool_tend(self.care, self.descriptor, self._wake, self._orders)
