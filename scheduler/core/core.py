@@ -205,7 +205,7 @@ class Core:
         self.policy, self.view, self.residency = parts.policy, parts.view, parts.residency
         self.sources, self.commands = parts.sources, parts.user_commands
         self.cycle, self.prefetcher = parts.cycle, parts.prefetcher
-        self._host_reserve, self._pacer = parts.host_reserve, parts.pacer
+        self._host_reserve, self._disk, self._pacer = parts.host_reserve, parts.disk, parts.pacer
         self._contention, self._notices = parts.contention, parts.notices
         self.client_handlers, self.other_handlers = parts.client_handlers(), parts.other_handlers()
 
@@ -338,14 +338,17 @@ class Core:
             turn.decisions += prepare
             self.timers.set(("pool", ""), again)
             turn.reserve_stale.clear()
-        # 4. Contention: whether other groups wait for their GPUs or run there.
+        # 4. Which host memory goes to the disk, and which comes back.
+        if self._disk.stale or (turn.touched and self._disk.is_in_use()):
+            self._disk.decide()
+        # 5. Contention: whether other groups wait for their GPUs or run there.
         self._contention.notify_holders()
-        # 5. Record since when groups are in the state that the status shows.
+        # 6. Record since when groups are in the state that the status shows.
         for group in turn.touched.values():
             state = group.state
             if state != group.shown:
                 group.shown, group.since = state, turn.now
         turn.touched.clear()
-        # 6. Deal with the marks that are left at once: a grant may have changed the class of a group, and so the order.
+        # 7. Deal with the marks that are left at once: a grant may have changed the class of a group, and so the order.
         if turn.dirty:
             self.timers.set(("again", ""), turn.now)

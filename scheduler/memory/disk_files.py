@@ -42,6 +42,16 @@ class DiskFile(NamedTuple):
     direct: bool
 
 
+def default_size(folder: Path) -> int:
+    """Return the bytes that data may take on a disk if the administrator sets no limit: half of what is free."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        # The first file will show what is wrong.
+        return 0
+    return found.f_bavail * found.f_frsize // 2
+
+
 def open_file(folder: Path) -> DiskFile:
     """Make a file without a name that only this user may read.
 

@@ -402,6 +402,21 @@ class HostMemory(Struct, frozen=True):
     shared: int = 0
 
 
+class Disk(Struct, frozen=True):
+    """The state of the disk to which host memory may go.
+
+    Attributes
+    ----------
+    size
+        Bytes that may be there; 0: no more data goes there.
+    held
+        Bytes of each client that are there.
+    """
+
+    size: int
+    held: dict[int, int] = {}
+
+
 class Hibernatable(Struct, frozen=True):
     """Whether processes can be checkpointed on this machine. If not, ``code`` and ``text`` give the reason.
 
@@ -450,5 +465,5 @@ Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
     | Parked | Wake | Cell | Queued | Cancel | Release | Reserve | HibernateNow | WakeNow | Rename | Adjust | Entitle
     | Hold | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory
-    | Hibernatable | Checkpointed | Woken | Notice | Tick
+    | Disk | Hibernatable | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip

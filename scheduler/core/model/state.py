@@ -49,6 +49,9 @@ class Model:
     promised: int = 0
     #: Bytes that the clients' statements of host memory count more than once, when this was last measured.
     host_shared: int = 0
+    #: Bytes that may be on the disk, 0: no more data goes there; and bytes of each client that are there.
+    disk_size: int = 0
+    on_disk: dict[int, int] = field(default_factory=dict)
     #: Groups that are agents'.
     agents: dict[str, Group] = field(default_factory=dict)
     #: Whether any client has memory that the GPU may page.
@@ -65,9 +68,9 @@ class Model:
     last_share: int = 0
 
     def host_room(self) -> int:
-        """Return the host memory that is still unused."""
+        """Return the host memory, and the room on the disk, that is still unused."""
         held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
-        return max(0, self.host_budget - held + self.host_saved())
+        return max(0, self.host_budget + self.disk_size - held + self.host_saved())
 
     def host_saved(self) -> int:
         """Return the bytes of host memory that clients state more than once, because equal data is stored once."""
