@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ..core import messages as ev
 from .budget import host_budget, host_limit, machine_available, machine_memory
@@ -264,6 +265,10 @@ class PoolManager:
             if size := of_pool[self._users[client]].get(slot, 0):
                 held[client] = size
         return ev.Disk(0 if status.fault else status.size, held)
+
+    def disk_status(self) -> dict[str, Any] | None:
+        """Return the disk's state, as docs/reference/control.md describes it; None: there is no disk."""
+        return None if self.disk is None else asdict(self.disk.status())
 
     def _tell_disk(self, account: HostAccount) -> None:
         if self.disk is None or account.pool is None:

@@ -191,6 +191,7 @@ def _group(
         "reservation": reservation(group, now),
         "preferences": asdict(group.preferences),
         "gpus": [_share(share, figures) for share in group.shares.values()],
+        "disk": _on_disk(core, group, figures),
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "cell": _cell(group, ledger, now),
         "queued": group.queued,
@@ -199,6 +200,12 @@ def _group(
         "yields_in": yields_in,
         "estimate": None if estimate is None else bounded(estimate, reason)._asdict(),
     }
+
+
+def _on_disk(core: Core, group: Group, figures: Figures) -> int:
+    """Return the part of a group's evicted bytes that is on the disk, where it takes whole units."""
+    swapped = sum(figures.shares[share.number]["swapped"] for share in group.shares.values())
+    return min(swapped, sum(core.model.on_disk.get(number, 0) for number in group.clients))
 
 
 def bounded(estimate: Estimate, reason: dict[str, Any] | None) -> Estimate:
