@@ -130,8 +130,8 @@ static inline bool gpushare_pool_spoil_kept(struct gpushare_pool_chunk *chunk)
 }
 
 /*
- * The next marked chunk from `from` on that a client in `first` uses and that is not page-locked is LEAVING now. Returns
- * its index, or -1.
+ * The next marked chunk from `from` on that a client in `first` uses and that is not page-locked is LEAVING now.
+ * Returns its index, or -1.
  */
 static inline int64_t gpushare_pool_begin_leaving(const struct gpushare_pool_care *care, uint64_t first, uint64_t may,
                                                   uint32_t from)

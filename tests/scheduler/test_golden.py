@@ -18,7 +18,18 @@ from tests.scheduler import golden
 WORLDS = [path for path in golden.recordings() if path.name.startswith("world-")]
 #: Messages that do not occur in the world.
 NEVER = {
-    *("Await", "Desist", "Disk", "Fetch", "Hint", "Maintain", "Notice", "Queued", "Rename", "Reserve"),
+    *(
+        "Await",
+        "Desist",
+        "Disk",
+        "Fetch",
+        "Hint",
+        "Maintain",
+        "Notice",
+        "Queued",
+        "Rename",
+        "Reserve",
+    ),
     "Spill",
 }
 #: Parts of messages.

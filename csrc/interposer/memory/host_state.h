@@ -44,7 +44,7 @@ struct gs_host {
     bool refused;               /* the last attempt to page-lock in advance failed */
     bool started;
     CUcontext working_in; /* the thread is calling the driver */
-    bool unlocking; /* and is ending a page-lock there */
+    bool unlocking;       /* and is ending a page-lock there */
     unsigned taking;
     unsigned moving; /* moves that use the contents of units, see host_disk.h */
     uint64_t last_move_ns;
