@@ -42,14 +42,6 @@ WIDE_INCLUDE = (
 )
 
 
-#: All data is hashed at each eviction, although most of it has changed.
-HASHED = (
-    "interposer/memory/outward.c",
-    "    change->unhashed--;\n    return false;\n",
-    "    return true;\n",
-)
-
-
 @dataclass(frozen=True)
 class Bug:
     """A change of the sources, and what to run so that it shows.
@@ -205,19 +197,6 @@ BUGS = {
             ),
         ),
         environ=SLOW_COPIES,
-    ),
-    "digests that ignore a byte": Bug(
-        (
-            HASHED,
-            ("sim/digest_kernel.c", "    if (ignored >= bytes)\n", "    if (bytes == 0)\n"),
-            (
-                "sim/digest_kernel.c",
-                "    copy[ignored] = 0;\n",
-                # Where allocations begin, and with them many short writes.
-                "    for (ignored = 0; ignored < bytes; ignored += 256)\n        copy[ignored] = 0;\n",
-            ),
-        ),
-        Recipe(operations=600, asks=0.1),
     ),
     "held again though others have changed it": Bug(
         (

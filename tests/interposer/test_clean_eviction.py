@@ -106,6 +106,19 @@ def test_one_changed_byte_costs_one_unit(scripted: Scripted, pool: Pool, offset:
     assert pool.figures().prepared <= -(-SIZE // CHUNK) * CHUNK + CHUNK
 
 
+def test_a_digest_that_ignores_a_byte_is_detected_by_comparing(
+    make_script: Callable[..., Scripted], pool: Pool
+) -> None:
+    """The checks of this file can fail: the simulated driver has this fault for that."""
+    script, a, _ = make_script(pool, GPUSHARE_SIM_DIGEST_IGNORES="5")
+    at = scattered(script, a)
+    evicted(script, SIZE)
+    assert leased(script, a, "set_byte", pointer=at + 5, value=0)["result"] == 0
+    assert evicted(script, SIZE).copied == 0
+    check = leased(script, a, "scattered", pointer=at, bytes=SIZE, seed=1, changed={"5": 0})
+    assert not check["equal"]
+
+
 def test_zeros_are_neither_copied_nor_stored(scripted: Scripted, pool: Pool) -> None:
     script, a, _ = scripted
     at = int(a.call("alloc", bytes=SIZE)["pointer"])
