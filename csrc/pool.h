@@ -56,13 +56,17 @@
 #define GPUSHARE_POOL_MOST_CHUNKS 131072
 #define GPUSHARE_POOL_SLOTS 63
 #define GPUSHARE_POOL_EXCLUSIVE 0x8000000000000000
-/* Places of a chunk, beginning with those in which clients may use it. */
+/*
+ * Places of a chunk. Clients use it in MEMORY and GOING; while it is GOING, they end their page-locks, so that it can
+ * leave. LEAVING: it is being written to the disk. COMING: it is being read. LOST: it is on the disk, and the last
+ * attempt to read it has failed.
+ */
 #define GPUSHARE_POOL_MEMORY 0
-#define GPUSHARE_POOL_GOING 1   /* in memory, but clients end their page-locks, so that it can leave */
-#define GPUSHARE_POOL_LEAVING 2 /* in memory, and being written to the disk */
+#define GPUSHARE_POOL_GOING 1
+#define GPUSHARE_POOL_LEAVING 2
 #define GPUSHARE_POOL_DISK 3
-#define GPUSHARE_POOL_COMING 4 /* being read from the disk */
-#define GPUSHARE_POOL_LOST 5   /* on the disk, and the last attempt to read it has failed */
+#define GPUSHARE_POOL_COMING 4
+#define GPUSHARE_POOL_LOST 5
 /* An entry of the directory has the number of a unit, plus 1; 0 is no unit. A bucket is a cache line. */
 #define GPUSHARE_POOL_BUCKET 16
 

@@ -296,8 +296,14 @@ class DiskTier:
             with self._lock:
                 if self._stopping:
                     return
-                self._receive()
-                busy = self._step()
+                try:
+                    self._receive()
+                    busy = self._step()
+                except Exception:
+                    # Clients may be waiting for their data, so this goes on.
+                    if not self._fault:
+                        log.exception("the disk tier has a defect")
+                    self._fail("a defect of the scheduler, see its log")
                 dirty, self._dirty = self._dirty, False
             if dirty:
                 self._changed()

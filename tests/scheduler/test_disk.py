@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +330,60 @@ def test_a_file_system_without_unnamed_files_will_do(
     assert os.fstat(file.descriptor).st_nlink == 0
     assert os.listdir(tmp_path) == []
     os.close(file.descriptor)
+
+
+# --- Races --------------------------------------------------------------------------------------
+
+
+class Clients:
+    """Clients that use their data and are idle in turn, while everything idle goes to the disk."""
+
+    def __init__(self, lab: Lab, tier: DiskTier, count: int) -> None:
+        self.lab, self.tier, self.count = lab, tier, count
+        self.active: set[int] = set()
+        self.lock = threading.Lock()
+        #: How often a client found a chunk on its way to the disk, and on the disk.
+        self.found = Counter[int]()
+
+    def _wish(self) -> None:
+        idle = tuple(slot for slot in range(self.count) if slot not in self.active)
+        fetch = tuple(sorted(self.active))
+        self.tier.set_wishes(
+            self.lab.pool, DiskWishes(idle, len(idle), fetch, budget=self.count, free=1)
+        )
+
+    def _await_memory(self, index: int) -> None:
+        self.found[self.lab.place(index)] += 1
+        until(lambda: self.lab.place(index) in (MEMORY, GOING))
+
+    def use(self, slot: int, rounds: int) -> None:
+        draw = random.Random(slot)
+        for _ in range(rounds):
+            with self.lock:
+                self.active.add(slot)
+                self._wish()
+            lib.gpushare_pool_set_moving(self.lab.table.pool, slot, True)
+            self._await_memory(slot)
+            assert self.lab.is_right(slot)
+            if draw.random() < 0.3:
+                # The data is on the GPU again and changes; the next eviction writes it.
+                self.lab.release(slot, slot)
+                self.lab.write(slot, slot, value=draw.getrandbits(32))
+            lib.gpushare_pool_set_moving(self.lab.table.pool, slot, False)
+            with self.lock:
+                self.active.discard(slot)
+                self._wish()
+            time.sleep(draw.random() * 0.05)
+
+
+def test_data_is_right_whenever_a_client_uses_it(lab: Lab, make_tier: MakeTier) -> None:
+    for slot in range(4):
+        lab.write(slot, slot)
+    tier = make_tier()
+    clients = Clients(lab, tier, 4)
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(clients.use, slot, 100) for slot in range(4)]:
+            done.result()
+    assert clients.found[LEAVING] > 0
+    assert clients.found[DISK] + clients.found[COMING] > 0
+    assert tier.status().fault == ""

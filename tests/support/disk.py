@@ -13,7 +13,10 @@ from jupyter_gpushare._protocol import lib
 from jupyter_gpushare.scheduler.memory.pool import CHUNK, UNIT, Pool
 from tests.support.pool import Table
 
-MEMORY, GOING, LEAVING, DISK, COMING, LOST = range(6)
+MEMORY, GOING, LEAVING, DISK, COMING, LOST = (
+    getattr(lib, f"GPUSHARE_POOL_{name}")
+    for name in ("MEMORY", "GOING", "LEAVING", "DISK", "COMING", "LOST")
+)
 UNITS = CHUNK // UNIT
 PATIENCE = 60.0
 
@@ -41,13 +44,13 @@ class Lab:
         self.data.close()
         self.pool.close()
 
-    def write(self, index: int, slot: int) -> None:
+    def write(self, index: int, slot: int, value: int | None = None) -> None:
         """Have a client keep random data in a chunk."""
         chunk, user = self.table.chunk(index), lib.gpushare_pool_user(slot)
         for unit in range(UNITS):
             assert lib.gpushare_pool_claim(chunk, unit, user)
             lib.gpushare_pool_spoil(chunk, unit)
-        self.expected[index] = random.Random(index).randbytes(CHUNK)
+        self.expected[index] = random.Random(index if value is None else value).randbytes(CHUNK)
         start = self.pool.table + index * CHUNK
         self.data[start : start + CHUNK] = self.expected[index]
         lib.gpushare_pool_set_prepared(chunk, True)
