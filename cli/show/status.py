@@ -228,14 +228,17 @@ def _footer(status: dict[str, Any]) -> str:
     ]
     if host.get("shared"):
         words.append(f"{size(host['shared'])} saved by sharing")
-    if host.get("disk"):
-        words.append(f"{size(host['disk'])} on disk")
     pool = host.get("pool")
     if pool is not None and pool["prepared"]:
         words.append(
             f"pool {size(pool['in_use'])} in use, {size(pool['prepared'])} ready, "
             f"{size(pool['page_locked'])} page-locked"
         )
+    disk = host.get("disk_tier")
+    if disk is not None:
+        words.append(f"disk {size(disk['used'])} of {size(disk['size'])} in use")
+        if disk["fault"]:
+            words.append(f"no more data goes to the disk ({disk['fault']})")
     if status["driver"]["simulated"]:
         words.append("simulated driver")
     return ", ".join(word for word in words if word)

@@ -46,7 +46,7 @@ class Figures:
     #: Bytes that several clients have in one place, without the first client's.
     shared: int = 0
     #: Bytes of the chunks that contain such data and are on the disk.
-    disk: int = 0
+    on_disk: int = 0
 
 
 class Process:
@@ -229,7 +229,7 @@ class Pool:
             page_locked=found.page_locked * CHUNK,
             kept=found.kept * UNIT,
             shared=found.shared * UNIT,
-            disk=found.on_disk * CHUNK,
+            on_disk=found.on_disk * CHUNK,
         )
 
     def allocated(self) -> int:

@@ -268,7 +268,9 @@ class PoolManager:
 
     def disk_status(self) -> dict[str, Any] | None:
         """Return the disk's state, as docs/reference/control.md describes it; None: there is no disk."""
-        return None if self.disk is None else asdict(self.disk.status())
+        if self.disk is None:
+            return None
+        return {"folder": str(self.disk.options.folder), **asdict(self.disk.status())}
 
     def _tell_disk(self, account: HostAccount) -> None:
         if self.disk is None or account.pool is None:
@@ -396,6 +398,6 @@ class PoolManager:
         outside = 0
         for user, size in held.items():
             account = self._accounts[user]
-            rest = max(0, size - account.figures.in_use - account.figures.disk)
+            rest = max(0, size - account.figures.in_use - account.figures.on_disk)
             outside += min(rest, account.quota) if account.quota else rest
         return min(outside, max(0, machine_memory() - machine_available())) if outside else 0

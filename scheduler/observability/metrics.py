@@ -144,6 +144,17 @@ METRICS: dict[str, Definition] = {
         "evicted data: budget (of host memory), swapped (host memory in use), shared (host memory saved by storing "
         "equal data once), disk (data on disk), promised",
     ),
+    "gpushare_disk_bytes": Definition(
+        "gauge",
+        ("kind",),
+        "disk for evicted data of idle notebooks: size (the most that may be there), used, written and read (since the "
+        "start). Missing if there is no disk",
+    ),
+    "gpushare_disk_failed": Definition(
+        "gauge",
+        (),
+        "1 if no more data goes to the disk because of an error. Missing if there is no disk",
+    ),
     "gpushare_wait_seconds": Definition(
         "histogram",
         ("class",),

@@ -246,12 +246,18 @@ class Usage:
         self._added = {key: was for key, was in self._added.items() if key[0] in core.groups}
         for group in core.groups.values():
             gpu_bytes = sum(s.resident + s.unevictable + s.context for s in group.shares.values())
-            host = sum(
-                max((h.host for h in client.holdings.values()), default=0)
-                for client in group.clients.values()
-            )
             disk = sum(
                 max((h.tiers.disk for h in client.holdings.values()), default=0)
+                + core.model.on_disk.get(client.number, 0)
+                for client in group.clients.values()
+            )
+            # Clients do not know what of their host memory was moved to the disk.
+            host = sum(
+                max(
+                    0,
+                    max((h.host for h in client.holdings.values()), default=0)
+                    - core.model.on_disk.get(client.number, 0),
+                )
                 for client in group.clients.values()
             )
             if not (gpu_bytes or host or disk):

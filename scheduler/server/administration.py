@@ -21,6 +21,7 @@ from ..core.core import Core
 from ..core.foreign_use import CONTEXTS, CONTEXTS_PART
 from ..core.model import Group
 from ..gpu.devices import Devices
+from ..memory.pool_manager import PoolManager
 from ..node.prices import Prices
 from ..observability import usage_audit
 from ..observability.audit import Audit
@@ -67,6 +68,7 @@ class Host(Protocol):
     core: Core
     devices: Devices
     ledger: Ledger
+    pools: PoolManager
     #: When the server was started, seconds on CLOCK_MONOTONIC.
     started: float
 
@@ -458,6 +460,10 @@ class Administration:
         yield from self._use_samples()
         for kind, size in status["host"].items():
             yield Sample("gpushare_host_memory_bytes", (kind,), size)
+        if (disk := self._server.pools.disk_status()) is not None:
+            for kind in ("size", "used", "written", "read"):
+                yield Sample("gpushare_disk_bytes", (kind,), disk[kind])
+            yield Sample("gpushare_disk_failed", (), int(bool(disk["fault"])))
         yield Sample("gpushare_connections", ("client",), clients)
         yield Sample("gpushare_connections", ("control",), connections - clients)
         lag = max((lag for _, lag in self._lags), default=0.0)

@@ -191,7 +191,6 @@ def _group(
         "reservation": reservation(group, now),
         "preferences": asdict(group.preferences),
         "gpus": [_share(share, figures) for share in group.shares.values()],
-        "disk": _on_disk(core, group, figures),
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "cell": _cell(group, ledger, now),
         "queued": group.queued,
@@ -200,12 +199,6 @@ def _group(
         "yields_in": yields_in,
         "estimate": None if estimate is None else bounded(estimate, reason)._asdict(),
     }
-
-
-def _on_disk(core: Core, group: Group, figures: Figures) -> int:
-    """Return the part of a group's evicted bytes that is on the disk, where it takes whole units."""
-    swapped = sum(figures.shares[share.number]["swapped"] for share in group.shares.values())
-    return min(swapped, sum(core.model.on_disk.get(number, 0) for number in group.clients))
 
 
 def bounded(estimate: Estimate, reason: dict[str, Any] | None) -> Estimate:
@@ -287,7 +280,7 @@ class Figures:
         for gpu in core.gpus.values():
             self._fit(gpu)
         for client in core.clients.values():
-            self._swap(client)
+            self._swap(client, core.model.on_disk.get(client.number, 0))
         self.saved = min(core.model.host_saved(), self.host)
         self.host -= self.saved
         for gpu in core.gpus.values():
@@ -350,12 +343,17 @@ class Figures:
             size -= part
         return taken
 
-    def _swap(self, client: Client) -> None:
-        """Compute a client's host memory. Each of its usages states the sum over all its GPUs."""
+    def _swap(self, client: Client, on_disk: int) -> None:
+        """Compute what a client has in host memory and on disk. Each of its usages states the sum over all its GPUs.
+
+        Clients do not know what of their host memory was moved to the disk (``on_disk``, in whole units).
+        """
         holdings = client.holdings.values()
         stated = max((holding.host for holding in holdings), default=0)
+        on_disk = min(on_disk, stated)
+        stated -= on_disk
         shared = max((holding.tiers.shared for holding in holdings), default=0)
-        disk = max((holding.tiers.disk for holding in holdings), default=0)
+        disk = on_disk + max((holding.tiers.disk for holding in holdings), default=0)
         self.disk += disk
         swapped = 0
         for holding in holdings:

@@ -75,7 +75,7 @@ def test_data_goes_to_the_disk_and_comes_back(
     until(lambda: tier.held(lab.pool) == {0: 3 * CHUNK})
     assert not any(lab.has_pages(index) for index in range(3))
     assert lab.places(3, 4, 5) == [MEMORY] * 3
-    assert lab.pool.figures().disk == 3 * CHUNK
+    assert lab.pool.figures().on_disk == 3 * CHUNK
     assert lab.pool.figures().in_use == 3 * CHUNK
     assert tier.status().used == tier.status().written == 3 * CHUNK
     assert os.listdir(tmp_path) == []
