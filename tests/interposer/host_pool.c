@@ -400,6 +400,8 @@ static bool stopped;
 static void *move(void *argument)
 {
     unsigned seed = *(const unsigned *)argument;
+    /* Only one thread evicts in orders, as the helper does. */
+    bool mover = seed % THREADS == 0, expecting = false;
     struct datum data[6] = {0};
     struct gs_host_summary summary;
     current = CONTEXT;
@@ -417,9 +419,18 @@ static void *move(void *argument)
             gs_host_prepare((uint64_t)(rand_r(&seed) % 8) * GPUSHARE_POOL_CHUNK, CONTEXT);
         if (rand_r(&seed) % 256 == 0)
             gs_host_context_ends(CONTEXT);
+        if (mover && rand_r(&seed) % 8 == 0) {
+            if (expecting)
+                gs_host_expect_no_more();
+            else
+                gs_host_expect((uint64_t)(rand_r(&seed) % 8) * GPUSHARE_POOL_CHUNK, CONTEXT);
+            expecting = !expecting;
+        }
         if (rand_r(&seed) % 64 == 0)
             usleep(20000);
     }
+    if (expecting)
+        gs_host_expect_no_more();
     for (unsigned i = 0; i < 6; i++) {
         if (data[i].evicted)
             restore(&data[i]);
@@ -532,6 +543,12 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         printf("ok\n");
     } else if (strcmp(word, "prepare") == 0) {
         gs_host_prepare(first, CONTEXT);
+        printf("ok\n");
+    } else if (strcmp(word, "expect") == 0) {
+        gs_host_expect(first, CONTEXT);
+        printf("ok\n");
+    } else if (strcmp(word, "expect_no_more") == 0) {
+        gs_host_expect_no_more();
         printf("ok\n");
     } else if (strcmp(word, "gate") == 0) {
         __atomic_store_n(&gs_gate_word, (uint32_t)first, __ATOMIC_RELAXED);

@@ -223,6 +223,7 @@ class Client:
 SOURCES = (
     "memory/host",
     "memory/host_ahead",
+    "memory/host_crew",
     "memory/host_disk",
     "memory/host_place",
     "memory/host_pool",

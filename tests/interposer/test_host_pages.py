@@ -200,6 +200,68 @@ def test_a_moves_chunks_are_populated_by_several_threads(
     until(lambda: client.threads == before)
 
 
+def test_an_eviction_gets_chunks_ready_ahead_of_its_pieces(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(12)
+    client = make_client(pool)
+    client.offer(pool, slot=2)
+    client.call("prepare", 2 * CHUNK)
+    until(lambda: client.registered == 2)
+    before = client.threads
+    client.call("expect", 8 * CHUNK)
+    # What is page-locked is used first, so only the rest is claimed ahead.
+    until(lambda: client.registered == 8)
+    assert len(pool.used_by(2)) == 6
+    pieces = [client.taken(3 * CHUNK + MIB, value=i) for i in range(2)]
+    assert all(client.holds(piece, i) for i, piece in enumerate(pieces))
+    assert client.registered == 8
+    assert set(pool.used_by(2)) <= set(pool.page_locked_by(2))
+    client.call("expect_no_more")
+    # The second piece's last part is beside the first one's.
+    assert client.owned == 2 * (3 * 8 + 1)
+    assert len(pool.used_by(2)) == 7
+    until(lambda: client.threads == before)
+    client.call("prepare", 0)
+    until(lambda: pool.page_locked_by(2) == pool.used_by(2))
+
+
+def test_no_more_is_claimed_ahead_than_fits(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(6)
+    pool.header(limit=4)
+    client, other = make_client(pool), make_client(pool)
+    client.offer(pool, slot=1)
+    other.offer(pool, slot=2)
+    taken = other.taken(CHUNK, value=5)
+    client.call("expect", 6 * CHUNK)
+    until(lambda: client.registered == 3)
+    assert other.take(CHUNK) is None
+    client.taken(3 * CHUNK)
+    assert client.take(CHUNK) is None
+    client.call("expect_no_more")
+    assert other.holds(taken, 5)
+    assert pool.used_by(1) == pool.page_locked_by(1)
+
+
+@pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
+@pytest.mark.parametrize("nth", [1, 3])
+def test_an_eviction_continues_where_the_host_had_no_pages_ahead(
+    make_pool: MakePool, make_client: MakeClient, nth: int, flags: tuple[str, ...]
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool, flags=flags)
+    client.offer(pool)
+    client.call("fail_populating", nth, errno.ENOMEM)
+    client.call("expect", 6 * CHUNK)
+    until(lambda: len(pool.prepared()) >= nth - 1)
+    while (piece := client.take(6 * CHUNK, value=3)) is None:
+        pass
+    assert client.holds(piece[0], value=3)
+    client.call("expect_no_more")
+    assert len(pool.used_by(0)) == 6
+    assert "ThreadSanitizer" not in client.errors()
+
+
 @pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
 @pytest.mark.parametrize("nth", [1, 2, 4, 6])
 @pytest.mark.parametrize("prepared", [0, 1])

@@ -11,9 +11,9 @@
  * - page-locking after that: 21 to 28 GB/s;
  * - page-locking pages that exist but are not populated: 3 GB/s, all of it in the driver.
  *
- * Therefore each chunk is populated before it is page-locked, by several threads if a move waits for it. A thread that
- * page-locks in a loop slows down the process's launches. Therefore chunks are small, and while the application
- * computes there is a pause after each.
+ * Therefore each chunk is populated before it is page-locked (host_crew.c). A thread that page-locks in a loop slows
+ * down the process's launches. Therefore chunks are small, and while the application computes there is a pause after
+ * each.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,10 +25,10 @@
 #include "base/print.h"
 #include "loader/real.h"
 #include "memory/host_ahead.h"
+#include "memory/host_crew.h"
 #include "memory/host_place.h"
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
-#include "memory/population.h"
 #include "pool.h"
 #include "protocol.h"
 
@@ -85,71 +85,6 @@ bool gs_host_key(uint64_t key[4], uint64_t *serial)
     }
     gs_mutex_unlock(&gs_host.lock);
     return found;
-}
-
-/* --- Page-locks --- */
-
-static void end_completing_locked(struct gs_host_pool *pool, uint32_t i)
-{
-    pool->chunks[i].completing = false;
-    gs_host_pool_list_partial(pool, &pool->chunks[i]);
-}
-
-/* Page-locks the chunk, if there is a context for that. */
-static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext context)
-{
-    CUresult result = context != NULL ? gs_host_pool_page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
-    gs_mutex_lock(&gs_host.lock);
-    if (result == CUDA_SUCCESS) {
-        gs_host_record_page_lock_locked(pool, i, context);
-        __atomic_add_fetch(&gs_host.page_locked_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
-    } else if (context != NULL) {
-        gs_host_print_refused_locked(result);
-    }
-    end_completing_locked(pool, i);
-    gs_mutex_unlock(&gs_host.lock);
-}
-
-/*
- * Page-locks the chunks with units of the record in that state, unless another move does so. False if the host has no
- * pages for them.
- */
-static bool complete(struct gs_host_record *record, int state, CUcontext context)
-{
-    struct gs_host_pool *pool = record->pool;
-    struct gs_population population = {
-        .lock = GS_MUTEX(GS_RANK_POPULATION),
-        .progress = PTHREAD_COND_INITIALIZER,
-        .pool = pool,
-        .entries = calloc(record->count, sizeof(*population.entries)),
-    };
-    if (population.entries == NULL)
-        return false;
-    gs_mutex_lock(&gs_host.lock);
-    for (unsigned u = 0; u < record->count; u++) {
-        if ((int)record->units[u].state != state)
-            continue;
-        uint32_t i = record->units[u].number / GS_HOST_UNITS;
-        struct gs_host_chunk *chunk = &pool->chunks[i];
-        if (chunk->page_locked_in != NULL || chunk->completing)
-            continue;
-        chunk->completing = true;
-        gs_host_pool_list_partial(pool, chunk);
-        population.entries[population.count++].chunk = i;
-    }
-    gs_mutex_unlock(&gs_host.lock);
-    gs_population_begin(&population);
-    unsigned done = 0;
-    while (done < population.count && gs_population_await(&population, done))
-        finish_chunk(pool, population.entries[done++].chunk, context);
-    gs_population_end(&population);
-    bool completed = done == population.count;
-    gs_mutex_lock(&gs_host.lock);
-    while (done < population.count)
-        end_completing_locked(pool, population.entries[done++].chunk);
-    gs_mutex_unlock(&gs_host.lock);
-    free(population.entries);
-    return completed;
 }
 
 /* --- Records --- */
@@ -214,16 +149,33 @@ bool gs_host_take(struct gs_host_record *record, const struct gs_host_digests *d
         gs_host.context = context;
     gs_host.taking++;
     gs_host_match(record, digests->pool == pool->serial ? digests->of_units : NULL, summary);
-    bool placed = place_locked(record);
-    gs_mutex_unlock(&gs_host.lock);
-    bool complete_now = placed && complete(record, GS_UNIT_WRITING, context);
-    gs_mutex_lock(&gs_host.lock);
+    bool taken = place_locked(record) && gs_host_crew_complete(record, GS_UNIT_WRITING, context);
     gs_host.taking--;
     gs_host.last_move_ns = gs_now_ns();
-    if (!complete_now)
+    if (!taken)
         leave_pool_locked(record);
     gs_mutex_unlock(&gs_host.lock);
-    return complete_now;
+    return taken;
+}
+
+void gs_host_expect(uint64_t bytes, CUcontext context)
+{
+    uint64_t chunks = bytes / GPUSHARE_POOL_CHUNK;
+    gs_mutex_lock(&gs_host.lock);
+    gs_host.taking++;
+    if (chunks != 0 && gs_host_present_locked() != NULL)
+        gs_host_crew_begin_order(gs_host_present_locked(), chunks, context);
+    gs_mutex_unlock(&gs_host.lock);
+}
+
+void gs_host_expect_no_more(void)
+{
+    gs_mutex_lock(&gs_host.lock);
+    gs_host_crew_end_order();
+    gs_host.taking--;
+    gs_host.last_move_ns = gs_now_ns();
+    gs_host_wake_thread();
+    gs_mutex_unlock(&gs_host.lock);
 }
 
 void gs_host_publish(struct gs_host_record *record, const struct gs_host_digests *digests)
@@ -240,9 +192,7 @@ void gs_host_prepare_reading(struct gs_host_record *record)
     GS_REAL(cuCtxGetCurrent)(&context);
     gs_mutex_lock(&gs_host.lock);
     gs_host.taking++;
-    gs_mutex_unlock(&gs_host.lock);
-    complete(record, GS_UNIT_NEEDED, context); /* if it fails, the driver copies memory that is not page-locked */
-    gs_mutex_lock(&gs_host.lock);
+    gs_host_crew_complete(record, GS_UNIT_NEEDED, context); /* without page-locks, the driver copies more slowly */
     gs_host.taking--;
     gs_host.last_move_ns = gs_now_ns();
     gs_mutex_unlock(&gs_host.lock);
@@ -308,7 +258,13 @@ bool gs_host_next(const struct gs_host_record *record, bool reading, unsigned *n
     *next = u;
     extent->offset = (size_t)first * GS_HOST_UNIT;
     extent->bytes = (u < record->count ? (size_t)u * GS_HOST_UNIT : record->bytes) - extent->offset;
-    extent->address = zero ? NULL : record->pool->data + (size_t)units[first].number * GS_HOST_UNIT;
+    extent->address = NULL;
+    if (!zero) {
+        extent->address = record->pool->data + (size_t)units[first].number * GS_HOST_UNIT;
+        gs_mutex_lock(&gs_host.lock);
+        gs_host_crew_await(&record->pool->chunks[units[first].number / GS_HOST_UNITS]);
+        gs_mutex_unlock(&gs_host.lock);
+    }
     return true;
 }
 

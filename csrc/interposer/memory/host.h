@@ -53,8 +53,8 @@ struct gs_host_record *gs_host_record_new(size_t bytes);
 void gs_host_record_free(struct gs_host_record *record);
 
 /*
- * Finds a unit for all data of the piece, page-locking those that are to be written. Needs a current context. False: no
- * room now, and the record needs no unit.
+ * Finds a unit for all data of the piece, and begins to page-lock those that are to be written. Needs a current
+ * context. False: no room now, and the record needs no unit.
  */
 bool gs_host_take(struct gs_host_record *record, const struct gs_host_digests *digests,
                   struct gs_host_summary *summary);
@@ -72,7 +72,7 @@ uint64_t gs_host_needed(const struct gs_host_record *record);
 
 /*
  * The next extent of the piece, from unit *next on (0 at first): those that are to be written, or, with `reading`, all.
- * False: there is none.
+ * Waits until it is page-locked, if it can be. False: there is none.
  */
 bool gs_host_next(const struct gs_host_record *record, bool reading, unsigned *next, struct gs_host_extent *extent);
 
@@ -88,5 +88,12 @@ uint64_t gs_host_limit(void);
 
 /* Bytes that had to be page-locked during a move since the process began. */
 uint64_t gs_host_page_locked_late(void);
+
+/*
+ * An eviction begins that will take about that many bytes for which no unit is page-locked yet: pages are created and
+ * page-locked in that context ahead of the piece at hand. Call the other one at its end.
+ */
+void gs_host_expect(uint64_t bytes, CUcontext context);
+void gs_host_expect_no_more(void);
 
 #endif

@@ -22,6 +22,7 @@
 #include "gate/awake.h"
 #include "gate/slots.h"
 #include "loader/real.h"
+#include "memory/host_crew.h"
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
 #include "memory/population.h"
@@ -107,7 +108,7 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
         const struct gs_host_chunk *chunk = &pool->chunks[i];
         bool page_locked = chunk->page_locked_in != NULL;
         bool going = page_locked && leaves(pool, i);
-        if ((chunk->used != 0 && !going) || chunk->completing || (chunk->homes != 0) != homes ||
+        if ((chunk->used != 0 && !going) || chunk->stage != GS_HOST_AT_REST || (chunk->homes != 0) != homes ||
             (page_locked && i < limit && !going && (!over || !settled)))
             continue;
         *job = (struct job){.kind = UNLOCK, .pool = pool, .free_pages = claim_to_free(pool, i, settled)};
@@ -123,7 +124,7 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
 static bool begin_page_lock(struct gs_host_pool *pool, uint32_t i, struct job *job)
 {
     struct gs_host_chunk *chunk = &pool->chunks[i];
-    if (chunk->page_locked_in != NULL || chunk->completing || chunk->working ||
+    if (chunk->page_locked_in != NULL || chunk->stage != GS_HOST_AT_REST || chunk->working ||
         !gpushare_pool_begin_page_lock(&pool->shared->chunks[i], pool->slot))
         return false;
     add_chunk(job, i);
@@ -162,7 +163,7 @@ static bool find_others(struct gs_host_pool *pool, struct job *job)
 
 static bool find_to_page_lock(struct gs_host_pool *pool, struct job *job)
 {
-    struct gs_host_search search = {.preference = GS_HOST_PREPARED};
+    struct gs_host_search search = {.preference = GS_HOST_PREPARED, .end = GS_HOST_KEPT};
     uint32_t i;
     if (gs_host.context == NULL || gs_host.refused)
         return false;
@@ -183,7 +184,7 @@ static uint64_t choose_locked(struct job *job)
     uint64_t now = gs_now_ns();
     if (gs_host.pools == NULL)
         return 0;
-    if (gs_host.taking != 0 || now - gs_host.last_move_ns < between_moves_ns)
+    if (gs_host.taking != 0 || gs_host_crew_works() || now - gs_host.last_move_ns < between_moves_ns)
         return between_moves_ns;
     for (struct gs_host_pool **link = &gs_host.pools->next; *link != NULL; link = &(*link)->next)
         if (leave_pool(link, job))
@@ -372,6 +373,7 @@ void gs_host_context_ends(CUcontext context)
         gs_host.context = NULL;
     while (gs_host.working_in == context && context != NULL)
         wait_locked(0);
+    gs_host_crew_context_ends(context);
     for (struct gs_host_pool *pool = gs_host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
             if (pool->chunks[i].page_locked_in != context)
@@ -424,5 +426,6 @@ void gs_host_after_fork(void)
     gs_host.context = gs_host.working_in = NULL;
     gs_host.wanted = gs_host.taking = gs_host.moving = 0;
     gs_host.started = false;
+    gs_host_crew_after_fork();
     gs_host.bytes = gs_host.shared = gs_host.page_locked_late = 0;
 }

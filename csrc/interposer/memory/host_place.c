@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "digest.h"
+#include "memory/host_crew.h"
 #include "memory/host_state.h"
 #include "pool.h"
 #include "pool_directory.h"
@@ -207,10 +208,30 @@ static void place_at_home(struct placing *placing)
     }
 }
 
+/* Claims part of a chunk of which all units are claimed already, if there is one. */
+static bool claim_stock(struct gs_host_pool *pool, unsigned units, uint32_t *i)
+{
+    if (!gs_host_crew_stock(pool, i))
+        return false;
+    for (unsigned unit = units; unit < GS_HOST_UNITS; unit++)
+        gpushare_pool_unclaim(&pool->shared->chunks[*i], unit);
+    return true;
+}
+
+/* Page-locked chunks first, then those that are about to be. */
+static bool claim_new(struct placing *placing, unsigned units, uint32_t *i)
+{
+    struct gs_host_pool *pool = placing->record->pool;
+    if (gs_host_pool_claim_new(pool, &placing->search, units, i) || claim_stock(pool, units, i))
+        return true;
+    placing->search.end = GS_HOST_KEPT;
+    return gs_host_pool_claim_new(pool, &placing->search, units, i);
+}
+
 static bool place_in_new(struct placing *placing, unsigned units)
 {
     uint32_t i;
-    if (!gs_host_pool_claim_new(placing->record->pool, &placing->search, units, &i))
+    if (!claim_new(placing, units, &i))
         return false;
     for (unsigned unit = 0; unit < units; unit++)
         assign(placing, i * GS_HOST_UNITS + unit);
@@ -306,7 +327,7 @@ static bool place_anywhere(struct placing *placing, bool kept)
 
 bool gs_host_place(struct gs_host_record *record)
 {
-    struct placing placing = {.record = record, .search = {.preference = GS_HOST_PAGE_LOCKED}};
+    struct placing placing = {.record = record, .search = {.end = GS_HOST_PREPARED}};
     for (unsigned u = 0; u < record->count; u++)
         placing.left += record->units[u].state == GS_UNIT_WANTED;
     place_at_home(&placing);

@@ -145,7 +145,7 @@ uint32_t gs_host_pool_limit(const struct gs_host_pool *pool)
 bool gs_host_pool_usable(const struct gs_host_pool *pool, uint32_t i)
 {
     const struct gs_host_chunk *chunk = &pool->chunks[i];
-    return i < gs_host_pool_limit(pool) && !chunk->completing && !chunk->working &&
+    return i < gs_host_pool_limit(pool) && chunk->stage == GS_HOST_AT_REST && !chunk->working &&
            gpushare_pool_place(&pool->shared->chunks[i]) == GPUSHARE_POOL_MEMORY &&
            (gpushare_pool_is_prepared(&pool->shared->chunks[i]) ||
             __atomic_load_n(&pool->shared->prepared_only, __ATOMIC_RELAXED) == 0);
@@ -174,7 +174,7 @@ static enum gs_host_preference preference_of(const struct gs_host_pool *pool, ui
 bool gs_host_pool_find(struct gs_host_pool *pool, struct gs_host_search *search, uint32_t *found)
 {
     uint32_t limit = gs_host_pool_limit(pool);
-    for (; search->preference < GS_HOST_KEPT; search->preference++, search->next = 0) {
+    for (; search->preference < search->end; search->preference++, search->next = 0) {
         for (uint32_t i = search->next; i < limit; i++) {
             if (!is_free(&pool->shared->chunks[i]) || preference_of(pool, i) != search->preference ||
                 !gs_host_pool_usable(pool, i))
@@ -270,7 +270,7 @@ CUresult gs_host_pool_page_lock(struct gs_host_pool *pool, uint32_t i)
 
 void gs_host_pool_list_partial(struct gs_host_pool *pool, struct gs_host_chunk *chunk)
 {
-    bool partial = !chunk->completing && chunk->used != 0 && chunk->used != (1 << GS_HOST_UNITS) - 1;
+    bool partial = chunk->stage == GS_HOST_AT_REST && chunk->used != 0 && chunk->used != (1 << GS_HOST_UNITS) - 1;
     if (partial == (chunk->link != NULL))
         return;
     if (partial) {

@@ -17,14 +17,22 @@
 
 enum { GS_HOST_UNIT = GPUSHARE_POOL_UNIT, GS_HOST_UNITS = GPUSHARE_POOL_UNITS };
 
+/* What a move has done to get a chunk ready for copies (host_crew.c). */
+enum gs_host_stage { GS_HOST_AT_REST, GS_HOST_TO_MAKE, GS_HOST_MAKING, GS_HOST_TO_LOCK, GS_HOST_LOCKING };
+
 /* What this process has of a chunk. */
 struct gs_host_chunk {
-    CUcontext page_locked_in;           /* NULL: not page-locked by this process */
-    uint32_t holders[GS_HOST_UNITS];    /* number of records that need the unit */
-    uint32_t homes;                     /* number of units that records of restored pieces have here */
-    uint8_t used;                       /* one bit for each unit that this process needs or writes */
-    bool completing;                    /* a move is page-locking it */
-    bool working;                       /* the thread is page-locking or unlocking it */
+    CUcontext page_locked_in;        /* NULL: not page-locked by this process */
+    uint32_t holders[GS_HOST_UNITS]; /* number of records that need the unit */
+    uint32_t homes;                  /* number of units that records of restored pieces have here */
+    uint8_t used;                    /* one bit for each unit that this process needs or writes */
+    enum gs_host_stage stage;
+    bool ahead;       /* claimed as a whole for an eviction, and not used yet */
+    bool lacks_pages; /* the host had no pages for it */
+    bool working;     /* the thread is page-locking or unlocking it */
+    bool unlocking;
+    struct gs_host_pool *pool; /* valid if it is not at rest */
+    struct gs_host_chunk *queued;
     struct gs_host_chunk *next, **link; /* chunks with used and other units that no move is page-locking */
 };
 
@@ -64,7 +72,7 @@ enum gs_host_preference {
 };
 
 struct gs_host_search {
-    enum gs_host_preference preference;
+    enum gs_host_preference preference, end; /* those before `end` */
     uint32_t next;
 };
 

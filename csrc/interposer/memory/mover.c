@@ -354,6 +354,23 @@ static uint64_t drop_failed(const struct gs_device *device, CUresult seen)
     return before > after ? before - after : 0;
 }
 
+/* Begins to get host memory ready for what has never been evicted. */
+static void expect(const struct gs_device *device, uint64_t wanted)
+{
+    CUcontext context = NULL;
+    uint64_t bytes = 0, submissions = gs_gate_submissions();
+    gs_mutex_lock(&gs_memory_lock);
+    for (const struct gs_block *block = device->blocks; block != NULL; block = block->next)
+        for (unsigned i = 0; i < block->piece_count && block->backend->needs_host; i++)
+            if (eligible(block, i, false, submissions) && block->pieces[i].host == NULL &&
+                block->pieces[i].untouched != submissions && block->context != NULL) {
+                bytes += gs_piece_bytes(block, i);
+                context = block->context;
+            }
+    gs_host_expect(bytes < wanted ? bytes : wanted, context); /* the context cannot end before this */
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
 void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result)
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
@@ -372,6 +389,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
     gs_outward_begin();
     gs_host_begin_moving();
     uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
+    expect(device, bytes);
     do {
         result->bytes += dropped;
         eviction.result = CUDA_SUCCESS;
@@ -382,6 +400,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_mutex_unlock(&gs_memory_lock);
         host_short = evict_pieces(&eviction);
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
+    gs_host_expect_no_more();
     gs_host_end_moving();
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
