@@ -23,6 +23,7 @@ struct sim_counters {
     uint64_t kernel_ns;     /* time that the program's kernels used the compute engine */
     uint64_t waiting;       /* threads that are waiting now because the process is locked */
     uint64_t hashed;        /* bytes of which the interposer computed digests */
+    uint64_t kept_locked;   /* bytes of host memory that were page-locked at the last checkpoint or restore */
 };
 
 extern struct sim_counters sim_counters_now;

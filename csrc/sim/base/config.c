@@ -190,6 +190,9 @@ bool sim_config_read(struct sim_config *config)
         read_units(config) && read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
         read_number("GPUSHARE_SIM_PAGEABLE_BANDWIDTH", true, 1, most, rate, &config->pageable_bandwidth) &&
         read_number("GPUSHARE_SIM_PAGE_LOCK_BANDWIDTH", true, 0, most, rate, &config->page_lock_bandwidth) &&
+        read_number("GPUSHARE_SIM_PAGE_UNLOCK_BANDWIDTH", true, 0, most, rate, &config->page_unlock_bandwidth) &&
+        read_number("GPUSHARE_SIM_CHECKPOINT_LOCKED_BANDWIDTH", true, 0, most, rate,
+                    &config->checkpoint_locked_bandwidth) &&
         read_number("GPUSHARE_SIM_MEMORY_BANDWIDTH", true, 1, most, rate, &config->memory_bandwidth) &&
         read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&
         read_number("GPUSHARE_SIM_KERNEL_NS", false, 0, most, "nanoseconds", &config->kernel_ns) &&

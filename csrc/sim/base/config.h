@@ -82,7 +82,8 @@ struct sim_config {
     struct sim_unit unit[SIM_MAX_DEVICES];
     uint64_t bandwidth;
     uint64_t pageable_bandwidth;
-    uint64_t page_lock_bandwidth; /* 0: no limit */
+    uint64_t page_lock_bandwidth, page_unlock_bandwidth; /* 0: no limit */
+    uint64_t checkpoint_locked_bandwidth;                /* 0: no limit */
     uint64_t memory_bandwidth;
     uint64_t fault_bandwidth;
     uint64_t kernel_ns;
