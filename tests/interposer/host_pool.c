@@ -45,16 +45,24 @@ void gs_awake_leave_slow(void)
 {
 }
 
+bool gs_real_has(enum gs_fn_index function)
+{
+    (void)function;
+    return true;
+}
+
 uint32_t gs_session_contended(void)
 {
     return 1;
 }
 
+static uint64_t ahead_ns; /* of the real time */
+
 uint64_t gs_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec + __atomic_load_n(&ahead_ns, __ATOMIC_RELAXED);
 }
 
 /* --- The driver --- */
@@ -504,6 +512,13 @@ static void evict_values(const char *line)
         printf("none\n");
 }
 
+static unsigned busy_after; /* so many questions; 0: never */
+
+static bool is_busy(void)
+{
+    return busy_after != 0 && --busy_after == 0;
+}
+
 static void carry_out(const char *word, uint64_t first, uint64_t second, double number)
 {
     if (strcmp(word, "offer") == 0) {
@@ -543,6 +558,15 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         printf("ok\n");
     } else if (strcmp(word, "prepare") == 0) {
         gs_host_prepare(first, CONTEXT);
+        printf("ok\n");
+    } else if (strcmp(word, "away") == 0) {
+        gs_host_set_away(first != 0);
+        printf("ok\n");
+    } else if (strcmp(word, "rest") == 0) {
+        busy_after = (unsigned)first;
+        printf("%d\n", gs_host_rest(is_busy));
+    } else if (strcmp(word, "later") == 0) {
+        __atomic_add_fetch(&ahead_ns, first * 1000000000, __ATOMIC_RELAXED);
         printf("ok\n");
     } else if (strcmp(word, "expect") == 0) {
         gs_host_expect(first, CONTEXT);

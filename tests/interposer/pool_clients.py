@@ -229,6 +229,7 @@ SOURCES = (
     "memory/host_pool",
     "memory/host_state",
     "memory/population",
+    "memory/staging",
     "base/lock",
     "base/print",
 )

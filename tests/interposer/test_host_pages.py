@@ -243,6 +243,49 @@ def test_no_more_is_claimed_ahead_than_fits(make_pool: MakePool, make_client: Ma
     assert pool.used_by(1) == pool.page_locked_by(1)
 
 
+def test_page_locks_are_dropped_while_all_memory_is_away(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool, slot=3)
+    client.call("prepare", 5 * CHUNK)
+    until(lambda: client.registered == 5)
+    piece = client.taken(3 * CHUNK)
+    client.call("away", 1)
+    client.call("later", 14)
+    client.call("prepare", 6 * CHUNK)
+    until(lambda: client.registered == 6)
+    client.call("later", 2)
+    until(lambda: pool.page_locked_by(3) == [])
+    assert client.registered == 0
+    assert client.holds(piece)
+    # Nothing is page-locked before the next restore.
+    client.call("prepare", 5 * CHUNK)
+    assert client.call("rest", 0) == "1"
+    assert client.registered == 0
+    client.call("away", 0)
+    client.call("prepare", 5 * CHUNK)
+    until(lambda: client.registered == 5)
+
+
+def test_page_locks_are_dropped_before_a_process_is_parked(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    piece = client.taken(4 * CHUNK)
+    assert client.registered == 4
+    # The process is needed meanwhile, and stays as it was.
+    assert client.call("rest", 2) == "0"
+    until(lambda: client.registered == 4)
+    assert client.call("rest", 0) == "1"
+    assert client.registered == 0
+    assert pool.page_locked_by(0) == []
+    assert client.holds(piece)
+
+
 @pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
 @pytest.mark.parametrize("nth", [1, 3])
 def test_an_eviction_continues_where_the_host_had_no_pages_ahead(

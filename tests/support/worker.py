@@ -439,6 +439,9 @@ class Worker:
             "in_ns",
             "out_ns",
             "kernel_ns",
+            "waiting",
+            "hashed",
+            "kept_locked",
         ]
         values = (ctypes.c_uint64 * len(names))()
         driver = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])

@@ -48,6 +48,7 @@
     RANK(PEERS, "peers.lock")                                                                                          \
     RANK(IPC, "ipc.lock")                                                                                              \
     RANK(POPULATION, "population->lock")                                                                               \
+    RANK(STAGING, "staging.lock")                                                                                      \
     RANK(PCI, "pci.lock")
 
 #define GS_RANK_OF(rank, spelt) GS_RANK_##rank,

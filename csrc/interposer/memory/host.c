@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * One lock guards everything. This process claims and releases units of the shared table under it, but other processes
- * do so at any time. The driver is called without it, except in gs_host_context_ends and gs_host_restored.
+ * do so at any time. The driver is called without it, except in gs_host_context_ends.
  *
  * Creating pages and page-locking them take longer than copying (55 GB/s), so both are done in advance. Measured on the
  * host of an NVIDIA H200:
@@ -29,6 +29,7 @@
 #include "memory/host_place.h"
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
+#include "memory/staging.h"
 #include "pool.h"
 #include "protocol.h"
 
@@ -40,6 +41,9 @@
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
+
+/* Less than this is page-locked sooner than the ring of staging.h is made. */
+static const uint64_t least_staged = UINT64_C(128) << 20;
 
 /* --- Pools --- */
 
@@ -186,20 +190,45 @@ void gs_host_publish(struct gs_host_record *record, const struct gs_host_digests
     gs_mutex_unlock(&gs_host.lock);
 }
 
+static bool is_bare_locked(const struct gs_host_record *record)
+{
+    bool bare = false;
+    for (unsigned u = 0; u < record->count; u++)
+        bare = bare || (record->units[u].state == GS_UNIT_NEEDED &&
+                        record->pool->chunks[record->units[u].number / GS_HOST_UNITS].bare);
+    return bare;
+}
+
 void gs_host_prepare_reading(struct gs_host_record *record)
 {
     CUcontext context = NULL;
     GS_REAL(cuCtxGetCurrent)(&context);
     gs_mutex_lock(&gs_host.lock);
     gs_host.taking++;
-    gs_host_crew_complete(record, GS_UNIT_NEEDED, context); /* without page-locks, the driver copies more slowly */
+    uint64_t bare = is_bare_locked(record) ? (uint64_t)record->pool->bare * GPUSHARE_POOL_CHUNK : 0;
+    gs_mutex_unlock(&gs_host.lock);
+    bool staged = bare != 0 && (gs_staging_is_ready() || (bare >= least_staged && gs_staging_begin(bare)));
+    gs_mutex_lock(&gs_host.lock);
+    if (bare != 0 && !staged)
+        gs_host_crew_complete(record, GS_UNIT_NEEDED, context);
     gs_host.taking--;
     gs_host.last_move_ns = gs_now_ns();
     gs_mutex_unlock(&gs_host.lock);
 }
 
+/* A copy to the record's units may have failed. Nothing writes them any more. */
+static void end_writing(const struct gs_host_record *record)
+{
+    bool writing = false;
+    for (unsigned u = 0; u < record->count; u++)
+        writing = writing || record->units[u].state == GS_UNIT_WRITING;
+    if (writing)
+        gs_staging_cancel(record);
+}
+
 void gs_host_release(struct gs_host_record *record)
 {
+    end_writing(record);
     gs_mutex_lock(&gs_host.lock);
     if (record->needs)
         leave_pool_locked(record);
@@ -208,6 +237,7 @@ void gs_host_release(struct gs_host_record *record)
 
 void gs_host_record_free(struct gs_host_record *record)
 {
+    end_writing(record);
     gs_mutex_lock(&gs_host.lock);
     if (record->needs)
         leave_pool_locked(record);
@@ -259,10 +289,13 @@ bool gs_host_next(const struct gs_host_record *record, bool reading, unsigned *n
     extent->offset = (size_t)first * GS_HOST_UNIT;
     extent->bytes = (u < record->count ? (size_t)u * GS_HOST_UNIT : record->bytes) - extent->offset;
     extent->address = NULL;
+    extent->page_locked = false;
     if (!zero) {
         extent->address = record->pool->data + (size_t)units[first].number * GS_HOST_UNIT;
         gs_mutex_lock(&gs_host.lock);
-        gs_host_crew_await(&record->pool->chunks[units[first].number / GS_HOST_UNITS]);
+        const struct gs_host_chunk *chunk = &record->pool->chunks[units[first].number / GS_HOST_UNITS];
+        gs_host_crew_await(chunk);
+        extent->page_locked = chunk->page_locked_in != NULL;
         gs_mutex_unlock(&gs_host.lock);
     }
     return true;

@@ -7,7 +7,7 @@
  *     gs_host_record_new(bytes)          none yet
  *     gs_host_take(record, digests)      each unit is zeros, holds its data already, or is to be written
  *     gs_host_publish(record, digests)   all are written. The record needs its units: their data is nowhere else
- *     gs_host_prepare_reading(record)    page-locked, as far as possible
+ *     gs_host_prepare_reading(record)    page-locked, or to be copied through staging.h
  *     gs_host_release(record)            the data is on the GPU again. The units are kept as long as nobody needs them
  *     gs_host_record_free(record)        any time
  *
@@ -36,6 +36,7 @@ struct gs_host_digests {
 struct gs_host_extent {
     size_t offset, bytes;
     void *address; /* NULL: zeros */
+    bool page_locked;
 };
 
 /*

@@ -26,6 +26,7 @@
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
 #include "memory/population.h"
+#include "memory/staging.h"
 #include "pool.h"
 
 #include <pthread.h>
@@ -47,11 +48,13 @@ enum { JOINED_AT_ONCE = 8 };
 static const uint64_t between_moves_ns = 10 * GS_MILLISECOND;
 /* What the last move left stays page-locked for this long, because the next one may follow at once. */
 static const uint64_t linger_ns = 1000 * GS_MILLISECOND;
+/* A process whose memory was evicted that long ago is probably not needed soon. */
+static const uint64_t rest_after_ns = 15 * GS_SECOND;
 /* Other processes release units, and the scheduler changes the limit, without notice. */
 static const uint64_t look_again_ns = 1000 * GS_MILLISECOND;
 
 struct job {
-    enum { NOTHING, LOCK, UNLOCK, UNMAP } kind;
+    enum { NOTHING, LOCK, UNLOCK, UNMAP, END_STAGING } kind;
     struct gs_host_pool *pool;
     uint32_t chunks[JOINED_AT_ONCE];
     unsigned count;
@@ -61,6 +64,7 @@ struct job {
 static void add_chunk(struct job *job, uint32_t i)
 {
     job->pool->chunks[i].working = true;
+    job->pool->chunks[i].unlocking = job->kind == UNLOCK;
     job->chunks[job->count++] = i;
 }
 
@@ -120,6 +124,21 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
     return false;
 }
 
+/* Chooses a chunk of any pool that is page-locked. */
+static bool find_any(struct job *job)
+{
+    for (struct gs_host_pool *pool = gs_host.pools; pool != NULL; pool = pool->next) {
+        for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
+            if (pool->chunks[i].page_locked_in == NULL)
+                continue;
+            *job = (struct job){.kind = UNLOCK, .pool = pool};
+            add_chunk(job, i);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Whether the chunk may be page-locked without being used. Its pages stay until the bit is cleared. */
 static bool begin_page_lock(struct gs_host_pool *pool, uint32_t i, struct job *job)
 {
@@ -165,7 +184,7 @@ static bool find_to_page_lock(struct gs_host_pool *pool, struct job *job)
 {
     struct gs_host_search search = {.preference = GS_HOST_PREPARED, .end = GS_HOST_KEPT};
     uint32_t i;
-    if (gs_host.context == NULL || gs_host.refused)
+    if (gs_host.context == NULL || gs_host.refused || gs_host.rests)
         return false;
     if (find_used(pool, job))
         return true;
@@ -191,6 +210,14 @@ static uint64_t choose_locked(struct job *job)
             return 0;
     struct gs_host_pool *pool = gs_host.pools;
     bool settled = now - gs_host.last_move_ns >= linger_ns;
+    if (settled && gs_staging_is_present()) {
+        job->kind = END_STAGING;
+        return 0;
+    }
+    if (gs_host.away && now - gs_host.last_move_ns >= rest_after_ns)
+        gs_host.rests = true;
+    if (gs_host.rests && find_any(job))
+        return 0;
     if (find_excess(pool, settled, false, job) || find_excess(pool, settled, true, job) || find_to_page_lock(pool, job))
         return 0;
     *job = (struct job){.kind = NOTHING};
@@ -246,6 +273,30 @@ static void lock_chunks(const struct job *job, CUcontext context)
     gs_population_end(&population);
 }
 
+/*
+ * The page-lock counts as gone before it is, so that no copy relies on it; but the pages stay until it is gone.
+ */
+static CUcontext begin_job_locked(const struct job *job)
+{
+    CUcontext context = job->kind == LOCK ? gs_host.context : NULL;
+    struct gs_host_chunk *chunk = job->kind == UNLOCK ? &job->pool->chunks[job->chunks[0]] : NULL;
+    if (chunk != NULL && chunk->page_locked_in != NULL) {
+        context = chunk->page_locked_in;
+        chunk->page_locked_in = NULL;
+        job->pool->page_locked--;
+        gs_host_pool_count_bare(job->pool, chunk);
+    }
+    gs_host.working_in = context;
+    gs_host.unlocking = job->kind == UNLOCK;
+    return context;
+}
+
+static void end_job_locked(void)
+{
+    gs_host.working_in = NULL;
+    pthread_cond_broadcast(&gs_host.changed);
+}
+
 static void unlock_chunk(const struct job *job, CUcontext context)
 {
     struct gs_host_pool *pool = job->pool;
@@ -264,7 +315,8 @@ static void unlock_chunk(const struct job *job, CUcontext context)
     gs_host_record_page_lock_locked(pool, i, NULL);
     if (job->free_pages)
         gpushare_pool_unclaim_chunk(&pool->shared->chunks[i]);
-    pool->chunks[i].working = false;
+    pool->chunks[i].working = pool->chunks[i].unlocking = false;
+    gs_host_crew_unlocked();
     gs_mutex_unlock(&gs_host.lock);
 }
 
@@ -313,21 +365,18 @@ static void *work_ahead(void *unused)
             wait_locked(patience);
             continue;
         }
-        CUcontext context = job.kind == LOCK     ? gs_host.context
-                            : job.kind == UNLOCK ? job.pool->chunks[job.chunks[0]].page_locked_in
-                                                 : NULL;
-        gs_host.working_in = context;
-        gs_host.unlocking = job.kind == UNLOCK;
+        CUcontext context = begin_job_locked(&job);
         gs_mutex_unlock(&gs_host.lock);
         if (job.kind == UNMAP)
             gs_host_pool_destroy(job.pool);
         else if (job.kind == LOCK)
             lock_chunks(&job, context);
-        else
+        else if (job.kind == UNLOCK)
             unlock_chunk(&job, context);
+        else
+            gs_staging_end();
         gs_mutex_lock(&gs_host.lock);
-        gs_host.working_in = NULL;
-        pthread_cond_broadcast(&gs_host.changed);
+        end_job_locked();
         gs_mutex_unlock(&gs_host.lock);
         gs_awake_leave(called);
         pause_if_computing();
@@ -368,6 +417,7 @@ void gs_host_prepare(uint64_t bytes, CUcontext context)
 
 void gs_host_context_ends(CUcontext context)
 {
+    gs_staging_context_ends(context);
     gs_mutex_lock(&gs_host.lock);
     if (gs_host.context == context)
         gs_host.context = NULL;
@@ -386,36 +436,49 @@ void gs_host_context_ends(CUcontext context)
     gs_mutex_unlock(&gs_host.lock);
 }
 
-/* Page-locks the chunk unless it is page-locked. False: it was not. */
-static bool stays_page_locked(struct gs_host_pool *pool, uint32_t i)
+void gs_host_set_away(bool away)
 {
-    CUresult result = GS_REAL(cuCtxSetCurrent)(pool->chunks[i].page_locked_in);
-    if (result == CUDA_SUCCESS)
-        result = GS_REAL(cuMemHostRegister_v2)(gs_host_pool_address(pool, i), GPUSHARE_POOL_CHUNK,
-                                               CU_MEMHOSTREGISTER_PORTABLE);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
-        gs_host_record_page_lock_locked(pool, i, NULL);
-    return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    gs_mutex_lock(&gs_host.lock);
+    gs_host.away = away;
+    if (!away) {
+        gs_host.rests = false;
+        gs_host.last_move_ns = gs_now_ns();
+    }
+    gs_mutex_unlock(&gs_host.lock);
 }
 
-void gs_host_restored(void)
+bool gs_host_rest(bool (*busy)(void))
 {
-    unsigned lost = 0;
+    bool left = true;
+    gs_mutex_lock(&gs_host.lock);
+    bool unused = gs_host.pools == NULL;
+    gs_mutex_unlock(&gs_host.lock);
+    if (unused)
+        return true;
+    gs_staging_end();
     CUcontext before = NULL;
     GS_REAL(cuCtxGetCurrent)(&before);
     gs_mutex_lock(&gs_host.lock);
-    for (struct gs_host_pool *pool = gs_host.pools; pool != NULL; pool = pool->next) {
-        for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
-            if (pool->chunks[i].page_locked_in != NULL && !stays_page_locked(pool, i))
-                lost++;
-        }
+    gs_host.taking++;
+    gs_host.away = gs_host.rests = true;
+    gs_host_crew_settle();
+    while (gs_host.working_in != NULL)
+        gs_cond_wait(&gs_host.changed, &gs_host.lock);
+    for (struct job job; (left = find_any(&job));) {
+        CUcontext context = begin_job_locked(&job);
+        gs_mutex_unlock(&gs_host.lock);
+        unlock_chunk(&job, context);
+        bool stops = busy();
+        gs_mutex_lock(&gs_host.lock);
+        end_job_locked();
+        if (stops)
+            break;
     }
-    if (gs_host.pools != NULL)
-        gs_host_wake_thread();
+    gs_host.taking--;
+    gs_host.rests = !left;
     gs_mutex_unlock(&gs_host.lock);
     GS_REAL(cuCtxSetCurrent)(before);
-    if (lost != 0)
-        gs_debug("the driver has lost %u page-locks; they are made again", lost);
+    return !left;
 }
 
 void gs_host_after_fork(void)
@@ -426,6 +489,8 @@ void gs_host_after_fork(void)
     gs_host.context = gs_host.working_in = NULL;
     gs_host.wanted = gs_host.taking = gs_host.moving = 0;
     gs_host.started = false;
+    gs_host.away = gs_host.rests = false;
     gs_host_crew_after_fork();
+    gs_staging_after_fork();
     gs_host.bytes = gs_host.shared = gs_host.page_locked_late = 0;
 }

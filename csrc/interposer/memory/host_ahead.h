@@ -5,6 +5,7 @@
 
 #include "driver.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Something has changed; the host memory's lock is held. */
@@ -16,8 +17,17 @@ void gs_host_prepare(uint64_t bytes, CUcontext context);
 /* Drops the page-locks that were made in a context. Call it before or after the context ends. */
 void gs_host_context_ends(CUcontext context);
 
-/* After a checkpoint, repeats the page-locks that the driver may have lost. */
-void gs_host_restored(void);
+/*
+ * Whether all of this process's memory was evicted. Page-locks make checkpoints slow, so they are dropped if that stays
+ * so for a while; the data comes back through staging.h.
+ */
+void gs_host_set_away(bool away);
+
+/*
+ * Drops them now, because the process is about to be parked; they come again with its next restore. False: `busy`
+ * returned true before that was done.
+ */
+bool gs_host_rest(bool (*busy)(void));
 
 void gs_host_after_fork(void);
 

@@ -296,6 +296,13 @@ void gs_host_crew_await(const struct gs_host_chunk *chunk)
             gs_cond_wait(&crew.changed, &gs_host.lock);
 }
 
+void gs_host_crew_settle(void)
+{
+    while (crew.under_way != 0)
+        if (crew.lockers != 0 || !lock_next_locked())
+            gs_cond_wait(&crew.changed, &gs_host.lock);
+}
+
 void gs_host_crew_unlocked(void)
 {
     pthread_cond_broadcast(&crew.changed);
@@ -333,9 +340,7 @@ void gs_host_crew_end_order(void)
         end_locked(chunk);
     pthread_cond_broadcast(&crew.pages_asked);
     pthread_cond_broadcast(&crew.locks_asked);
-    while (crew.under_way != 0)
-        if (crew.lockers != 0 || !lock_next_locked())
-            gs_cond_wait(&crew.changed, &gs_host.lock);
+    gs_host_crew_settle();
     for (uint32_t i; take_from_stock(pool, &i);)
         gpushare_pool_unclaim_chunk(&pool->shared->chunks[i]);
 }

@@ -33,6 +33,9 @@ void gs_host_crew_unlocked(void);
 /* Whether a chunk is not at rest. */
 bool gs_host_crew_works(void);
 
+/* Waits until all are, so that no thread of the crew calls the driver. */
+void gs_host_crew_settle(void);
+
 void gs_host_crew_context_ends(CUcontext context);
 void gs_host_crew_after_fork(void);
 

@@ -50,6 +50,7 @@ static void set_used(struct gs_host_pool *pool, uint32_t number, bool used)
         return;
     chunk->used ^= bit;
     gs_host_pool_list_partial(pool, chunk);
+    gs_host_pool_count_bare(pool, chunk);
     if (used)
         __atomic_add_fetch(&gs_host.bytes, GS_HOST_UNIT, __ATOMIC_RELAXED);
     else

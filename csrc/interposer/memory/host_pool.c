@@ -286,3 +286,10 @@ void gs_host_pool_list_partial(struct gs_host_pool *pool, struct gs_host_chunk *
         chunk->link = NULL;
     }
 }
+
+void gs_host_pool_count_bare(struct gs_host_pool *pool, struct gs_host_chunk *chunk)
+{
+    bool bare = chunk->used != 0 && chunk->page_locked_in == NULL;
+    pool->bare += (uint32_t)bare - (uint32_t)chunk->bare;
+    chunk->bare = bare;
+}

@@ -33,6 +33,7 @@ struct gs_host_chunk {
     bool unlocking;
     struct gs_host_pool *pool; /* valid if it is not at rest */
     struct gs_host_chunk *queued;
+    bool bare;                          /* used, and not page-locked */
     struct gs_host_chunk *next, **link; /* chunks with used and other units that no move is page-locking */
 };
 
@@ -57,6 +58,7 @@ struct gs_host_pool {
     struct gs_host_chunk *partial;
     unsigned records;     /* that need units of this pool */
     uint32_t page_locked; /* chunks that this process has page-locked, whatever process uses them now */
+    uint32_t bare;        /* chunks that this process uses and has not page-locked */
     struct gs_host_kept oldest[GS_HOST_OLDEST];
     unsigned oldest_count, oldest_next;
     struct gs_host_pool *next;
@@ -110,6 +112,9 @@ bool gs_host_pool_populate(struct gs_host_pool *pool, uint32_t i);
 
 /* Page-locks the chunk in the current context. */
 CUresult gs_host_pool_page_lock(struct gs_host_pool *pool, uint32_t i);
+
+/* Keeps the number of bare chunks. */
+void gs_host_pool_count_bare(struct gs_host_pool *pool, struct gs_host_chunk *chunk);
 
 /* Keeps the list of chunks that have room for more data of this process. */
 void gs_host_pool_list_partial(struct gs_host_pool *pool, struct gs_host_chunk *chunk);

@@ -18,6 +18,7 @@ void gs_host_record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUco
     gpushare_pool_set_page_locked(&pool->shared->chunks[i], pool->slot, context != NULL);
     pool->page_locked += (context != NULL) - (pool->chunks[i].page_locked_in != NULL);
     pool->chunks[i].page_locked_in = context;
+    gs_host_pool_count_bare(pool, &pool->chunks[i]);
 }
 
 void gs_host_print_refused_locked(CUresult result)

@@ -41,6 +41,8 @@ struct gs_host {
     struct gs_host_pool *pools; /* the first is the current pool; the others are kept for the data in them */
     CUcontext context;          /* for page-locking in advance; NULL: none */
     uint64_t wanted;            /* number of chunks to page-lock */
+    bool away;                  /* all memory of the process was evicted */
+    bool rests;                 /* nothing is to be page-locked until its next restore */
     bool refused;               /* the last attempt to page-lock in advance failed */
     bool started;
     CUcontext working_in; /* the thread is calling the driver */

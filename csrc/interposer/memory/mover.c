@@ -13,6 +13,7 @@
 #include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/host.h"
+#include "memory/host_ahead.h"
 #include "memory/host_disk.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
@@ -371,6 +372,17 @@ static void expect(const struct gs_device *device, uint64_t wanted)
     gs_mutex_unlock(&gs_memory_lock);
 }
 
+/* Whether none of this process's memory is on a device. */
+static bool is_away(void)
+{
+    bool away = true;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
+        away = away && gs_devices[d].usage.resident == 0;
+    gs_mutex_unlock(&gs_memory_lock);
+    return away;
+}
+
 void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result)
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
@@ -402,6 +414,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
     gs_host_expect_no_more();
     gs_host_end_moving();
+    gs_host_set_away(is_away());
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
     if (host_short && !stuck)
@@ -737,6 +750,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
             (struct arrival){.device = &gs_devices[d], .lane = gs_lane_of(&gs_devices[d]), .moved = &results[d]};
     gs_memory_drop_failed();
     gs_host_begin_moving();
+    gs_host_set_away(false);
     bool opened = open_if_complete(open, argument);
     while (!opened) {
         bool progress = false, flying = false, wanting = false, device_short = false, changed = false;
