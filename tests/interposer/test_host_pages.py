@@ -158,6 +158,20 @@ def test_a_driver_may_refuse_to_page_lock(make_pool: MakePool, make_client: Make
     assert "slower" in said[0]
 
 
+def test_chunks_in_use_stay_page_locked_if_the_driver_refuses_others(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    piece = client.taken(2 * CHUNK)
+    client.call("refuse", 1)
+    client.call("prepare", 4 * CHUNK)
+    time.sleep(0.6)
+    assert pool.page_locked_by(0) == pool.used_by(0) == [0, 1]
+    assert client.holds(piece)
+
+
 def test_only_pages_that_the_scheduler_prepares_are_used(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
