@@ -372,17 +372,6 @@ static void expect(const struct gs_device *device, uint64_t wanted)
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-/* Whether none of this process's memory is on a device. */
-static bool is_away(void)
-{
-    bool away = true;
-    gs_mutex_lock(&gs_memory_lock);
-    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
-        away = away && gs_devices[d].usage.resident == 0;
-    gs_mutex_unlock(&gs_memory_lock);
-    return away;
-}
-
 void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result)
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
@@ -414,7 +403,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
     gs_host_expect_no_more();
     gs_host_end_moving();
-    gs_host_set_away(is_away());
+    gs_host_set_away(gs_devices_are_empty());
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
     if (host_short && !stuck)
