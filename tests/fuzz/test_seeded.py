@@ -2,7 +2,8 @@
 """The fuzzer finds seeded bugs of the interposer: one of each kind that could harm a user's data.
 
 Each is a change of a few words in a copy of the sources. Where a change makes wrong only what happens within some
-nanoseconds, another one, harmless by itself, makes these longer.
+nanoseconds, another one, harmless by itself, makes these longer. The simulated driver has one fault more: digests that
+ignore a byte.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.random_programs import PATIENCE, Recipe, fuzz
+from jupyter_gpushare import LIBRARIES
+from tests.fuzz.evictions import places
+from tests.fuzz.random_programs import EVICTIONS, PATIENCE, Recipe, fuzz
 from tests.support.ground import MIB, Figures, Ground
 from tests.support.workshop import Patch, Workshop, patched
 
@@ -64,6 +67,8 @@ class Bug:
     environ: tuple[tuple[str, str], ...] = ()
 
 
+#: What all programs here are made from.
+SEED = "seeded"
 SLOW_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "1000000"),)
 SLOWER_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "5000000"),)
 SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
@@ -214,6 +219,16 @@ BUGS = {
         ),
         Recipe(operations=600, asks=0.1),
     ),
+    "zeros come back as anything": Bug(
+        (
+            (
+                "interposer/memory/block.c",
+                "GS_REAL(cuMemsetD8Async)(address + extent.offset, 0, extent.bytes, stream)",
+                "CUDA_SUCCESS",
+            ),
+        ),
+        EVICTIONS,
+    ),
     "published before it is copied": Bug(
         (
             (
@@ -237,7 +252,7 @@ def look(folder: Path, bug: Bug, seconds: float, patience: float) -> str | None:
         found = fuzz(
             ground,
             Figures(),
-            seed="seeded",
+            seed=SEED,
             recipes=[recipe],
             processes=2,
             seconds=seconds,
@@ -257,6 +272,21 @@ def test_a_seeded_bug_is_found(workshop: Workshop, name: str) -> None:
     assert look(workshop.build(BUGS[name].patches), BUGS[name], 120, 20) is not None
 
 
+#: A byte of each unit that digests ignore. One of them is enough for the fast tests.
+PLACES = [
+    pytest.param(place, marks=[pytest.mark.slow] if number else [])
+    for number, place in enumerate(places(SEED))
+]
+
+
+@pytest.mark.parametrize("ignored", PLACES)
+def test_a_digest_that_ignores_one_byte_is_found(ignored: int) -> None:
+    bug = Bug((), EVICTIONS, environ=(("GPUSHARE_SIM_DIGEST_IGNORES", str(ignored)),))
+    found = look(LIBRARIES, bug, 120, PATIENCE)
+    assert found is not None
+    assert " differ" in found
+
+
 #: Of what the bugs consist apart from the wrong words: all at once, once as fast as it can and once slowly.
 HARMLESS = {
     "failures": Bug(
@@ -264,6 +294,7 @@ HARMLESS = {
         Recipe(operations=300, asks=0.03, threads=2, largest=40 * MIB),
         rules=("cuMemcpyHtoDAsync%gpushare@0.2", "cuMemcpyDtoHAsync%gpushare@0.2"),
     ),
+    "evictions": Bug((OVERWRITTEN,), EVICTIONS),
     "slow": Bug((OVERWRITTEN,), environ=(*SLOW_KERNELS, *SLOW_COPIES)),
 }
 
