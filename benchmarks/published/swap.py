@@ -32,6 +32,8 @@ SIMULATED = "2000000000"
 NEWCOMER = 0.93
 #: How long the pool may be prepared before the first eviction is timed in that variant, seconds.
 AHEAD = 20.0
+#: Seconds after which an eviction has failed.
+PATIENCE = 120.0
 #: Goals for a first eviction, as parts of a page-locked copy: nothing was prepared, and it was seen coming.
 UNPREPARED_GOAL, PREPARED_GOAL = 0.3, 0.7
 
@@ -100,7 +102,10 @@ def _evict(here: Machine, name: str) -> tuple[float, int]:
     evicted = _totals(here, name)[0]
     start = time.monotonic()
     here.control("evict", group=f"bench-{name}")
-    while _resident(here, name) > 0:
+    # The status may be older than the order.
+    while _resident(here, name) > 0 or _totals(here, name)[0] == evicted:
+        if time.monotonic() > start + PATIENCE:
+            raise RuntimeError(f"{name} was not evicted within {PATIENCE:.0f} s")
         time.sleep(0.001)
     taken = time.monotonic() - start
     return taken, _totals(here, name)[0] - evicted
