@@ -123,7 +123,7 @@ static void zero(void)
 
 static void limits(void)
 {
-    struct gs_hasher_job *jobs[64];
+    struct gs_hasher_job *jobs[256];
     struct gpushare_digest digests[GS_HASHER_MOST_UNITS];
     unsigned count = 0;
     CUdeviceptr address = allocate(64 * UNIT);
@@ -132,9 +132,9 @@ static void limits(void)
     require(gs_hasher_begin(context, address, 24) == NULL, "part of a vector");
     require(gs_hasher_begin(context, address + 8, 16) == NULL, "no vector's address");
     require(gs_hasher_begin(context, address, 0) == NULL, "nothing");
-    while (count < 64 && (jobs[count] = gs_hasher_begin(context, address, UNIT)) != NULL)
+    while (count < 256 && (jobs[count] = gs_hasher_begin(context, address, UNIT)) != NULL)
         count++;
-    require(count == 16, "not as many jobs as pieces may move at once");
+    require(count == 128, "not as many jobs as pieces may move at once");
     for (unsigned i = 0; i < count; i++)
         require(wait_for(jobs[i], digests) == CUDA_SUCCESS, "hashing failed");
     require(wait_for(gs_hasher_begin(context, address, 64 * UNIT), digests) == CUDA_SUCCESS, "no job is free again");

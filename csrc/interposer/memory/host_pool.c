@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static uint32_t small; /* see gpushare_pool_enlarge */
@@ -121,7 +121,7 @@ struct gs_host_pool *gs_host_pool_make(void)
         shared->chunk_count = shared->limit = (uint32_t)count;
         shared->directory_offset = gpushare_pool_directory_offset((uint32_t)count);
         /* Without a secret key, equal digests do not prove equal contents. */
-        if (getrandom(shared->key, sizeof(shared->key), 0) == (ssize_t)sizeof(shared->key))
+        if (syscall(SYS_getrandom, shared->key, sizeof(shared->key), 0) == (long)sizeof(shared->key))
             shared->directory_buckets = gpushare_pool_directory_buckets((uint32_t)count);
         struct gs_host_pool *pool = new_pool(shared, size, 0);
         if (pool != NULL)
