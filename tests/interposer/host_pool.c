@@ -141,6 +141,15 @@ static CUresult host_unregister(void *address)
     return CUDA_SUCCESS;
 }
 
+/* Then there is no ring (staging.h), and what is read is page-locked. */
+static CUresult host_alloc(void **address, size_t bytes, unsigned flags)
+{
+    (void)address;
+    (void)bytes;
+    (void)flags;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult get_current(CUcontext *context)
 {
     *context = current;
@@ -163,6 +172,7 @@ static void set_up_driver(void)
 {
     gs_real_table[GS_FN_cuMemHostRegister_v2] = host_register;
     gs_real_table[GS_FN_cuMemHostUnregister] = host_unregister;
+    gs_real_table[GS_FN_cuMemHostAlloc] = host_alloc;
     gs_real_table[GS_FN_cuCtxGetCurrent] = get_current;
     gs_real_table[GS_FN_cuCtxSetCurrent] = set_current;
     gs_real_table[GS_FN_cuThreadExchangeStreamCaptureMode] = exchange_mode;

@@ -223,6 +223,7 @@ def test_many_processes_use_one_pool_at_once(
 
     for victim, slot in zip(clients[:2], slots, strict=False):
         change_sizes()
+        assert victim.process.poll() is None, victim.errors()
         until(lambda slot=slot: pool.used_by(slot) != [])  # type: ignore[misc]
         victim.process.kill()
         victim.process.wait()
