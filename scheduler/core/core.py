@@ -332,15 +332,16 @@ class Core:
         if self.policy.failure is not None:
             self._notices.report_policy_failure(*self.policy.failure, instead=self.policy.name)
             self.policy.failure = None
-        # 3. The host memory to prepare.
+        # 3. Which host memory goes to the disk, and which comes back.
+        changed = turn.touched or self._host_reserve.asked
+        if self._disk.stale or (changed and self._disk.is_in_use()):
+            self._disk.decide()
+        # 4. The host memory to prepare.
         if turn.reserve_stale or self._host_reserve.asked:
             prepare, again = self._host_reserve.decide(turn.now, turn.reserve_stale)
             turn.decisions += prepare
             self.timers.set(("pool", ""), again)
             turn.reserve_stale.clear()
-        # 4. Which host memory goes to the disk, and which comes back.
-        if self._disk.stale or (turn.touched and self._disk.is_in_use()):
-            self._disk.decide()
         # 5. Contention: whether other groups wait for their GPUs or run there.
         self._contention.notify_holders()
         # 6. Record since when groups are in the state that the status shows.

@@ -93,6 +93,15 @@ def test_data_of_idle_notebooks_goes_after_a_while(
     until(lambda: disk(machine)["read"] >= 32 * MIB)
 
 
+def test_data_of_the_only_notebook_goes(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """Nothing else wakes the thread that ends page-locks."""
+    machine = with_disk(make_machine, tmp_path / "disk", after="0.1")
+    ((a, at),) = start(machine, 1)
+    machine.evict("p0")
+    until(lambda: gone(machine, "p0"))
+    assert is_right(a, at, 0)
+
+
 def test_a_program_that_ends_leaves_nothing_on_the_disk(
     make_machine: MakeMachine, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "memory/host_ahead.h"
 #include "memory/host_pool.h"
 #include "memory/host_state.h"
 #include "pool.h"
@@ -33,8 +34,12 @@ void gs_host_begin_moving(void)
 void gs_host_end_moving(void)
 {
     gs_mutex_lock(&gs_host.lock);
-    if (--gs_host.moving == 0)
+    if (--gs_host.moving == 0) {
         set_moving_locked();
+        /* Without page-locks it does not look again, and now there may be some to end. */
+        if (gs_host.pools != NULL)
+            gs_host_wake_thread();
+    }
     gs_mutex_unlock(&gs_host.lock);
 }
 
