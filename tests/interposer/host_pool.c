@@ -11,6 +11,7 @@
 #include "loader/real.h"
 #include "memory/host.h"
 #include "memory/host_ahead.h"
+#include "memory/host_disk.h"
 #include "pool.h"
 #include "pool_pages.h"
 
@@ -383,8 +384,25 @@ static bool evict(struct datum *datum, bool hashes, bool fails, struct gs_host_s
     return true;
 }
 
+/* Waits until all of it is in memory, as a restore does. */
+static void await_memory(const struct datum *datum)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    enum gs_host_where where;
+    for (unsigned waited = 0;; waited++) {
+        pthread_mutex_lock(&lock);
+        where = gs_host_where(datum->record);
+        pthread_mutex_unlock(&lock);
+        if (where == GS_HOST_HERE)
+            return;
+        require(waited < 60000, "the data does not come from the disk");
+        usleep(1000);
+    }
+}
+
 static void restore(struct datum *datum)
 {
+    await_memory(datum);
     gs_host_prepare_reading(datum->record);
     require(has_data(datum), "other data than was evicted, at the restore");
     gs_host_release(datum->record);
@@ -414,6 +432,8 @@ static void change_some(struct datum *datum, unsigned *seed)
 /* --- Several threads at once --- */
 
 static bool stopped;
+/* The threads rest, so that data can go to a disk meanwhile. */
+static bool rests;
 
 static void *move(void *argument)
 {
@@ -425,6 +445,9 @@ static void *move(void *argument)
     current = CONTEXT;
     while (!__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
         struct datum *datum = &data[(unsigned)rand_r(&seed) % 6];
+        if (rests)
+            usleep((unsigned)rand_r(&seed) % 100000);
+        gs_host_begin_moving();
         if (rand_r(&seed) % 16 == 0) {
             drop(datum);
         } else if (datum->evicted) {
@@ -433,6 +456,7 @@ static void *move(void *argument)
             change_some(datum, &seed);
             evict(datum, rand_r(&seed) % 4 != 0, rand_r(&seed) % 8 == 0, &summary);
         }
+        gs_host_end_moving();
         if (rand_r(&seed) % 64 == 0)
             gs_host_prepare((uint64_t)(rand_r(&seed) % 8) * GPUSHARE_POOL_CHUNK, CONTEXT);
         if (rand_r(&seed) % 256 == 0)
@@ -449,11 +473,13 @@ static void *move(void *argument)
     }
     if (expecting)
         gs_host_expect_no_more();
+    gs_host_begin_moving();
     for (unsigned i = 0; i < 6; i++) {
         if (data[i].evicted)
             restore(&data[i]);
         drop(&data[i]);
     }
+    gs_host_end_moving();
     return NULL;
 }
 
@@ -627,6 +653,7 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         require(waitpid(child, &status, 0) == child, "no child");
         printf("%d\n", status);
     } else if (strcmp(word, "stress") == 0) {
+        rests = second != 0;
         stress((unsigned)number);
         printf("ok\n");
     } else {

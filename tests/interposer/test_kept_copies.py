@@ -7,9 +7,11 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier, DiskWishes
 from jupyter_gpushare.scheduler.memory.pool import Pool as SchedulerPool
 from tests.interposer.pool_clients import (
     CHUNK,
@@ -262,3 +264,42 @@ def test_the_scheduler_frees_copies_only_when_it_needs_their_room(
     until(lambda: made.figures().kept == 16 * UNIT)
     assert client.evict(1, *range(21, 37)) == (0, 16, 0, 0)
     assert client.evict(0, *range(1, 17)) == (0, 0, 0, 16)
+
+
+@pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
+def test_data_goes_to_a_disk_and_back_meanwhile(
+    made: SchedulerPool,
+    make_pool: MakePool,
+    make_client: MakeClient,
+    tmp_path: Path,
+    flags: tuple[str, ...],
+) -> None:
+    """Whenever a process rests, its data goes; and it comes back at once. One process dies."""
+    made.order(limit=24 * CHUNK, target=0, most=24 * CHUNK)
+    pool = make_pool(24, os.dup(made.descriptor))
+    tier = DiskTier(DiskOptions(tmp_path, 24 * CHUNK))
+    try:
+        tier.add(made)
+        clients = [make_client(pool, flags=flags) for _ in range(3)]
+        for number, client in enumerate(clients):
+            slot = made.lend(client.process.pid)
+            assert slot is not None
+            client.offer(pool, slot)
+            client.start("stress", number, 1)
+        slots = tuple(made.lent)
+        tier.set_wishes(made, DiskWishes(slots, len(slots), slots, budget=24))
+        until(lambda: tier.status().read > 64 * CHUNK)
+        clients[0].process.kill()
+        clients[0].process.wait()
+        made.reap()
+        read = tier.status().read
+        until(lambda: tier.status().read > read + 32 * CHUNK)
+        for client in clients[1:]:
+            client.start("stop")
+            assert client.answer() == "ok"
+            assert "ThreadSanitizer" not in client.errors()
+        made.reap()
+        until(lambda: tier.status().used == 0)
+        assert tier.status().fault == ""
+    finally:
+        tier.stop()
