@@ -299,8 +299,7 @@ def _reservation(found: Reservation) -> dict[str, Any]:
 def _notebook(group: dict[str, Any]) -> dict[str, Any]:
     reason = group["reason"]
     memory = {
-        key: sum(gpu.get(key, 0) for gpu in group["gpus"])
-        for key in ("footprint", "resident", "clean", "swapped", "shared", "disk")
+        key: sum(gpu[key] for gpu in group["gpus"]) for key in ("footprint", "resident", "swapped")
     }
     return {
         **{key: group[key] for key in GROUP},

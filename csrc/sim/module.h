@@ -6,7 +6,6 @@
 #include "driver.h"
 #include "kernel_abi.h"
 
-struct gpushare_digest_key;
 struct sim_module;
 
 struct sim_kernel {
@@ -17,8 +16,7 @@ struct sim_kernel {
     unsigned arguments_size; /* packed */
     int dynamic_shared_limit;
     int carveout;
-    bool loaded;                              /* queried or launched */
-    const struct gpushare_digest_key *digest; /* not NULL: the interposer's (digest_kernel.h) */
+    bool loaded; /* queried or launched */
 };
 
 CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel);

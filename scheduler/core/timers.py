@@ -12,7 +12,6 @@ Kind = Literal[
     "again",
     "class",
     "client",
-    "disk",
     "gpu",
     "hint",
     "holding",

@@ -99,18 +99,7 @@ METRICS: dict[str, Definition] = {
     "gpushare_user_memory_bytes": Definition(
         "gauge",
         ("user", "kind"),
-        "a user's memory on all GPUs: resident, swapped (in host memory), unevictable; and disk (evicted data on disk)",
-    ),
-    "gpushare_user_memory_clean_bytes": Definition(
-        "gauge",
-        ("user",),
-        "the part of a user's resident memory that can be evicted without a copy, because it has not changed",
-    ),
-    "gpushare_user_memory_shared_bytes": Definition(
-        "gauge",
-        ("user",),
-        "the part of a user's swapped memory that other notebooks of the same user also hold; it is stored once, and "
-        "counts for each of them",
+        "a user's memory on all GPUs: resident, swapped (in host memory), unevictable",
     ),
     "gpushare_user_gpu_seconds_total": Definition(
         "counter",
@@ -130,8 +119,7 @@ METRICS: dict[str, Definition] = {
     "gpushare_use_byte_seconds_total": Definition(
         "counter",
         (*_WHOSE, "kind"),
-        "memory of these notebooks, multiplied by time: gpu (on GPUs), host (evicted data in host memory), disk "
-        "(evicted data on disk)",
+        "memory of these notebooks, multiplied by time: gpu (on GPUs), host (evicted data in host memory)",
     ),
     "gpushare_use_moved_bytes_total": Definition(
         "counter",
@@ -141,19 +129,7 @@ METRICS: dict[str, Definition] = {
     "gpushare_host_memory_bytes": Definition(
         "gauge",
         ("kind",),
-        "evicted data: budget (of host memory), swapped (host memory in use), shared (host memory saved by storing "
-        "equal data once), disk (data on disk), promised",
-    ),
-    "gpushare_disk_bytes": Definition(
-        "gauge",
-        ("kind",),
-        "disk for evicted data of idle notebooks: size (the most that may be there), used, written and read (since the "
-        "start). Missing if there is no disk",
-    ),
-    "gpushare_disk_failed": Definition(
-        "gauge",
-        (),
-        "1 if no more data goes to the disk because of an error. Missing if there is no disk",
+        "host memory for evicted data: budget, swapped (in use), promised",
     ),
     "gpushare_wait_seconds": Definition(
         "histogram",
@@ -164,12 +140,6 @@ METRICS: dict[str, Definition] = {
         "counter",
         ("gpu", "direction"),
         "memory that was restored (in) and evicted (out)",
-    ),
-    "gpushare_uncopied_bytes_total": Definition(
-        "counter",
-        ("gpu", "reason"),
-        "memory that was evicted without a copy: clean (it had not changed), zero (it was all zeros), shared (another "
-        "notebook of the user has the same data in host memory)",
     ),
     "gpushare_revocations_total": Definition(
         "counter",

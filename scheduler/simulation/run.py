@@ -11,7 +11,6 @@ from .calibration import H200
 from .machine import Exclusive, Machine, Shared
 from .node import Node
 from .outcome import Outcome
-from .tiers import PLAIN, Tiers
 from .trace import Kernel, Trace
 
 #: GPUs under one core, as on real nodes.
@@ -22,9 +21,8 @@ BASELINES = ("exclusive", "shared")
 _FEW_STEPS = 20_000
 
 Arrivals = list[tuple[Kernel, int]]
-#: A policy; the number of GPUs and the memory sizes; the times of meters and starvation; what memory contains, and the
-#: disk; and the kernels of one node.
-_Task = tuple[str, int, int, int, float, float, Tiers, Arrivals]
+#: A policy; the number of GPUs and the memory sizes; the times of meters and starvation; and the kernels of one node.
+_Task = tuple[str, int, int, int, float, float, Arrivals]
 
 
 def place(trace: Trace, gpus: int) -> Arrivals:
@@ -58,7 +56,6 @@ def simulate(
     *,
     meter: float,
     starving: float,
-    tiers: Tiers = PLAIN,
     processes: int = 1,
     on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[tuple[str, Outcome]]:
@@ -72,8 +69,6 @@ def simulate(
         Seconds between two readings of a meter.
     starving
         Seconds without any GPU time after which a kernel counts as starved.
-    tiers
-        What memory contains, and the disk of each node.
     processes
         The largest number of processes to use.
     on_step
@@ -88,7 +83,7 @@ def simulate(
             count = gpus if whole else min(NODE, gpus - first)
             own = [(k, i - first) for k, i in arrivals if first <= i < first + count]
             tasks.append(
-                (policy, count, header.gpu_memory, header.host_memory, meter, starving, tiers, own)
+                (policy, count, header.gpu_memory, header.host_memory, meter, starving, own)
             )
     outcomes = {policy: Outcome() for policy in policies}
     # Results keep their order, however many processes there are.
@@ -110,12 +105,12 @@ def _outcomes(tasks: list[_Task], processes: int) -> Iterator[Outcome]:
 
 
 def _run(task: _Task) -> Outcome:
-    policy, gpus, memory, host, meter, starving, tiers, arrivals = task
+    policy, gpus, memory, host, meter, starving, arrivals = task
     machine: Machine
     if policy == "exclusive":
         machine = Exclusive(H200, memory, gpus, starving)
     elif policy == "shared":
         machine = Shared(H200, memory, gpus, starving)
     else:
-        machine = Node(H200, memory, gpus, starving, policy, host, meter, tiers=tiers)
+        machine = Node(H200, memory, gpus, starving, policy, host, meter)
     return machine.run(arrivals)

@@ -17,21 +17,7 @@ from tests.scheduler import golden
 
 WORLDS = [path for path in golden.recordings() if path.name.startswith("world-")]
 #: Messages that do not occur in the world.
-NEVER = {
-    *(
-        "Await",
-        "Desist",
-        "Disk",
-        "Fetch",
-        "Hint",
-        "Maintain",
-        "Notice",
-        "Queued",
-        "Rename",
-        "Reserve",
-    ),
-    "Spill",
-}
+NEVER = {"Await", "Desist", "Hint", "Maintain", "Notice", "Queued", "Rename", "Reserve"}
 #: Parts of messages.
 PARTS = {"Awaited", "Entitlement", "Usage"}
 

@@ -21,15 +21,7 @@ import type { Service } from '../service';
 import type { IState } from '../store';
 import { SAMPLES } from '../store';
 import { Noted, Table } from '../table';
-import {
-  awayText,
-  nameOf,
-  sharedText,
-  size,
-  someTime,
-  TEXT,
-  timeOf
-} from '../text';
+import { nameOf, size, someTime, TEXT, timeOf } from '../text';
 
 /** The state, and functions to open dialogs and to act. */
 export interface IContext {
@@ -250,8 +242,6 @@ function Host({ host }: { host: IHost }): JSX.Element {
       />
       <div className="figures">
         <span>{TEXT.used(host.swapped, host.budget)}</span>
-        <span hidden={!host.shared}>{TEXT.saved(host.shared ?? 0)}</span>
-        <span hidden={!host.disk}>{TEXT.disk(host.disk ?? 0)}</span>
       </div>
     </section>
   );
@@ -303,7 +293,7 @@ function Notebook(
   const user = notebook.user || TEXT.someone;
   // Notebooks of other users have no other name.
   const isNameless = user === notebook.name;
-  const { resident, unevictable, swapped, disk } = notebook.memory;
+  const { resident, unevictable, swapped } = notebook.memory;
   const here = resident + unevictable;
   // While it waits, the reason already mentions the hold.
   const isOnHold = notebook.on_hold && notebook.state !== 'waiting';
@@ -347,9 +337,8 @@ function Notebook(
       <Noted
         className="number"
         label={columns.memory}
-        text={here ? size(here) : swapped || disk ? '' : TEXT.noMemory}
-        remark={awayText(notebook.memory)}
-        title={sharedText(notebook.memory)}
+        text={here ? size(here) : swapped ? '' : TEXT.noMemory}
+        remark={swapped ? TEXT.swapped(swapped) : ''}
       />
       <Noted
         className="number"

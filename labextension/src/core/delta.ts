@@ -95,10 +95,7 @@ const isGroup = shape({
   gpus: arrayOf(
     shape({
       uuid: isText,
-      ...numbers('footprint', 'resident', 'swapped', 'unevictable', 'context'),
-      clean: optional(isNumber),
-      shared: optional(isNumber),
-      disk: optional(isNumber)
+      ...numbers('footprint', 'resident', 'swapped', 'unevictable', 'context')
     })
   ),
   sessions: arrayOf(isSession),

@@ -4,8 +4,7 @@ import type { IGroupShare } from '../core/shares';
 import { isResidue } from '../core/shares';
 import type { IGpu, IHost } from '../core/status';
 import { isolate, shortName } from '../words/mentions';
-import { partText } from '../words/panel';
-import { hostMemoryText } from '../words/short';
+import { hostMemoryText, partText } from '../words/panel';
 import type { IWording } from '../words/short';
 
 /** The kinds of memory that a bar shows. */

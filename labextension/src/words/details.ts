@@ -19,7 +19,6 @@ import {
   prefetchText,
   sleepTitle,
   stateText,
-  tiersText,
   turnText,
   wakeText,
   whereText,
@@ -129,10 +128,9 @@ export function detailsOf(
 ): string {
   const { trans } = wording;
   const elapsed = now - group.at;
-  const memory = memoryOf(group);
+  const { resident, swapped } = memoryOf(group);
   const lines = [
-    memoryText(memory, wording),
-    tiersText(memory, wording),
+    memoryText(resident, swapped, wording),
     sleepTitle(group, trans)
   ];
   if (isWaiting(group)) {

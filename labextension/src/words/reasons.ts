@@ -84,16 +84,9 @@ export function reasonText(
       );
     case 'making_room': {
       const names = victims(params);
-      const text = names
+      return names
         ? trans.__('making room by evicting %1 of %2', size('lack'), names)
         : trans.__('making room by evicting %1', size('lack'));
-      return number(params, 'clean') > 0
-        ? trans.__(
-            '%1, %2 of it without a copy because it has not changed',
-            text,
-            size('clean')
-          )
-        : text;
     }
     case 'filling': {
       const names = victims(params);

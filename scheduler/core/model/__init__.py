@@ -11,7 +11,6 @@ from .records import (
     Delayed,
     Departures,
     DurationPredictor,
-    Eviction,
     Hibernation,
     LeaseState,
     Obstacle,
@@ -23,11 +22,9 @@ from .records import (
     Reservation,
     Stage,
     Subscribers,
-    Tiers,
     Totals,
     Trial,
     Unfit,
-    unchanged,
 )
 from .state import (
     Model,
@@ -49,7 +46,6 @@ __all__ = [
     "Delayed",
     "Departures",
     "DurationPredictor",
-    "Eviction",
     "Gpu",
     "Group",
     "Hibernation",
@@ -66,7 +62,6 @@ __all__ = [
     "Share",
     "Stage",
     "Subscribers",
-    "Tiers",
     "Totals",
     "Trial",
     "Unfit",
@@ -77,5 +72,4 @@ __all__ = [
     "is_managed",
     "staying",
     "staying_contexts",
-    "unchanged",
 ]

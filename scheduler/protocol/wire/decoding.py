@@ -69,9 +69,6 @@ def _usage(usage: Any) -> ev.Usage:
         usage.unevictable,
         usage.context,
         usage.host,
-        usage.clean,
-        usage.shared,
-        usage.disk,
     )
 
 
@@ -209,13 +206,11 @@ def _decode_moved(moved: Any) -> tuple[int, ev.Usage, int, int, float, ev.MoveSt
 
 
 def _decode_evicted(client: int, group: str, body: bytes) -> ev.Event:
-    moved = ffi.from_buffer(MOVED_P, body)
-    return ev.Evicted(client, *_decode_moved(moved), moved.hashed, moved.zero, moved.shared)
+    return ev.Evicted(client, *_decode_moved(ffi.from_buffer(MOVED_P, body)))
 
 
 def _decode_moving(client: int, group: str, body: bytes) -> ev.Event:
-    moved = ffi.from_buffer(MOVED_P, body)
-    return ev.Moving(client, *_decode_moved(moved), moved.hashed, moved.zero, moved.shared)
+    return ev.Moving(client, *_decode_moved(ffi.from_buffer(MOVED_P, body)))
 
 
 def _decode_restored(client: int, group: str, body: bytes) -> ev.Event:
