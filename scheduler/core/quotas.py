@@ -48,7 +48,6 @@ class Quotas:
         if gpu.drained == event.on:
             return
         gpu.drained = event.on
-        self.model.draining += 1 if event.on else -1
         self.turn.dirty.update(self.model.gpus)
         self.turn.contention_stale[gpu.uuid] = gpu
         self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))

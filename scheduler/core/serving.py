@@ -183,8 +183,7 @@ class Serving:
                 # served.
                 self._make_head(wait, heads)
             return False
-        bounded = self.times.counted or self.model.draining or wait.barred is not None
-        if bounded and self.quotas.is_barred(wait):
+        if self.quotas.is_barred(wait):
             return False
         ahead = [heads[u] for u in wait.gpus if u in heads] if heads else None
         if self.planner.fits(wait):

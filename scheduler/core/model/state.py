@@ -18,8 +18,6 @@ class Model:
     #: The settings in effect.
     rules: Rules
     gpus: dict[str, Gpu] = field(default_factory=dict)
-    #: The number of GPUs that administrators drain.
-    draining: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
     clients: dict[int, Client] = field(default_factory=dict)
     #: The waits, in order; and the waits of groups that use no GPU yet.
