@@ -217,10 +217,7 @@ class Prefetcher:
         own = sum(evictions[n][1] for n, where in self.ordered.items() if where is gpu)
         if gpu.leaving > own:
             return False
-        for group in gpu.holders.values():  # noqa: SIM110 - asked at each event
-            if group.restoring and not group.overdue:
-                return False
-        return True
+        return not any(g.restoring and not g.overdue for g in gpu.holders.values())
 
     def _review(self, group: Group) -> None:
         """Move a prefetch on to its next stage, or end it."""
