@@ -9,6 +9,9 @@ from .messages import Usage
 from .model import Client, Group, Holding, Model, Share, charge_for_contexts
 from .turn import Turn, mark_shares
 
+#: The figures that a share sums over its holdings, and a GPU over its shares.
+_SUMS = ("promised", "resident", "unevictable", "context", "left", "lost")
+
 
 @dataclass(slots=True, eq=False)
 class Ledger:
@@ -253,15 +256,7 @@ class Ledger:
                 _validate_share(share)
             promised += gpu.promised
             where = f"of GPU {gpu.uuid}"
-            for name in (
-                "promised",
-                "resident",
-                "unevictable",
-                "context",
-                "left",
-                "arriving",
-                "lost",
-            ):
+            for name in (*_SUMS, "arriving"):
                 total = sum(getattr(share, name) for share in gpu.shares.values())
                 _agree(f"{name} {where}", getattr(gpu, name), total)
             leaving = sum(share.evicting for share in gpu.shares.values())
@@ -284,16 +279,7 @@ def arriving(share: Share) -> int:
 def _validate_share(share: Share) -> None:
     holdings = share.holdings.values()
     where = f"of {share.group.id} on GPU {share.gpu.uuid}"
-    for name in (
-        "promised",
-        "resident",
-        "unevictable",
-        "context",
-        "left",
-        "evicting",
-        "lost",
-        "spare",
-    ):
+    for name in (*_SUMS, "evicting", "spare"):
         _agree(f"{name} {where}", getattr(share, name), sum(getattr(h, name) for h in holdings))
     oversubscribing = sum(h.client.oversubscribes for h in holdings)
     _agree(f"oversubscribing {where}", share.oversubscribing, oversubscribing)

@@ -59,14 +59,14 @@ class Trial:
 class Departures:
     """The clients that hibernated since the last reading at which no memory was about to change."""
 
-    #: The used bytes in that reading, and the clients' bytes at that time: all of them, and those that are evictable.
+    #: The used bytes in that reading; and what all clients held then, in total and of evictable memory.
     used: int
     held: int
     resident: int
     #: The number of these clients, and their bytes.
     count: int = 0
     bytes: int = 0
-    #: Whether their bytes are not known exactly, or other clients came back.
+    #: Whether the bytes of these clients are not known exactly, or other clients came back.
     inexact: bool = False
     #: Whether other clients left, perhaps only until they connect again.
     disturbed: bool = False
