@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 from ..._version import LIBRARIES
 from ...kernel_provisioner.launch import Settings, client_environment, plain_environment
@@ -106,13 +106,30 @@ def start_scheduler(socket: Path, environ: Mapping[str, str], *flags: str) -> su
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    if "ready" not in process.stdout.readline():
-        raise RuntimeError("the scheduler did not start")
+    await_scheduler(process)
     return process
 
 
-def kill_scheduler(process: subprocess.Popen[str]) -> None:
+class SchedulerProcess(Protocol):
+    """A scheduler's process, however it was started."""
+
+    stdout: IO[Any] | None
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    def wait(self) -> int:
+        """Wait for its end."""
+
+
+def await_scheduler(process: SchedulerProcess) -> None:
+    """Wait until a scheduler that was started is ready."""
+    assert process.stdout is not None
+    if "ready" not in process.stdout.readline():
+        raise RuntimeError("the scheduler did not start")
+
+
+def kill_scheduler(process: SchedulerProcess) -> None:
     """End a scheduler as kill -9 does."""
     process.kill()
     process.wait()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from jupyter_gpushare._version import LIBRARIES
+from jupyter_gpushare.benchmarks.harness.machine import kill_scheduler
 from jupyter_gpushare.kernel_provisioner.launch import (
     Settings,
     client_environment,
@@ -27,7 +28,7 @@ from jupyter_gpushare.kernel_provisioner.launch import (
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.support import fork_server
-from tests.support.schedulers import kill_scheduler, start_scheduler
+from tests.support.schedulers import start_scheduler
 
 MIB = 1 << 20
 _RUN = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).gpushare_fuzz(sys.argv[2].encode()))"

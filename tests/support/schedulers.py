@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpushare.benchmarks.harness import machine
 from tests.support import fork_server
 from tests.support.scheduler import SCHEDULER
 
@@ -75,15 +76,5 @@ def start_scheduler(socket: Path, environ: Mapping[str, str], *flags: str) -> fo
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    if "ready" not in process.stdout.readline():
-        raise RuntimeError("the scheduler did not start")
+    machine.await_scheduler(process)
     return process
-
-
-def kill_scheduler(process: fork_server.Process) -> None:
-    """End a scheduler as kill -9 does."""
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
