@@ -9,7 +9,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.scripted import PIECE, evicted, filled
 from tests.interposer.swapped import SIZE, SLOW, results, swapped
-from tests.support.machine import PATIENCE, UNIT, Machine, Program, Scripted
+from tests.support.machine import PATIENCE, UNIT, Machine, Program, Script, Scripted
 
 MakeMachine = Callable[..., Machine]
 
@@ -54,6 +54,14 @@ def test_a_submission_during_the_restore_is_served_by_it(make_machine: MakeMachi
     assert [restore["bytes"] for restore in restores[-1:]] == [SIZE]
 
 
+def with_evicted(make_script: Callable[..., Scripted]) -> tuple[Script, Program, int]:
+    """Return a script, and a program with the address of its four pieces, which are evicted."""
+    script, a, _ = make_script()
+    at_a = filled(script, a, 4 * PIECE, 7)
+    evicted(script, 4 * PIECE)
+    return script, a, at_a
+
+
 def test_a_demand_ends_the_prefetch(make_machine: MakeMachine) -> None:
     machine = make_machine(**SLOW)
     a, pointer = swapped(machine, "a", 128 * UNIT)
@@ -70,9 +78,7 @@ def test_a_demand_ends_the_prefetch(make_machine: MakeMachine) -> None:
 def test_a_revocation_ends_the_restore_between_two_pieces(
     make_script: Callable[..., Scripted],
 ) -> None:
-    script, a, _ = make_script()
-    at_a = filled(script, a, 4 * PIECE, 7)
-    evicted(script, 4 * PIECE)
+    script, a, at_a = with_evicted(make_script)
     script.send(*script.grant(ev.ALL), protocol.revoke(script.lease))
     restored = script.next(ev.Restored)
     assert restored.status == "partial"
@@ -96,9 +102,7 @@ def test_a_hibernated_program_is_awake_before_it_calls_the_driver(machine: Machi
 def test_a_lease_that_no_thread_requested_is_held_idle(
     make_script: Callable[..., Scripted],
 ) -> None:
-    script, a, _ = make_script()
-    at_a = filled(script, a, 4 * PIECE, 7)
-    evicted(script, 4 * PIECE)
+    script, a, at_a = with_evicted(make_script)
     script.send(*script.grant(ev.ALL))
     assert script.next(ev.Burst).phase == "end"
     assert script.next(ev.Restored).status == "done"
@@ -114,9 +118,7 @@ def test_a_lease_that_no_thread_requested_is_held_idle(
 def test_a_restore_that_fails_without_a_waiting_thread_gives_the_lease_back(
     make_script: Callable[..., Scripted],
 ) -> None:
-    script, a, _ = make_script()
-    at_a = filled(script, a, 4 * PIECE, 7)
-    evicted(script, 4 * PIECE)
+    script, a, at_a = with_evicted(make_script)
     a.call("fail", rules="cuMemCreate:2+")
     script.send(*script.grant(ev.ALL))
     restored = script.next(ev.Restored)
