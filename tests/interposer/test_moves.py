@@ -13,11 +13,10 @@ import pytest
 
 from tests.interposer.rows import Runner, evict
 from tests.support.machine import Machine
-from tests.support.sim import LIBRARIES
+from tests.support.sim import LIBRARIES, MIB
 
 HERE = Path(__file__).parent
-#: A block of 16 pieces leaves, and the copy of the second does not end. Meanwhile a thread changes the block's mapping.
-CHANGE_OF_WHAT_MOVES = """
+CHANGES = """
 import faulthandler, threading
 faulthandler.dump_traceback_later(100, exit=True)
 use()
@@ -28,18 +27,15 @@ def injected():
     sim.gpushare_sim_counters(ctypes.byref(counted), ctypes.sizeof(counted))
     return counted.injected
 
-def hang_at(copy):
-    assert sim.gpushare_sim_fail(f"cuMemcpyDtoHAsync%gpushare:{copy}/hang".encode()) == 0
+def hang_at(calls):
+    assert sim.gpushare_sim_fail(f"{calls}/hang".encode()) == 0
+
+def go_on():
+    assert sim.gpushare_sim_fail(b"") == 0
 
 def until(condition):
     while not condition():
         time.sleep(0.001)
-
-def sleeps(thread):
-    def is_asleep():
-        time.sleep(0.001)
-        return open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] == "S"
-    return all(is_asleep() for _ in range(20))
 
 size = 32 * MIB
 address, handle = mapped(size, 1)
@@ -51,32 +47,77 @@ def change():
     ok(driver.cuCtxSetCurrent(context))
     changed.append(error(driver.cuMemSetAccess(address, size, [access(0)], 1)))
 
-hang_at(2)
+thread = threading.Thread(target=change)
+"""
+#: A block of 16 pieces leaves, and the copy of the second does not end. Meanwhile a thread changes the block's mapping.
+CHANGE_OF_WHAT_MOVES = """
+def sleeps(thread):
+    def is_asleep():
+        time.sleep(0.001)
+        return open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] == "S"
+    return all(is_asleep() for _ in range(20))
+
+hang_at("cuMemcpyDtoHAsync%gpushare:2")
 say("filled")
 hear()
 until(lambda: injected() == 1)
-thread = threading.Thread(target=change)
 thread.start()
 until(lambda: sleeps(thread))
 ok(driver.cuMemSetAccess(other, 4 * MIB, [access(0)], 1))
 assert int(ok(driver.cuMemGetAddressRange(other))[1]) == 4 * MIB
 # The other block's two pieces may come first.
-hang_at(4)
+hang_at("cuMemcpyDtoHAsync%gpushare:4")
 thread.join()
 until(lambda: injected() == 2)
 assert changed == [0]
-assert sim.gpushare_sim_fail(b"") == 0
+go_on()
+assert holds(address, size, 1) and holds(other, 4 * MIB, 2)
+"""
+#: A thread is changing a block's mapping when an eviction begins, and goes on when all other data has left.
+EVICTION_OF_WHAT_CHANGES = """
+hang_at("cuMemSetAccess%!gpushare")
+thread.start()
+until(lambda: injected() == 1)
+say("changing")
+hear()
+go_on()
+thread.join()
+assert changed == [0]
+say("changed")
+hear()
 assert holds(address, size, 1) and holds(other, 4 * MIB, 2)
 """
 
 
-def test_a_thread_that_waits_for_a_piece_blocks_no_other_thread(machine: Machine) -> None:
+def runner_of(machine: Machine, code: str) -> Runner:
     environ = machine.environment("a")
     environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
-    runner = Runner(environ, CHANGE_OF_WHAT_MOVES)
+    return Runner(environ, CHANGES + code)
+
+
+def test_a_thread_that_waits_for_a_piece_blocks_no_other_thread(machine: Machine) -> None:
+    runner = runner_of(machine, CHANGE_OF_WHAT_MOVES)
     try:
         assert runner.heard() == "filled"
         evict(machine, "a", busy=True)
+        runner.tell()
+        assert runner.heard() is None
+    finally:
+        runner.close()
+
+
+def test_an_eviction_waits_for_a_block_that_a_thread_is_changing(machine: Machine) -> None:
+    def resident() -> int:
+        return sum(gpu["resident"] for gpu in machine.group("a")["gpus"])
+
+    runner = runner_of(machine, EVICTION_OF_WHAT_CHANGES)
+    try:
+        assert runner.heard() == "changing"
+        evict(machine, "a", busy=True)
+        machine.until(lambda: resident() == 32 * MIB)
+        runner.tell()
+        assert runner.heard() == "changed"
+        machine.until(lambda: resident() == 0)
         runner.tell()
         assert runner.heard() is None
     finally:

@@ -60,18 +60,21 @@ enum step {
     STEP_STARTED,
     STEP_FULL, /* a piece that is moving has to finish first */
     STEP_NO_ROOM,
-    STEP_AWAITED, /* a thread is waiting for a block */
+    STEP_IN_USE,  /* an application thread has to be done with a block first */
     STEP_NOTHING, /* no piece is left to start */
     STEP_FAILED
 };
 
-/*
- * The block is being populated or held by an application thread, or a thread waits for that; or no context is left in
- * which it could be copied.
- */
-static bool unavailable(const struct gs_block *block)
+/* An application thread is populating the block or holds it, or waits for that. It will not take long. */
+static bool in_use_locked(const struct gs_block *block)
 {
-    return (block->moving && block->flights == 0) || block->context == NULL || gs_block_awaited_locked(block);
+    return (block->moving && block->flights == 0) || gs_block_awaited_locked(block);
+}
+
+/* The block is in use, or no context is left in which it could be copied. */
+static bool unavailable_locked(const struct gs_block *block)
+{
+    return block->context == NULL || in_use_locked(block);
 }
 
 /* --- Evict --- */
@@ -83,7 +86,7 @@ struct eviction {
     struct gpushare_moved *moved;
     uint64_t wanted;
     bool rest;  /* memory that cannot be used from the host goes last, because it has to be restored first */
-    bool skips; /* a thread is waiting for a block */
+    bool skips; /* a block was in use */
     enum round {
         UNWRITTEN_WHOLE,  /* never written, so evicted without a copy: pieces that are wanted as a whole */
         UNWRITTEN_EXCESS, /* never written: the smallest piece that is more than enough */
@@ -120,8 +123,8 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
         struct gs_block *block = device->cursor;
         if ((block->backend->stay == NULL) != eviction->rest)
             continue;
-        eviction->skips = eviction->skips || gs_block_awaited_locked(block);
-        for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
+        eviction->skips = eviction->skips || in_use_locked(block);
+        for (unsigned i = 0; i < block->piece_count && !unavailable_locked(block); i++) {
             size_t bytes = gs_piece_bytes(block, i);
             if (!eligible(block, i, unwritten, submissions) || (excess ? bytes < limit : bytes > limit))
                 continue;
@@ -183,7 +186,7 @@ static enum step start_out(struct eviction *eviction)
     }
     gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
-        return again ? STEP_AWAITED : STEP_NOTHING;
+        return again ? STEP_IN_USE : STEP_NOTHING;
     if (!taken)
         return STEP_FULL;
     int64_t bytes = (int64_t)gs_piece_bytes(block, i);
@@ -257,7 +260,7 @@ static bool evict_pieces(struct eviction *eviction)
             going = moves->between_pieces(0) && going;
         } else if (eviction->lane->count != 0) {
             going = moves->between_pieces(copy_pause) && going;
-        } else if (step == STEP_AWAITED) {
+        } else if (step == STEP_IN_USE) {
             going = moves->between_pieces(short_pause) && going;
         } else if (step == STEP_NO_ROOM) {
             /* A restore on another GPU returns host memory, and may be waiting for what was evicted from this one. */
@@ -378,7 +381,7 @@ static struct gs_block *next_in_locked(struct arrival *arrival, struct room room
             struct gs_block *block = device->cursor;
             if ((block->backend->stay != NULL) != arrival->rest)
                 continue;
-            for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
+            for (unsigned i = 0; i < block->piece_count && !unavailable_locked(block); i++) {
                 if (block->pieces[i].moving || settled_locked(device, block, i, room))
                     continue;
                 *piece = i;
