@@ -62,7 +62,7 @@ $(LABEXTENSION) $(HUB_PAGE) &: $(LABEXTENSION_SOURCES) $(STAMPS)/node
 	@touch $(LABEXTENSION) $(HUB_PAGE)
 
 # The libraries come first, because the installation compiles them, too.
-$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv | libraries
+$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_directory.h csrc/pool_care.h csrc/pool_disk.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv | libraries
 	@SKIP_JUPYTER_BUILDER=1 tools/step "Installing jupyter-gpushare into .venv" \
 	    python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

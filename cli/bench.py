@@ -47,6 +47,7 @@ BENCHES = {
     "simulation": ("simulation", "run"),
     "agents": ("agents", "run"),
     "foresight": ("foresight", "run"),
+    "disk": ("disk", "run"),
 }
 #: Run only if they are named, because they take long or are for the simulated driver.
 NAMED_ONLY = frozenset(
@@ -54,6 +55,7 @@ NAMED_ONLY = frozenset(
         "agents",
         "class",
         "comeback",
+        "disk",
         "foresight",
         "hibernate",
         "idle-power",

@@ -32,8 +32,8 @@
  *   accept it.
  * - REFUSED keeps its layout in all versions.
  */
-#define GPUSHARE_PROTOCOL_VERSION 6
-#define GPUSHARE_PROTOCOL_OLDEST 6
+#define GPUSHARE_PROTOCOL_VERSION 7
+#define GPUSHARE_PROTOCOL_OLDEST 7
 /*
  * `protocol` of each control request. Requests and replies are JSON: new operations and keys do not need a new version.
  * Peers ignore unknown keys.
@@ -167,6 +167,9 @@ struct gpushare_usage {
     uint64_t unevictable; /* unevictable bytes: exported, arrays, pools, the application's own VMM */
     uint64_t context;     /* 0, or the bytes with which the client's contexts were admitted */
     uint64_t host;        /* bytes of host memory for evicted data */
+    uint64_t clean;       /* bytes of `resident` that can leave the GPU without a copy, as far as is known */
+    uint64_t shared;      /* bytes of `host` that other clients of the user have, too, in the same place */
+    uint64_t disk;        /* bytes of evicted data on a disk */
 };
 
 /*
@@ -295,6 +298,9 @@ struct gpushare_moved {
     struct gpushare_usage usage; /* after the move */
     uint64_t bytes;              /* evicted or restored */
     uint64_t copied;             /* how many of them had to be copied */
+    uint64_t hashed;             /* EVICTED: how many of them were looked at to find out what has to be copied */
+    uint64_t zero;               /* and were zeros, which are not stored */
+    uint64_t shared;             /* and were in host memory already, for other data */
     uint64_t duration_ns;
     uint32_t status;
     uint32_t error; /* in RESTORED, if not everything could be restored: the driver's CUresult; 0: unknown */

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Kinds of memory, in the order of the page's bars.
 KINDS = ("resident", "unevictable", "contexts", "foreign", "pending_reclaim", "free")
+#: The kinds of a notebook's memory. Clean memory is part of the resident one, and shared memory of the swapped one.
+_MEMORY = ("resident", "unevictable", "clean", "swapped", "shared", "disk")
 #: Replaces the identifiers of other users' notebooks, in the same way on all pages of this process.
 _PSEUDONYMS = Pseudonyms()
 
@@ -168,7 +170,7 @@ def _notebook(
         "preferences": preferences_text({**preferences, "on_hold": False}),
         "on_hold": bool(preferences.get("on_hold")),
         "gpus": [indices.get(share["uuid"]) for share in group["gpus"]],
-        "memory": _sum(group["gpus"], ("resident", "swapped", "unevictable")),
+        "memory": _sum(group["gpus"], _MEMORY),
         "waits": totals["waits"],
         "waited": totals["waited"],
         "ran": totals["ran"],
@@ -177,7 +179,8 @@ def _notebook(
 
 def _sum(shares: Iterable[dict[str, Any]], kinds: Iterable[str]) -> dict[str, int]:
     shares = list(shares)
-    return {kind: sum(share[kind] for share in shares) for kind in kinds}
+    # A node with an older version does not report all kinds.
+    return {kind: sum(share.get(kind, 0) for share in shares) for kind in kinds}
 
 
 def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
@@ -206,7 +209,7 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
                 "waiting": sum(group["state"] == "waiting" for group in own),
                 "memory": _sum(
                     (one for group in own for one in group["gpus"]),
-                    ("resident", "swapped", "unevictable"),
+                    _MEMORY,
                 ),
                 "waits": sum(total["waits"] for total in totals),
                 "waited": sum(total["waited"] for total in totals),

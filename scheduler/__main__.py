@@ -31,6 +31,7 @@ from .server import systemd
 
 if TYPE_CHECKING:
     from .core.core import Core
+    from .memory.disk import DiskOptions
     from .node.config import NodeScheduler
     from .server.server import Server
     from .server.throttle import Limits
@@ -123,6 +124,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host memory available for evicted data, such as 64G (default: depends on the machine)",
     )
     parser.add_argument(
+        "--disk-folder",
+        type=Path,
+        metavar="DIR",
+        help="folder on a local disk to which the evicted data of idle notebooks goes (default: none, all of it stays "
+        "in host memory)",
+    )
+    parser.add_argument(
+        "--disk-size",
+        type=size,
+        metavar="B",
+        help="space on that disk, such as 512G (default: half of what is free at the start)",
+    )
+    parser.add_argument(
+        "--disk-after",
+        type=idleness,
+        metavar="S",
+        help="how long a notebook is idle before its data goes to the disk, in seconds; off: only when host memory is "
+        "needed (default: 1800)",
+    )
+    parser.add_argument(
+        "--disk-encryption",
+        type=switch,
+        metavar="on|off",
+        help="encrypt the data on the disk with a key that is only in memory (default: off)",
+    )
+    parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
@@ -170,6 +197,7 @@ class Plan:
     #: The settings of the core (``Rules``).
     core: dict[str, Any]
     host_memory: int | None
+    disk: DiskOptions | None
     record: Path | None
     parent_pipe: bool
     #: The configuration file of a node's scheduler, and its content.
@@ -254,7 +282,7 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
     core = {}
     for name in (
         *("quantum", "anti_thrash", "reserve", "policy", "hibernate_after"),
-        *("prefetch", "prefetch_likelihood", "reservation_hold"),
+        *("prefetch", "prefetch_likelihood", "reservation_hold", "disk_after"),
     ):
         if chosen(name) is not None:
             core[name] = chosen(name)
@@ -265,11 +293,27 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
         path=path,
         core=core,
         host_memory=chosen("host_memory"),
+        disk=_disk(chosen),
         record=Path(record).absolute() if record else None,
         parent_pipe=args.parent_pipe,
         config=args.config.absolute() if args.config else None,
         node=node,
         listener=listener,
+    )
+
+
+def _disk(chosen: Callable[..., Any]) -> DiskOptions | None:
+    """Return the settings of the disk; None: there is none."""
+    from .memory.disk import DiskOptions
+    from .memory.disk_files import default_size
+
+    folder = chosen("disk_folder")
+    if folder is None:
+        return None
+    folder = Path(folder).absolute()
+    size = chosen("disk_size", None)
+    return DiskOptions(
+        folder, default_size(folder) if size is None else size, chosen("disk_encryption", False)
     )
 
 
@@ -414,6 +458,7 @@ def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
             path=plan.path,
             simulated=driver is not None and driver.simulated,
             host_memory=plan.host_memory,
+            disk=plan.disk,
             identity=node.identity() if node is not None else Identity(),
             access=node.access() if node is not None else None,
             listener=plan.listener,

@@ -68,6 +68,31 @@ class GpuShare(LoggingConfigurable):
         "server starts.",
     ).tag(config=True)
 
+    disk_folder = Unicode(
+        help="Folder on a local disk to which the evicted data of idle notebooks goes: after disk_after, or earlier if "
+        "host memory is needed. Files there have no name, and end with the scheduler and its helper process (default: "
+        "none, all evicted data stays in host memory). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    disk_size = Union(
+        [Int(), Unicode()],
+        default_value="",
+        help="Bytes that the data of all users may take on the disk (default: half of what is free at the start)."
+        " For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    disk_after = Float(
+        DEFAULTS.disk_after,
+        min=0.0,
+        help="Idle time in seconds after which a notebook's evicted data goes to the disk. 0: only when host memory is "
+        "needed (default: 1800). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    disk_encryption = Bool(
+        help="Whether data on the disk is encrypted (AES-GCM), with a key that is only in memory. Requires "
+        "jupyter-gpushare[disk-encryption] (default: no). For a scheduler that this server starts.",
+    ).tag(config=True)
+
     policy = Unicode(
         DEFAULTS.policy,
         help="Policy that orders waiting notebooks. burst: short and interactive work first, with fair GPU time "
@@ -169,7 +194,7 @@ class GpuShare(LoggingConfigurable):
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
         return _parsed("quantum", quantum, proposal["value"])
 
-    @validate("reserve", "host_memory")
+    @validate("reserve", "host_memory", "disk_size")
     def _valid_size(self, proposal: dict[str, Any]) -> Any:
         if proposal["value"] != "":
             _parsed(proposal["trait"].name, size, proposal["value"])
@@ -206,6 +231,14 @@ class GpuShare(LoggingConfigurable):
             arguments += ["--reserve", str(self.reserve)]
         if self.host_memory != "":
             arguments += ["--host-memory", str(self.host_memory)]
+        if self.disk_folder:
+            arguments += [
+                *("--disk-folder", self.disk_folder),
+                *("--disk-after", f"{self.disk_after or 0:g}"),
+                *("--disk-encryption", "on" if self.disk_encryption else "off"),
+            ]
+            if self.disk_size != "":
+                arguments += ["--disk-size", str(self.disk_size)]
         if self.record:
             arguments += ["--record", self.record]
         return tuple(arguments)

@@ -194,6 +194,10 @@ class Commands:
             self.ours.gpushare_cell_end(None)
         return start, end
 
+    def add(self) -> None:
+        """Add one to every byte, once."""
+        self.memory.add()
+
     def equal(self) -> bool:
         """Compare every byte."""
         return self.memory.equal()

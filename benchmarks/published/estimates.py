@@ -303,7 +303,7 @@ class World:
                 at_once = True
             elif isinstance(decision, ev.ReadDevice):
                 self.after(decision.after, lambda: self.feed(self.reading()))
-            elif not isinstance(decision, ev.Log | ev.PreparePool):
+            elif not isinstance(decision, ev.Log | ev.PreparePool | ev.Spill | ev.Fetch):
                 one = self.notebooks[decision.client]
                 self.after(0.0, lambda one=one, what=decision: one.hear(what))  # type: ignore[misc]
         if at_once:

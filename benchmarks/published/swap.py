@@ -24,12 +24,18 @@ ONE, HALF = 24 / 139.8, 90 / 139.8
 #: Bytes of one tensor.
 TENSOR = 512 << 20
 ROUNDS, SWITCHES = 5, 6
+#: How many notebooks hold the same data, and the part of ``ONE`` that each of them holds.
+ALIKE, ALIKE_PART = 10, 1 / 3
 #: Bytes per second of the simulated GPU's copies.
 SIMULATED = "2000000000"
 #: What a newcomer holds: with ``ONE``, more than there is.
 NEWCOMER = 0.93
 #: How long the pool may be prepared before the first eviction is timed in that variant, seconds.
 AHEAD = 20.0
+#: Seconds after which an eviction has failed.
+PATIENCE = 120.0
+#: Goals for a first eviction, as parts of a page-locked copy: nothing was prepared, and it was seen coming.
+UNPREPARED_GOAL, PREPARED_GOAL = 0.3, 0.7
 
 
 def run() -> Iterator[Figure]:
@@ -40,6 +46,7 @@ def run() -> Iterator[Figure]:
         limit = _limit(here, one)
         yield from _first(here, torch, one, limit)
         yield from _one(here, torch, one, limit)
+        yield from _alike(here, _round(one * ALIKE_PART))
     yield from checkpoint_rates()
 
 
@@ -95,7 +102,10 @@ def _evict(here: Machine, name: str) -> tuple[float, int]:
     evicted = _totals(here, name)[0]
     start = time.monotonic()
     here.control("evict", group=f"bench-{name}")
-    while _resident(here, name) > 0:
+    # The status may be older than the order.
+    while _resident(here, name) > 0 or _totals(here, name)[0] == evicted:
+        if time.monotonic() > start + PATIENCE:
+            raise RuntimeError(f"{name} was not evicted within {PATIENCE:.0f} s")
         time.sleep(0.001)
     taken = time.monotonic() - start
     return taken, _totals(here, name)[0] - evicted
@@ -114,7 +124,8 @@ def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> It
     holder.call("hold", size, min(TENSOR, size // 4), 1)
     prepared = min(1.0, _page_locked(here) / size)
     taken, moved = _evict(here, "first")
-    yield _first_eviction(f"nobody else there, {prepared:.0%} prepared", moved, taken, limit)
+    what = f"{moved / GIB:.1f} GiB, nobody else there, {prepared:.0%} prepared"
+    yield from _first_eviction(what, moved, taken, limit, UNPREPARED_GOAL)
     yield _equal("bytes equal after that", holder)
     holder.close()
     _until_gone(here)
@@ -134,9 +145,8 @@ def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> It
     prepared = min(1.0, _page_locked(here) / lack)
     start, end = other.call("touch")
     moved = _totals(here, "second")[0]
-    yield _first_eviction(
-        f"for a newcomer, {prepared:.0%} prepared", moved, end - start, limit, of=moved / GIB
-    )
+    what = f"{moved / GIB:.1f} GiB, for a newcomer, {prepared:.0%} prepared"
+    yield from _first_eviction(what, moved, end - start, limit, PREPARED_GOAL)
     other.close()
     yield _equal("bytes equal after that too", holder)
     holder.close()
@@ -144,11 +154,12 @@ def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> It
 
 
 def _first_eviction(
-    when: str, moved: int, taken: float, limit: dict[str, float], of: float | None = None
-) -> Figure:
-    size = "" if of is None else f"{of:.1f} GiB "
-    metric = f"first eviction, {size}{when}"
-    return Figure("swap", metric, moved / taken / 1e9, "GB/s", limit["out"] / 1e9, 1, 0.0)
+    what: str, moved: int, taken: float, limit: dict[str, float], goal: float
+) -> Iterator[Figure]:
+    metric, rate = f"first eviction, {what}", moved / taken
+    yield Figure("swap", metric, rate / 1e9, "GB/s", limit["out"] / 1e9, 1, 0.0)
+    share = f"{metric}, of a page-locked copy"
+    yield Figure("swap", share, rate / limit["out"], "", None, 1, 0.0, goal)
 
 
 def _equal(metric: str, holder: Holder) -> Figure:
@@ -166,48 +177,62 @@ def _until_gone(here: Machine) -> None:
 
 
 def _one(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iterator[Figure]:
-    """Time repeated evictions and restores of one notebook, while no other program wants the GPU."""
+    """Time evictions and restores of one notebook, while no other program wants the GPU.
+
+    Between two evictions, it changes every byte, or none.
+    """
     holder = Holder(here.client_environ("one"), torch=torch)
     holder.call("hold", size, min(TENSOR, size // 4), 1)
-    out: list[float] = []
+    out: dict[str, list[float]] = {"all changed": [], "unchanged": []}
     back: list[float] = []
-    first: list[float] = []
-    for _ in range(ROUNDS + 1):
-        taken, moved = _evict(here, "one")
-        out.append(moved / taken / 1e9)
-        restored = _totals(here, "one")[1]
+    for turn in range(2 * ROUNDS + 2):
+        change = ("all changed", "unchanged")[turn % 2]
+        if change == "all changed":
+            holder.call("add")
+        taken, _ = _evict(here, "one")
         start, end = holder.call("touch")
-        back.append((_totals(here, "one")[1] - restored) / (end - start) / 1e9)
-        first.append(end - start)
-    for rates in (out, back, first):
-        del rates[0]  # pages were found and page-locked
-    for metric, rates, bare in (
-        ("evict, pool warm", out, limit["out"]),
-        ("restore, pool warm", back, limit["back"]),
+        if turn >= 2:  # the first two find pages and page-lock them
+            out[change].append(taken)
+            back.append(end - start)
+    for metric, times, bare in (
+        ("evict, all changed", out["all changed"], limit["out"]),
+        ("evict, unchanged", out["unchanged"], limit["out"]),
+        ("restore", back, limit["back"]),
     ):
-        yield Figure(
-            "swap",
-            f"{metric}, {size / GIB:.1f} GiB",
-            statistics.median(rates),
-            "GB/s",
-            bare / 1e9,
-            len(rates),
-            quartile_distance(rates),
-        )
-        share = statistics.median(rates) * 1e9 / bare
-        yield Figure("swap", f"{metric}, of a page-locked copy", share, "", None, len(rates), 0.0)
-    yield Figure(
-        "swap",
-        "cell run to its first kernel's end, all swapped out",
-        statistics.median(first),
-        "s",
-        size / limit["back"],
-        len(first),
-        quartile_distance(first),
-        0.6,
-    )
+        rates = [size / seconds / 1e9 for seconds in times]
+        yield _of(f"{metric}, {size / GIB:.1f} GiB", rates, "GB/s", bare / 1e9)
+        yield _of(f"{metric}, seconds", times, "s", size / bare)
     yield _equal("bytes equal", holder)
     holder.close()
+    _until_gone(here)
+
+
+def _of(metric: str, values: list[float], unit: str, limit: float | None) -> Figure:
+    return Figure(
+        "swap",
+        metric,
+        statistics.median(values),
+        unit,
+        limit,
+        len(values),
+        quartile_distance(values),
+    )
+
+
+def _alike(here: Machine, size: int) -> Iterator[Figure]:
+    """Measure the host memory of evicted notebooks of one user that hold the same data."""
+    holders = [Holder(here.client_environ(f"alike-{i}"), torch=False) for i in range(ALIKE)]
+    for i, holder in enumerate(holders):
+        holder.call("hold", size, min(TENSOR, size // 4), 1)
+        _evict(here, f"alike-{i}")
+    status = here.control("status")["status"]
+    assert isinstance(status, dict)
+    used = status["host"]["pool"]["in_use"]
+    metric = f"host memory of {ALIKE} notebooks with the same {size / GIB:.1f} GiB"
+    yield Figure("swap", metric, used / GIB, "GiB", size / GIB, 1, 0.0)
+    for i, holder in enumerate(holders):
+        yield _equal(f"bytes equal, alike {i}", holder)
+        holder.close()
     _until_gone(here)
 
 
@@ -218,37 +243,30 @@ def _switch(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> I
     for seed, name in enumerate(names):
         holders[name].call("hold", size, min(TENSOR, size // 4), 100 * (seed + 1))
         holders[name].call("touch")
-    rates: list[float] = []
-    seconds: list[float] = []
-    moved: list[float] = []
-    for turn in range(SWITCHES + 2):
-        name = names[turn % 2]
-        before = [sum(_totals(here, each)) for each in names]
-        start, end = holders[name].call("touch")
-        after = [sum(_totals(here, each)) for each in names]
-        bytes_moved = sum(after) - sum(before)
-        if turn >= 2:  # the first two find and pin pages
-            rates.append(bytes_moved / (end - start) / 1e9)
-            seconds.append(end - start)
-            moved.append(bytes_moved / GIB)
-    yield Figure(
-        "swap",
-        f"switch of two, {size / GIB:.1f} GiB each, both ways together",
-        statistics.median(rates),
-        "GB/s",
-        limit["both"] / 1e9,
-        len(rates),
-        quartile_distance(rates),
-    )
-    yield Figure(
-        "swap",
-        f"the same, seconds ({statistics.median(moved):.1f} GiB moved)",
-        statistics.median(seconds),
-        "s",
-        None,
-        len(seconds),
-        quartile_distance(seconds),
-    )
+    for change in ("all changed", "unchanged"):
+        rates: list[float] = []
+        seconds: list[float] = []
+        moved: list[float] = []
+        for turn in range(SWITCHES + 2):
+            name, other = names[turn % 2], names[1 - turn % 2]
+            if change == "all changed":
+                holders[other].call("add")
+            before = [sum(_totals(here, each)) for each in names]
+            start, end = holders[name].call("touch")
+            after = [sum(_totals(here, each)) for each in names]
+            if turn >= 2:  # the first two find pages and page-lock them
+                rates.append((sum(after) - sum(before)) / (end - start) / 1e9)
+                seconds.append(end - start)
+                moved.append((sum(after) - sum(before)) / GIB)
+        what = f"switch of two, {size / GIB:.1f} GiB each, {change}"
+        yield _of(f"{what}, both ways together", rates, "GB/s", limit["both"] / 1e9)
+        arriving = statistics.median(moved) / 2 * GIB
+        yield _of(
+            f"{what}, seconds ({statistics.median(moved):.1f} GiB moved)",
+            seconds,
+            "s",
+            arriving / limit["back"],
+        )
     for name in names:
         yield _equal(f"bytes equal, {name}", holders[name])
     for holder in holders.values():

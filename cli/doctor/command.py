@@ -31,6 +31,7 @@ from ...scheduler.protocol.address import AddressError, is_own_place, prepare, s
 from ...scheduler.views.words.amounts import size
 from ..terminal import console
 from . import installation
+from .disk import check_disk
 from .finding import Finding
 from .notebooks import notebooks
 
@@ -352,6 +353,7 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
         "ok",
         f"up to {size(host['budget'])} available for evicted data; {size(host['swapped'])} in use",
     )
+    yield from check_disk(host.get("disk_tier"))
 
 
 def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterator[Finding]:

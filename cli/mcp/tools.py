@@ -299,7 +299,8 @@ def _reservation(found: Reservation) -> dict[str, Any]:
 def _notebook(group: dict[str, Any]) -> dict[str, Any]:
     reason = group["reason"]
     memory = {
-        key: sum(gpu[key] for gpu in group["gpus"]) for key in ("footprint", "resident", "swapped")
+        key: sum(gpu.get(key, 0) for gpu in group["gpus"])
+        for key in ("footprint", "resident", "clean", "swapped", "shared", "disk")
     }
     return {
         **{key: group[key] for key in GROUP},

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...scheduler.node.arguments import complain, nearest, seconds
+from ...scheduler.node.arguments import complain, nearest, seconds, size
 
 if TYPE_CHECKING:
     from ...scheduler.simulation.outcome import Outcome
@@ -63,6 +63,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="number of GPUs, 1 to 1000 (default: the trace's number)",
     )
+    _add_tiers(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="plot the result to a .png or .svg file"
@@ -91,6 +92,54 @@ def add_parser(subparsers: Any) -> None:
     )
 
 
+def _add_tiers(parser: argparse.ArgumentParser) -> None:
+    """Add what notebooks' memory contains, and where evicted data goes."""
+    parser.add_argument(
+        "--host-memory",
+        type=size,
+        metavar="SIZE",
+        help="host memory of each node for evicted data, such as 128G (default: the trace's size)",
+    )
+    parser.add_argument(
+        "--disk",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="space on a disk of each node for evicted data that exceeds host memory, such as 1T (default: 0)",
+    )
+    parser.add_argument(
+        "--disk-speed",
+        type=_speed,
+        default=3e9,
+        metavar="SIZE",
+        help="bytes that the disk reads or writes in a second, such as 2G (default: 3 GB)",
+    )
+    parser.add_argument(
+        "--changed",
+        type=_fraction,
+        default=1.0,
+        metavar="FRACTION",
+        help="fraction of a notebook's memory that changes between two of its evictions, 0 to 1; the rest is evicted "
+        "without a copy while host memory has room for the last one (default: 1)",
+    )
+    parser.add_argument(
+        "--zeros",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="fraction of a notebook's memory that is all zeros, 0 to 1; zeros are neither copied nor stored "
+        "(default: 0)",
+    )
+    parser.add_argument(
+        "--equal",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="fraction of the other memory that is equal in all notebooks of one user, such as the weights of one "
+        "model, 0 to 1; equal data is stored once (default: 0)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Simulate; exit status 2 for a trace or policy that is not valid."""
     from ...scheduler.observability.recording import RecordingError
@@ -112,6 +161,8 @@ def run(args: argparse.Namespace) -> int:
         if args.plot is not None:
             plot.check(args.plot)
         trace = _trace(args)
+        if args.host_memory is not None:
+            trace = replace(trace, header=replace(trace.header, host_memory=args.host_memory))
         if args.write is not None:
             with args.write.open("w", encoding="utf-8") as file:
                 write(trace, file)
@@ -149,7 +200,10 @@ def _simulate(
     args: argparse.Namespace, trace: Trace, policies: list[str], gpus: int
 ) -> dict[str, Outcome]:
     from ...scheduler.simulation.run import simulate
+    from ...scheduler.simulation.tiers import Tiers
     from ..terminal import progress
+
+    tiers = Tiers(args.changed, args.zeros, args.equal, args.disk, args.disk_speed)
 
     with progress() as show:
         return dict(
@@ -159,6 +213,7 @@ def _simulate(
                 gpus,
                 meter=args.meter,
                 starving=args.starved_after,
+                tiers=tiers,
                 processes=args.processes or len(os.sched_getaffinity(0)),
                 on_step=lambda done, total: show("simulating", done, total),
             )
@@ -200,6 +255,23 @@ def _trace(args: argparse.Namespace) -> Trace:
 
 def _seed(args: argparse.Namespace, default: int) -> int:
     return default if args.seed is None else int(args.seed)
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"invalid fraction {text!r}; use a number from 0 to 1")
+    return value
+
+
+def _speed(text: str) -> float:
+    value = size(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"invalid speed {text!r}; use bytes a second, such as 2G")
+    return float(value)
 
 
 def _gpus(text: str) -> int:

@@ -158,11 +158,13 @@ def use_table(found: dict[str, Any], by: list[str], width: int | None = None) ->
     keys = [key for key in DIVISIONS if key in rows[0]]
     if "day" in keys:
         rows = sorted(rows, key=lambda row: row["day"])
+    disk = any(row.get("disk_byte_seconds") for row in rows)
     head = (
         *(key.upper() for key in keys),
         "GPU HOURS",
         "GPU GIB-HOURS",
         "HOST GIB-HOURS",
+        *(("DISK GIB-HOURS",) if disk else ()),
         "MOVED",
         "KWH",
         *(("COST",) if prices else ()),
@@ -173,6 +175,7 @@ def use_table(found: dict[str, Any], by: list[str], width: int | None = None) ->
             f"{row['seconds'] / HOUR:.2f}",
             f"{row['gpu_byte_seconds'] / GIB_HOUR:.2f}",
             f"{row['host_byte_seconds'] / GIB_HOUR:.2f}",
+            *((f"{row['disk_byte_seconds'] / GIB_HOUR:.2f}",) if disk else ()),
             size(row["moved"]),
             NOT_MEASURED if row["energy"] is None else f"{row['energy'] / KWH:.3f}",
             *((money(row["cost"], prices),) if prices else ()),

@@ -14,7 +14,7 @@ from rich.text import Text
 from ...scheduler.node.arguments import complain
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ...scheduler.views.redaction import OTHER
-from ...scheduler.views.words.amounts import duration, size
+from ...scheduler.views.words.amounts import duration, of_which, size
 from ..terminal import columns, console, table
 
 #: Seconds between two updates of ``--watch``: at most, and at least.
@@ -142,6 +142,7 @@ def _groups(status: dict[str, Any], width: int | None) -> Text:
     # The column of users is for viewers who see the notebooks of several.
     viewer = status.get("viewer", {}).get("user")
     users = any(group.get("user", viewer) not in (viewer, OTHER) for group in status["groups"])
+    disk = any(gpu.get("disk") for group in status["groups"] for gpu in group["gpus"])
     head = (
         "STATE",
         "NAME",
@@ -152,6 +153,7 @@ def _groups(status: dict[str, Any], width: int | None) -> Text:
         "FOOTPRINT",
         "RESIDENT",
         "HOST MEMORY",
+        *(("ON DISK",) if disk else ()),
         "SETTINGS",
         "",
     )
@@ -166,16 +168,27 @@ def _groups(status: dict[str, Any], width: int | None) -> Text:
                 group["id"][:8],
                 str(group.get("class") or ""),
                 duration(now - group["since"]) if group["since"] is not None else "",
-                *(
-                    size(sum(gpu[key] for gpu in group["gpus"]))
-                    for key in ("footprint", "resident", "swapped")
-                ),
+                *_memory(group, disk),
                 words["preferences"],
                 words["why"],
             )
         )
     first = head.index("FOR")
-    return table(head, rows, set(range(first, first + 4)), width)
+    return table(head, rows, set(range(first, head.index("SETTINGS"))), width)
+
+
+def _memory(group: dict[str, Any], disk: bool) -> list[str]:
+    """Return a notebook's footprint and where it is, with what is clean and shared of it."""
+    held = {
+        key: sum(gpu.get(key, 0) for gpu in group["gpus"])
+        for key in ("footprint", "resident", "clean", "swapped", "shared", "disk")
+    }
+    return [
+        size(held["footprint"]),
+        of_which(held["resident"], held["clean"], "clean"),
+        of_which(held["swapped"], held["shared"], "shared"),
+        *([size(held["disk"])] if disk else []),
+    ]
 
 
 def _processes(status: dict[str, Any], width: int | None) -> Text:
@@ -213,12 +226,19 @@ def _footer(status: dict[str, Any]) -> str:
         _words(status).get("settings", ""),
         f"host memory {size(host['swapped'])} of {size(host['budget'])} in use",
     ]
+    if host.get("shared"):
+        words.append(f"{size(host['shared'])} saved by sharing")
     pool = host.get("pool")
     if pool is not None and pool["prepared"]:
         words.append(
             f"pool {size(pool['in_use'])} in use, {size(pool['prepared'])} ready, "
             f"{size(pool['page_locked'])} page-locked"
         )
+    disk = host.get("disk_tier")
+    if disk is not None:
+        words.append(f"disk {size(disk['used'])} of {size(disk['size'])} in use")
+        if disk["fault"]:
+            words.append(f"no more data goes to the disk ({disk['fault']})")
     if status["driver"]["simulated"]:
         words.append("simulated driver")
     return ", ".join(word for word in words if word)

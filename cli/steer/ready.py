@@ -58,7 +58,9 @@ def _follow(client: ControlClient, group: str) -> int:
         elif state not in ("idle", "idle_lease", "hibernated"):
             print(f"{name} already has the GPU or is in the queue: {STATES.get(state, state)}.")
             return 0
-        elif state != "hibernated" and not any(share["swapped"] for share in found["gpus"]):
+        elif state != "hibernated" and not any(
+            share["swapped"] or share.get("disk") for share in found["gpus"]
+        ):
             print(f"{name} is ready: all of its memory is on the GPU.")
             return 0
         elif seconds > BEGIN:

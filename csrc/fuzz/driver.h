@@ -64,6 +64,9 @@ extern CUmodule module;
 extern CUfunction kernel;
 extern const char *module_path;
 
+/* Indices of the simulated driver's counters (../sim/counters.h). */
+enum { COUNTER_INJECTED = 6, COUNTER_HASHED = 16, COUNTERS };
+
 /* NULL if the library does not have it. */
 extern int (*inject)(const char *);
 extern void (*counters)(uint64_t *, size_t);

@@ -238,17 +238,47 @@ static void op_cell(struct thread *thread, const struct operation *operation)
         phase("fuzz");
 }
 
+static void ask(const char *name)
+{
+    char request[192], reply[512];
+    if (control == NULL)
+        return;
+    snprintf(request, sizeof(request), "{\"op\":\"%s\",\"protocol\":%d,\"group\":\"%s\"}", name,
+             GPUSHARE_CONTROL_VERSION, group());
+    control(request, reply, sizeof(reply));
+}
+
 /* ask OP: 0 release, 1 evict (all), 2 cancel (like an interrupt) */
 static void op_ask(struct thread *thread, const struct operation *operation)
 {
     static const char *const names[] = {"release", "evict", "cancel"};
-    char request[192], reply[512];
     (void)thread;
-    if (control == NULL)
-        return;
-    snprintf(request, sizeof(request), "{\"op\":\"%s\",\"protocol\":%d,\"group\":\"%s\"}", names[operation->n[0] % 3],
-             GPUSHARE_CONTROL_VERSION, group());
-    control(request, reply, sizeof(reply));
+    ask(names[operation->n[0] % 3]);
+}
+
+static uint64_t hashed_so_far(void)
+{
+    uint64_t figures[COUNTERS] = {0};
+    if (counters != NULL)
+        counters(figures, sizeof(figures));
+    return figures[COUNTER_HASHED];
+}
+
+/*
+ * evict MILLISECONDS: evicts everything, and waits until something is hashed. Then the gate is shut, so that the next
+ * operations come after the eviction. Nothing may be hashed: the wait ends after that time at the latest.
+ */
+static void op_evict(struct thread *thread, const struct operation *operation)
+{
+    uint64_t before = hashed_so_far();
+    ask("evict");
+    for (unsigned long long waited = 0; waited < operation->n[0] * 5; waited++) {
+        if (hashed_so_far() != before) {
+            thread->hashed++;
+            return;
+        }
+        usleep(200);
+    }
 }
 
 /* pause MICROSECONDS */
@@ -319,7 +349,7 @@ static const struct {
 } others[] = {{"alloc", op_alloc},     {"free", op_free},     {"read", op_read},   {"read2d", op_read2d},
               {"capture", op_capture}, {"replay", op_replay}, {"query", op_query}, {"sync", op_sync},
               {"cell", op_cell},       {"ask", op_ask},       {"pause", op_pause}, {"fork", op_fork},
-              {"reset", op_reset},     {"inject", op_inject}};
+              {"reset", op_reset},     {"inject", op_inject}, {"evict", op_evict}};
 
 void run_operation(struct thread *thread, const struct operation *operation)
 {

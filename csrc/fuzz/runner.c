@@ -5,7 +5,7 @@
  *
  * Programs are read from standard input, one operation on each line, and end with "end". The answer is one line:
  *
- *     ok OPERATIONS REFUSED BYTES COMPARED INJECTED
+ *     ok OPERATIONS REFUSED BYTES COMPARED INJECTED TOUCHED HASHED
  *     failed LINE what was wrong
  *
  * An operation is "THREAD NAME NUMBER...": its thread, 0 to 3, and the arguments that the comment of its function
@@ -55,7 +55,7 @@ static void *run_thread(void *argument)
 static bool run_program(struct operation *operations, unsigned count)
 {
     static struct thread threads[THREADS];
-    uint64_t done = 0, refused = 0, bytes = 0, compared = 0, figures[7] = {0};
+    uint64_t done = 0, refused = 0, bytes = 0, compared = 0, touched = 0, hashed = 0, figures[COUNTERS] = {0};
     const struct thread *failed = NULL;
     bool used[THREADS] = {true};
     memset(threads, 0, sizeof(threads));
@@ -80,6 +80,8 @@ static bool run_program(struct operation *operations, unsigned count)
         refused += threads[i].refused;
         bytes += threads[i].bytes;
         compared += threads[i].compared;
+        touched += threads[i].touched;
+        hashed += threads[i].hashed;
         if (threads[i].problem_line != 0 && failed == NULL)
             failed = &threads[i];
     }
@@ -88,8 +90,9 @@ static bool run_program(struct operation *operations, unsigned count)
     if (failed != NULL)
         printf("failed %d %s\n", (int)failed->problem_line, failed->problem);
     else
-        printf("ok %llu %llu %llu %llu %llu\n", (unsigned long long)done, (unsigned long long)refused,
-               (unsigned long long)bytes, (unsigned long long)compared, (unsigned long long)figures[6]);
+        printf("ok %llu %llu %llu %llu %llu %llu %llu\n", (unsigned long long)done, (unsigned long long)refused,
+               (unsigned long long)bytes, (unsigned long long)compared, (unsigned long long)figures[COUNTER_INJECTED],
+               (unsigned long long)touched, (unsigned long long)hashed);
     return failed == NULL;
 }
 

@@ -169,11 +169,48 @@ static void model_mix(struct thread *thread, const struct operation *operation)
     thread->bytes += 2 * length;
 }
 
-static const struct kind kinds[] = {{"set", drive_set, model_set_step, 1, 1, 2},
-                                    {"set2d", drive_set2d, model_set2d, 1, 1, 2},
-                                    {"write", drive_write, model_write, 1, 1, 2},
-                                    {"copy", drive_copy, model_copy, 2, 2, 3},
-                                    {"mix", drive_mix, model_mix, 2, 2, -1}};
+/*
+ * Where `place` is in one of the block's units: memory is evicted and hashed by units, which start at multiples of
+ * their size in the GPU's address space. A block without that place is touched anywhere.
+ */
+static unsigned long long place_in(const struct block *block, unsigned long long unit, unsigned long long place)
+{
+    unsigned long long first = (place % UNIT + UNIT - block->at % UNIT) % UNIT;
+    if (first >= block->size)
+        return place % block->size;
+    return first + unit % ((block->size - first - 1) / UNIT + 1) * UNIT;
+}
+
+/* touch SLOT STREAM ASYNC UNIT PLACE LENGTH VALUE: changes one byte of a unit, or a few */
+static CUresult drive_touch(struct thread *thread, const struct operation *operation)
+{
+    struct block *block = use(thread, operation->n[0], (int)operation->n[1]);
+    if (block == NULL)
+        return CUDA_ERROR_NOT_FOUND;
+    unsigned long long offset = place_in(block, operation->n[3], operation->n[4]), length = operation->n[5];
+    if (!clip(block, &offset, &length))
+        return CUDA_ERROR_NOT_FOUND;
+    unsigned char value = (unsigned char)operation->n[6];
+    return operation->n[2] != 0
+               ? driver_cuMemsetD8Async(block->at + offset, value, length, thread->streams[operation->n[1]])
+               : driver_cuMemsetD8(block->at + offset, value, length);
+}
+
+static void model_touch(struct thread *thread, const struct operation *operation)
+{
+    struct block *block = block_at(thread, operation->n[0]);
+    unsigned long long offset = place_in(block, operation->n[3], operation->n[4]), length = operation->n[5];
+    clip(block, &offset, &length);
+    unsigned char value = (unsigned char)operation->n[6];
+    thread->touched += block->model[offset] != value;
+    memset(block->model + offset, value, length);
+    thread->bytes += length;
+}
+
+static const struct kind kinds[] = {
+    {"set", drive_set, model_set_step, 1, 1, 2},  {"set2d", drive_set2d, model_set2d, 1, 1, 2},
+    {"write", drive_write, model_write, 1, 1, 2}, {"copy", drive_copy, model_copy, 2, 2, 3},
+    {"mix", drive_mix, model_mix, 2, 2, -1},      {"touch", drive_touch, model_touch, 1, 1, 2}};
 
 const struct kind *kind_of(const struct operation *operation)
 {

@@ -9,7 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { THREADS = 4, SLOTS = 12, STREAMS = 4, GRAPHS = 2, GRAPH_STEPS = 16, READS = 16, PATTERN = 4 << 20 };
+enum {
+    THREADS = 4,
+    SLOTS = 12,
+    STREAMS = 4,
+    GRAPHS = 2,
+    GRAPH_STEPS = 16,
+    READS = 16,
+    PATTERN = 4 << 20,
+    UNIT = 2 << 20
+};
 enum { LEGACY, NON_BLOCKING, BLOCKING, PER_THREAD };
 
 struct operation {
@@ -62,6 +71,7 @@ struct thread {
     unsigned read_count;
     const struct operation *current;
     uint64_t done, refused, bytes, compared;
+    uint64_t touched, hashed; /* touches that changed something, and evictions that hashed something */
     char problem[256];
     unsigned problem_line;
 };

@@ -99,7 +99,9 @@ static CUresult do_lock(struct sim_desk *desk)
     return is_wanted(desk) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Takes the time for the bytes of all devices, which are copied in parallel, plus the fixed time. */
+/*
+ * Takes the time for the bytes of all devices, which are copied in parallel, for the page-locks, and the fixed time.
+ */
 static void move(enum sim_engine engine, uint64_t fixed_ms)
 {
     uint64_t until = 0;
@@ -109,6 +111,10 @@ static void move(enum sim_engine engine, uint64_t fixed_ms)
         until = end > until ? end : until;
     }
     sim_sleep_until(until);
+    uint64_t page_locked = sim_memory_page_locked();
+    __atomic_store_n(&sim_counters_now.kept_locked, page_locked, __ATOMIC_RELAXED);
+    if (sim_config.checkpoint_locked_bandwidth != 0)
+        sim_sleep_until(sim_now() + sim_duration(page_locked, sim_config.checkpoint_locked_bandwidth));
     sim_sleep_until(sim_now() + fixed_ms * UINT64_C(1000000));
 }
 

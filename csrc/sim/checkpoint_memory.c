@@ -47,6 +47,21 @@ bool sim_memory_reach(bool reach)
     return reaching.done;
 }
 
+static void count_page_locked(struct sim_range *range, void *argument)
+{
+    if (range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED)
+        *(uint64_t *)argument += range->size;
+}
+
+uint64_t sim_memory_page_locked(void)
+{
+    uint64_t bytes = 0;
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    sim_ranges_each(count_page_locked, &bytes);
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return bytes;
+}
+
 static void forget_reservation(struct sim_range *range, void *argument)
 {
     (void)argument;

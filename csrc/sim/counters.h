@@ -12,7 +12,7 @@ struct sim_counters {
     uint64_t prefetched; /* managed bytes that prefetches moved, in either direction */
     uint64_t stolen;     /* managed bytes of other processes that this process evicted */
     uint64_t copied_in, copied_out;
-    uint64_t kernels;
+    uint64_t kernels;       /* of the program */
     uint64_t injected;      /* number of injected failures */
     uint64_t page_locked;   /* bytes of host memory page-locked so far */
     uint64_t page_lock_ns;  /* time spent page-locking */
@@ -20,8 +20,10 @@ struct sim_counters {
     uint64_t written_back;  /* managed bytes that were evicted, except by prefetches */
     uint64_t fault_ns;      /* time spent on page faults */
     uint64_t in_ns, out_ns; /* time that copies and prefetches used the engines */
-    uint64_t kernel_ns;     /* time that kernels used the compute engine */
+    uint64_t kernel_ns;     /* time that the program's kernels used the compute engine */
     uint64_t waiting;       /* threads that are waiting now because the process is locked */
+    uint64_t hashed;        /* bytes of which the interposer computed digests */
+    uint64_t kept_locked;   /* bytes of host memory that were page-locked at the last checkpoint or restore */
 };
 
 extern struct sim_counters sim_counters_now;

@@ -5,6 +5,7 @@
 #include "context.h"
 #include "contexts.h"
 #include "counters.h"
+#include "digest_kernel.h"
 #include "fault.h"
 #include "managed.h"
 #include "peer.h"
@@ -17,6 +18,8 @@
 #define MAX_POINTERS 128
 /* Long kernels of several processes alternate after this many nanoseconds. */
 #define SLICE UINT64_C(2000000)
+/* How long a digest waits for its turn (ns). */
+#define DIGEST_PATIENCE (4 * SLICE)
 
 /* UINT64_MAX: the configured duration. */
 static uint64_t chosen_duration = UINT64_MAX;
@@ -48,9 +51,39 @@ static bool touch(const struct sim_context *context, const struct sim_launch *la
     return sim_peer_allows(context, words, count);
 }
 
+static void sum_up(void *argument)
+{
+    struct sim_launch *launch = argument;
+    sim_digest_run(launch->kernel->digest, launch->arguments, launch->grid[0]);
+}
+
+/*
+ * A GPU interrupts a kernel at the end of its time slice. Here a kernel may run on, until it gets memory for which
+ * another process has to compute digests. So a digest does not wait for its end.
+ */
+static CUresult run_digest(struct sim_context *context, struct sim_launch *launch)
+{
+    uint64_t rest = launch->duration, begin;
+    bool first = true;
+    CUresult result = CUDA_SUCCESS;
+    do {
+        bool alone = sim_segment_compute_try_begin(context->device, DIGEST_PATIENCE, &begin);
+        begin = alone ? begin : sim_now();
+        if (first)
+            result = touch(context, launch) ? sim_fault_guard(sum_up, launch) : CUDA_ERROR_ILLEGAL_ADDRESS;
+        first = false;
+        sim_sleep_until(begin + (rest < SLICE ? rest : SLICE));
+        uint64_t ran = alone ? sim_segment_compute_end(context->device, begin) : sim_now() - begin;
+        rest -= ran < rest ? ran : rest;
+    } while (rest != 0);
+    return result;
+}
+
 static CUresult run_launch(struct sim_context *context, struct sim_op *op)
 {
     struct sim_launch *launch = (struct sim_launch *)op->payload;
+    if (launch->kernel->digest != NULL)
+        return run_digest(context, launch);
     uint64_t rest = launch->duration, begin = sim_segment_compute_begin(context->device);
     CUresult result = touch(context, launch) ? sim_fault_guard(run_kernel, launch) : CUDA_ERROR_ILLEGAL_ADDRESS;
     for (;;) {
@@ -113,6 +146,8 @@ CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsi
     CUresult result = pack(launch, parameters, extra);
     if (result != CUDA_SUCCESS)
         sim_op_release(*op);
+    else if (kernel->digest != NULL)
+        launch->duration = sim_digest_duration(launch->arguments);
     return result;
 }
 

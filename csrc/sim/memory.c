@@ -90,3 +90,9 @@ void sim_memory_page_lock(uint64_t bytes)
     __atomic_add_fetch(&sim_counters_now.page_lock_ns, duration, __ATOMIC_RELAXED);
     sim_sleep_until(sim_now() + duration);
 }
+
+void sim_memory_page_unlock(uint64_t bytes)
+{
+    if (sim_config.page_unlock_bandwidth != 0)
+        sim_sleep_until(sim_now() + sim_duration(bytes, sim_config.page_unlock_bandwidth));
+}

@@ -8,6 +8,7 @@
 
 /* Waits for the time that page-locking this many bytes of host memory takes. */
 void sim_memory_page_lock(uint64_t bytes);
+void sim_memory_page_unlock(uint64_t bytes);
 
 /* Charges (unless a pool pays), reserves and backs memory. */
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base);

@@ -145,22 +145,25 @@ CUresult cuMemAllocHost_v2(void **out, size_t size)
     return allocate_host(out, size, 0);
 }
 
-static CUresult check_host(void *pointer, enum sim_range_kind kind, CUresult otherwise)
+static CUresult free_host(struct sim_context *context, void *pointer, enum sim_range_kind kind, CUresult otherwise)
 {
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)pointer);
     bool found = range != NULL && range->base == (uint64_t)(uintptr_t)pointer && range->kind == kind;
+    uint64_t bytes = found ? range->size : 0;
     pthread_rwlock_unlock(&sim_ranges_lock);
-    return found ? CUDA_SUCCESS : otherwise;
+    if (!found)
+        return otherwise;
+    sim_context_drain(context);
+    sim_memory_page_unlock(bytes);
+    return sim_memory_free((uint64_t)(uintptr_t)pointer);
 }
 
 CUresult cuMemFreeHost(void *pointer)
 {
     SIM_INJECT(cuMemFreeHost);
     SIM_ENTER_CONTEXT(context);
-    SIM_TRY(check_host(pointer, SIM_RANGE_HOST, CUDA_ERROR_INVALID_VALUE));
-    sim_context_drain(context);
-    return sim_memory_free((uint64_t)(uintptr_t)pointer);
+    return free_host(context, pointer, SIM_RANGE_HOST, CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
@@ -196,9 +199,7 @@ CUresult cuMemHostUnregister(void *pointer)
 {
     SIM_INJECT(cuMemHostUnregister);
     SIM_ENTER_CONTEXT(context);
-    SIM_TRY(check_host(pointer, SIM_RANGE_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
-    sim_context_drain(context);
-    return sim_memory_free((uint64_t)(uintptr_t)pointer);
+    return free_host(context, pointer, SIM_RANGE_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *pointer, unsigned flags)

@@ -3,6 +3,7 @@
 
 #include "context.h"
 #include "contexts.h"
+#include "digest_kernel.h"
 #include "inject.h"
 #include "ranges.h"
 #include "segment/devices.h"
@@ -36,6 +37,7 @@ struct sim_module {
     size_t image_size;
     unsigned kernel_count;
     struct sim_kernel *kernels;
+    struct gpushare_digest_key *digest; /* not NULL: the interposer's module, which has no handle */
 };
 
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
@@ -136,7 +138,7 @@ static CUresult use(struct sim_module *module)
 {
     if (module == NULL || module->magic != MODULE_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (__atomic_load_n(&module->handle, __ATOMIC_ACQUIRE) != NULL)
+    if (module->digest != NULL || __atomic_load_n(&module->handle, __ATOMIC_ACQUIRE) != NULL)
         return CUDA_SUCCESS;
     if (sim_context_current != NULL)
         SIM_TRY(sim_context_grow(sim_context_current));
@@ -152,9 +154,34 @@ static void module_free(struct sim_module *module)
     free(module);
 }
 
+static CUresult load_digest(struct sim_module **out)
+{
+    struct sim_module *module = calloc(1, sizeof *module);
+    struct sim_kernel *kernel = calloc(1, sizeof *kernel);
+    struct gpushare_digest_key *key = sim_digest_key_new();
+    if (module == NULL || kernel == NULL || key == NULL) {
+        free(module);
+        free(kernel);
+        free(key);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *kernel = (struct sim_kernel){.magic = KERNEL_MAGIC,
+                                  .module = module,
+                                  .code = &sim_digest_code,
+                                  .name = sim_digest_name,
+                                  .arguments_size = 24,
+                                  .carveout = -1,
+                                  .digest = key};
+    *module = (struct sim_module){.magic = MODULE_MAGIC, .kernel_count = 1, .kernels = kernel, .digest = key};
+    *out = module;
+    return CUDA_SUCCESS;
+}
+
 static CUresult load(const void *image, bool lazy, struct sim_module **out)
 {
     SIM_REQUIRE(image != NULL && out != NULL);
+    if (sim_digest_is_image(image) && !sim_config.instant)
+        return load_digest(out);
     size_t size = image_size(image);
     if (size == 0) {
         const unsigned char *bytes = image;
@@ -203,7 +230,7 @@ static CUresult load_file(const char *path, bool lazy, struct sim_module **out)
 }
 
 struct inside {
-    void *handle;
+    const struct sim_module *module;
     uint64_t found;
 };
 
@@ -212,9 +239,10 @@ static void find_inside(struct sim_range *range, void *argument)
     struct inside *inside = argument;
     Dl_info info;
     struct link_map *map;
-    if (range->kind == SIM_RANGE_GLOBAL &&
-        dladdr1((void *)(uintptr_t)range->base, &info, (void **)&map, RTLD_DL_LINKMAP) != 0 &&
-        map == (struct link_map *)inside->handle)
+    void *address = (void *)(uintptr_t)range->base;
+    if (range->kind == SIM_RANGE_GLOBAL && (sim_digest_has(inside->module->digest, address) ||
+                                            (dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) != 0 &&
+                                             map == (struct link_map *)inside->module->handle)))
         inside->found = range->base;
 }
 
@@ -226,7 +254,7 @@ static CUresult unload(struct sim_module *module)
         sim_context_drain(sim_context_current);
     module->magic = 0;
     for (;;) {
-        struct inside inside = {module->handle, 0};
+        struct inside inside = {module, 0};
         pthread_rwlock_wrlock(&sim_ranges_lock);
         sim_ranges_each(find_inside, &inside);
         if (inside.found != 0)
@@ -241,6 +269,8 @@ static CUresult unload(struct sim_module *module)
         dlclose(module->handle);
     free(module->image);
     module->image = NULL;
+    free(module->digest);
+    module->digest = NULL;
     /* The structures stay, so that stale handles are recognised. */
     return CUDA_SUCCESS;
 }
@@ -249,7 +279,11 @@ static CUresult get_kernel(struct sim_module *module, const char *name, struct s
 {
     SIM_TRY(use(module));
     SIM_REQUIRE(name != NULL && out != NULL);
-    const void *function = dlsym(module->handle, name);
+    if (module->digest != NULL && strcmp(name, sim_digest_name) == 0) {
+        *out = &module->kernels[0];
+        return CUDA_SUCCESS;
+    }
+    const void *function = module->digest == NULL ? dlsym(module->handle, name) : NULL;
     for (unsigned i = 0; function != NULL && i < module->kernel_count; i++) {
         if (module->kernels[i].code->function == function) {
             *out = &module->kernels[i];
@@ -259,21 +293,33 @@ static CUresult get_kernel(struct sim_module *module, const char *name, struct s
     return CUDA_ERROR_NOT_FOUND;
 }
 
-static CUresult get_global(struct sim_module *module, const char *name, CUdeviceptr *address, size_t *size)
+static void *find_variable(struct sim_module *module, const char *name, size_t *size)
 {
-    SIM_TRY(use(module));
-    SIM_REQUIRE(name != NULL);
+    if (module->digest != NULL)
+        return sim_digest_variable(module->digest, name, size);
     void *found = dlsym(module->handle, name);
     Dl_info info;
     const ElfW(Sym) *symbol = NULL;
     if (found == NULL || dladdr1(found, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL ||
         info.dli_saddr != found || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
+        return NULL;
+    *size = symbol->st_size;
+    return found;
+}
+
+static CUresult get_global(struct sim_module *module, const char *name, CUdeviceptr *address, size_t *size)
+{
+    SIM_TRY(use(module));
+    SIM_REQUIRE(name != NULL);
+    size_t bytes = 0;
+    void *found = find_variable(module, name, &bytes);
+    if (found == NULL)
         return CUDA_ERROR_NOT_FOUND;
     /* So that copies recognise it as device memory. */
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)found);
     if (range == NULL) {
-        range = sim_range_add_host(SIM_RANGE_GLOBAL, (uint64_t)(uintptr_t)found, symbol->st_size);
+        range = sim_range_add_host(SIM_RANGE_GLOBAL, (uint64_t)(uintptr_t)found, bytes);
         if (range != NULL && sim_context_current != NULL)
             range->device = sim_context_current->device;
     }
@@ -281,7 +327,7 @@ static CUresult get_global(struct sim_module *module, const char *name, CUdevice
     if (address != NULL)
         *address = (CUdeviceptr)(uintptr_t)found;
     if (size != NULL)
-        *size = symbol->st_size;
+        *size = bytes;
     return CUDA_SUCCESS;
 }
 

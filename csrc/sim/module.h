@@ -6,6 +6,7 @@
 #include "driver.h"
 #include "kernel_abi.h"
 
+struct gpushare_digest_key;
 struct sim_module;
 
 struct sim_kernel {
@@ -16,7 +17,8 @@ struct sim_kernel {
     unsigned arguments_size; /* packed */
     int dynamic_shared_limit;
     int carveout;
-    bool loaded; /* queried or launched */
+    bool loaded;                              /* queried or launched */
+    const struct gpushare_digest_key *digest; /* not NULL: the interposer's (digest_kernel.h) */
 };
 
 CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel);

@@ -35,6 +35,10 @@ export interface IMemory {
   resident: number;
   unevictable: number;
   swapped: number;
+  disk: number;
+  /** The part of `resident` that has not changed, and the part of `swapped` that is shared. */
+  clean: number;
+  shared: number;
 }
 
 export interface INotebook {
@@ -87,6 +91,9 @@ export interface IEntry {
 export interface IHost {
   budget: number;
   swapped: number;
+  /** Bytes that are saved because equal data is stored once; bytes of evicted data on disk. */
+  shared?: number;
+  disk?: number;
 }
 
 /** The report of a node that has responded at least once. */
@@ -114,6 +121,8 @@ export interface IUse extends Partial<Record<Division, string>> {
   seconds: number;
   gpu_byte_seconds: number;
   host_byte_seconds: number;
+  /** Missing in the report of a node with an older version. */
+  disk_byte_seconds?: number;
   moved: number;
   energy: number | null;
   /** With prices only. */

@@ -40,17 +40,19 @@ interface INotedProps {
   label?: string;
   text: string;
   remark?: string;
+  title?: string;
 }
 
 /** A cell with a text and a remark below it. */
 export function Noted(props: INotedProps): JSX.Element {
-  const { className, label, text, remark = '' } = props;
+  const { className, label, text, remark = '', title = '' } = props;
   return (
     <td
       role="cell"
       className={className}
       data-label={label}
       data-empty={text || remark ? undefined : ''}
+      title={title || undefined}
     >
       <span>{text}</span>
       <small hidden={!remark}>{remark}</small>

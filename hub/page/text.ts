@@ -6,8 +6,9 @@ import {
 } from '../../labextension/src/core/format';
 import { isolate, shortName } from '../../labextension/src/words/mentions';
 import { placeText, stateName } from '../../labextension/src/words/short';
+import { tiersText } from '../../labextension/src/words/states';
 import { english } from './english';
-import type { IGpu, INotebook, IReport, Kind } from './messages';
+import type { IGpu, IMemory, INotebook, IReport, Kind } from './messages';
 
 /** The texts of this page, other than those that it shares with JupyterLab's panel and those that the service sends. */
 export const TEXT = {
@@ -90,6 +91,9 @@ export const TEXT = {
       : name;
   },
   swapped: (bytes: number): string => `${size(bytes)} in host memory`,
+  disk: (bytes: number): string => `${size(bytes)} on disk`,
+  saved: (bytes: number): string =>
+    `${size(bytes)} saved by storing equal data once`,
   noMemory: 'none',
   times: (number: number): string => `${number}×`,
   someone: 'another user',
@@ -121,6 +125,7 @@ export const TEXT = {
     seconds: 'GPU hours',
     gpu_bytes: 'GPU GiB-hours',
     host_bytes: 'Host GiB-hours',
+    disk_bytes: 'Disk GiB-hours',
     moved: 'Moved',
     energy: 'kWh',
     cost: 'Cost'
@@ -215,6 +220,18 @@ export function kwh(joules: number): string {
 /** An amount of money. */
 export function money(amount: number, currency: string): string {
   return `${amount.toFixed(2)} ${currency}`.trim();
+}
+
+/** Where a notebook's memory is that is not on a GPU. */
+export function awayText({ swapped, disk }: IMemory): string {
+  return [swapped && TEXT.swapped(swapped), disk && TEXT.disk(disk)]
+    .filter(Boolean)
+    .join(', ');
+}
+
+/** What of a notebook's memory needs no copy, or no memory of its own. */
+export function sharedText(memory: IMemory): string {
+  return tiersText(memory, { trans: english, units: 'binary' });
 }
 
 /** The name of a notebook, isolated from text in another writing direction. */

@@ -12,6 +12,11 @@ def percent(fraction: float) -> str:
     return f"{_digits(100 * fraction)}%"
 
 
+def of_which(whole: float, part: float, what: str) -> str:
+    """Format a number of bytes, and a part of them if there is one: ``24 GiB (21.5 GiB clean)``."""
+    return f"{size(whole)} ({size(part)} {what})" if part else size(whole)
+
+
 def size(amount: float) -> str:
     """Bytes in words: ``5.25 GiB``."""
     value, unit = float(amount), "B"

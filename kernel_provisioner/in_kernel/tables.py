@@ -6,7 +6,7 @@ import time
 import unicodedata
 from typing import Any, Dict, List, Optional, Tuple
 
-from .amounts import duration, size
+from .amounts import duration, of_which, size
 from .faults import Failure
 
 #: Said where the interposer lets everything pass, with the reason.
@@ -146,7 +146,7 @@ class Table(Answer):
 class Status(Table):
     """The scheduler's status."""
 
-    HEADINGS = (
+    HEADINGS: Tuple[str, ...] = (
         "",
         "notebook",
         "state",
@@ -157,7 +157,7 @@ class Status(Table):
         "preferences",
         "why",
     )
-    RIGHT = (4, 5, 6)
+    RIGHT: Tuple[int, ...] = (4, 5, 6)
     EMPTY = "No notebook is using the GPU."
 
     def __init__(
@@ -165,6 +165,13 @@ class Status(Table):
     ) -> None:
         super().__init__(data, own)
         self._out_of_the_way = out_of_the_way
+        self._disk = any(
+            gpu.get("disk") for group in data.get("groups", []) for gpu in group.get("gpus", [])
+        )
+        if self._disk:
+            place = self.HEADINGS.index("preferences")
+            self.HEADINGS = (*self.HEADINGS[:place], "on disk", *self.HEADINGS[place:])
+            self.RIGHT = (*self.RIGHT, place)
 
     def lines(self) -> List[str]:
         """What is said of the GPUs, and of this kernel if it does not take part."""
@@ -189,21 +196,32 @@ class Status(Table):
         """One row for each lease group: those that run, the queue in its order, the others."""
         rows: List[Tuple[str, ...]] = []
         for group in self.data.get("groups", []):
-            gpus, words = group.get("gpus", []), words_of(group)
+            words = words_of(group)
             rows.append(
                 (
                     self._mark(group.get("id")),
                     str(group.get("name") or group.get("id")),
                     words["state"],
                     str(group.get("class") or ""),
-                    size(sum(gpu.get("footprint", 0) + gpu.get("unevictable", 0) for gpu in gpus)),
-                    size(sum(gpu.get("resident", 0) + gpu.get("unevictable", 0) for gpu in gpus)),
-                    size(sum(gpu.get("swapped", 0) for gpu in gpus)),
+                    *self._memory(group.get("gpus", [])),
                     words["preferences"],
                     words["why"],
                 )
             )
         return rows
+
+    def _memory(self, gpus: List[Dict[str, Any]]) -> List[str]:
+        """A group's memory and where it is, with what is clean and shared of it."""
+
+        def total(*kinds: str) -> int:
+            return sum(gpu.get(kind, 0) for gpu in gpus for kind in kinds)
+
+        return [
+            size(total("footprint", "unevictable")),
+            of_which(total("resident", "unevictable"), total("clean"), "clean"),
+            of_which(total("swapped"), total("shared"), "shared"),
+            *([size(total("disk"))] if self._disk else []),
+        ]
 
 
 #: Kinds of spans in words: while they last, and afterwards.

@@ -20,6 +20,7 @@ from .collectives import Collectives
 from .contention import ContentionNotices
 from .costs import Costs
 from .cycle import Cycle, GpuCycle
+from .disk_tier import DiskTier
 from .eligibility import Eligibility
 from .eviction import VictimChooser
 from .eviction_orders import EvictionOrders
@@ -99,6 +100,7 @@ class Assembly:
         self.eligibility = Eligibility(self.model, self.turn)
         self.limits = Limits(self.model, self.turn, self.times, self.eligibility)
         self.costs = Costs(self.model)
+        self.disk = DiskTier(self.model, self.turn, self.timers, self.eligibility)
 
     def _make_planner(self, policies: PolicyRegistry) -> None:
         """Make the policy, the queue that it orders, and the parts that plan from both."""
@@ -187,8 +189,8 @@ class Assembly:
             WaitLog(self.model, self.turn, self.sources, self.planner, self.queue),
         )
         self.timer_events = TimerEvents(
-            self.model, self.turn, self.host_reserve, self.activity, self.leases, self.hibernation, self.collectives,
-            self.hints, self.reservations,
+            self.model, self.turn, self.host_reserve, self.disk, self.activity, self.leases, self.hibernation,
+            self.collectives, self.hints, self.reservations,
         )
         self.gpu_cycle = GpuCycle(
             self.model, self.turn, self.timers, self.times, self.host_reserve, self.readings, self.activity,
@@ -277,6 +279,7 @@ class Assembly:
             ev.Await: self.returning.on_await,
             ev.Desist: self.returning.on_desist,
             ev.HostMemory: self.limits.on_host_memory,
+            ev.Disk: self.disk.on_disk,
             ev.Notice: self.notices.on_notice,
             ev.Tick: self.cycle.on_tick,
         }

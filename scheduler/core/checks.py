@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .messages import Usage
+from .messages import Evicted, Moving, Restored, Usage
 from .model import Client, Model
 
 #: Larger figures are a fault of the client.
@@ -31,9 +31,20 @@ class Checks:
         """Check a client's statement about a GPU."""
         if usage.gpu not in self.model.gpus:
             raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
-        sizes = (usage.promised, usage.resident, usage.unevictable, usage.context, usage.host)
+        sizes = (
+            usage.promised,
+            usage.resident,
+            usage.unevictable,
+            usage.context,
+            usage.host,
+            usage.disk,
+        )
         if min(sizes) < 0 or max(sizes) > LARGEST:
             raise ProtocolViolation(client, "states a size that cannot be")
+        if not 0 <= usage.clean <= usage.resident:
+            raise ProtocolViolation(client, "states more clean memory than is on the GPU")
+        if not 0 <= usage.shared <= usage.host:
+            raise ProtocolViolation(client, "states more shared memory than is in host memory")
         if usage.resident > usage.promised and not growth:
             raise ProtocolViolation(client, "states more resident than it was promised")
         # Some figures are estimates, but no client holds twice the GPU.
@@ -42,8 +53,9 @@ class Checks:
         if backend == "plain" and usage.promised:
             raise ProtocolViolation(client, "states memory that can move, without a backend for it")
 
-    def moved(self, client: Client, usage: Usage, moved: int, copied: int, duration: float) -> None:
+    def moved(self, client: Client, move: Evicted | Moving | Restored) -> None:
         """Check a client's statement about a move."""
-        self.usage(client.number, client.backend, usage)
-        if min(moved, copied) < 0 or max(moved, copied) > LARGEST or not 0 <= duration < 1e9:
+        self.usage(client.number, client.backend, move.usage)
+        sizes = (move.bytes, move.copied, move.hashed, move.zero, move.shared)
+        if min(sizes) < 0 or max(sizes) > LARGEST or not 0 <= move.duration < 1e9:
             raise ProtocolViolation(client.number, "states a move that cannot be")

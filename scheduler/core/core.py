@@ -45,8 +45,9 @@ Room is made in the order in which it becomes available, then by kind:
 - *Queued cells*: while more cells wait in its Jupyter kernel (``cell_queue.py``), a group that is between two cells
   keeps its lease and its memory, as if it ran: for a second at most, and within its quantum.
 - *Residency*: after any other end of a burst, the memory stays for min(10 x cost of moving the footprint x number of
-  groups at work, quantum) since it was restored. Residency ends early once the group has had no work for as long as the
-  move takes, or is expected to have none for that long (``Residency``).
+  groups at work, quantum) since it was restored. Clean memory has a cost only on its way back (``costs.py``). Residency
+  ends early once the group has had no work for as long as the move takes, or is expected to have none for that long
+  (``Residency``).
 - A group that comes back within its residency, with its memory still on the GPU, continues its *time slice* before any
   head. The clock of the slice does not start again, so this cannot go on for longer than the head had to wait anyway.
   The group may need more than before, because it released its lease to grow. Room is then made for it, too, from groups
@@ -95,8 +96,9 @@ every lease ends after its quantum, and all evictable memory leaves.
 Policies
 --------
 The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and bounds how fast holders may submit
-(``Pace``). Its answers are kept until something happens on that GPU that may change them: a change of a lease, burst,
-class, cell, focus or meter. A policy that raises an exception is replaced (``policy_guard.py``).
+(``Pace``). By default, victims are ordered by when they are expected back and by what their move costs now. The
+policy's answers are kept until something happens on that GPU that may change them: a change of a lease, burst, class,
+cell, focus or meter. A policy that raises an exception is replaced (``policy_guard.py``).
 
 Filling
 -------
@@ -203,7 +205,7 @@ class Core:
         self.policy, self.view, self.residency = parts.policy, parts.view, parts.residency
         self.sources, self.commands = parts.sources, parts.user_commands
         self.cycle, self.prefetcher = parts.cycle, parts.prefetcher
-        self._host_reserve, self._pacer = parts.host_reserve, parts.pacer
+        self._host_reserve, self._disk, self._pacer = parts.host_reserve, parts.disk, parts.pacer
         self._contention, self._notices = parts.contention, parts.notices
         self.client_handlers, self.other_handlers = parts.client_handlers(), parts.other_handlers()
 
@@ -330,20 +332,24 @@ class Core:
         if self.policy.failure is not None:
             self._notices.report_policy_failure(*self.policy.failure, instead=self.policy.name)
             self.policy.failure = None
-        # 3. The host memory to prepare.
+        # 3. Which host memory goes to the disk, and which comes back.
+        changed = turn.touched or self._host_reserve.asked
+        if self._disk.stale or (changed and self._disk.is_in_use()):
+            self._disk.decide()
+        # 4. The host memory to prepare.
         if turn.reserve_stale or self._host_reserve.asked:
             prepare, again = self._host_reserve.decide(turn.now, turn.reserve_stale)
             turn.decisions += prepare
             self.timers.set(("pool", ""), again)
             turn.reserve_stale.clear()
-        # 4. Contention: whether other groups wait for their GPUs or run there.
+        # 5. Contention: whether other groups wait for their GPUs or run there.
         self._contention.notify_holders()
-        # 5. Record since when groups are in the state that the status shows.
+        # 6. Record since when groups are in the state that the status shows.
         for group in turn.touched.values():
             state = group.state
             if state != group.shown:
                 group.shown, group.since = state, turn.now
         turn.touched.clear()
-        # 6. Deal with the marks that are left at once: a grant may have changed the class of a group, and so the order.
+        # 7. Deal with the marks that are left at once: a grant may have changed the class of a group, and so the order.
         if turn.dirty:
             self.timers.set(("again", ""), turn.now)

@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from msgspec.structs import replace
-
 from .checks import Checks
 from .costs import Costs
 from .eligibility import NOTHING, PASSING, Eligibility, unfit_code, used_gpus, with_context
@@ -294,7 +292,9 @@ class HibernationManager:
             client.stage, client.parked = "awake", False
             self._find_unfit(group, event.status, TEXTS[event.status])
             return
-        client.stage, client.needs = "parked", replace(event.needs, promised=0, resident=0, host=0)
+        needs = event.needs
+        client.needs = Usage(needs.gpu, 0, 0, needs.unevictable, needs.context)
+        client.stage = "parked"
         client.home, client.sees = event.needs.gpu, event.sees
         if not self._may_go_on(group) or group.lease is not None:
             self._end_attempt(group)

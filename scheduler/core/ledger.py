@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .messages import Usage
-from .model import Client, Group, Holding, Model, Share, charge_for_contexts
+from .model import Client, Group, Holding, Model, Share, Tiers, charge_for_contexts
 from .turn import Turn, mark_shares
 
 #: The figures that a share sums over its holdings, and a GPU over its shares.
@@ -145,6 +145,7 @@ class Ledger:
         freed = before - usage.resident - unevictable - context
         holding.share.gpu.reading.shrunk += max(0, freed - expected)
         holding.host = usage.host
+        holding.tiers = Tiers(usage.clean, usage.shared, usage.disk)
         if not crossed:
             self.add_unsettled(holding, -holding.unsettled)
         self.set_stated_contexts(holding, stated)

@@ -182,9 +182,10 @@ class Limits:
         promised = gpu.promised + theirs
         if promised + more <= backed:
             return None
+        disk = f" ({_amount(self.model.disk_size)} on disk)" if self.model.disk_size else ""
         text = (
             f"{_amount(demand.bytes)} more would make a total of {_amount(promised + demand.bytes)} for all kernels, "
-            f"but the GPU and host memory together can hold only {_amount(max(0, backed + fixed))}"
+            f"but the GPU and host memory together can hold only {_amount(max(0, backed + fixed))}{disk}"
         )
         relief = _others(promised + more <= backed + gpu.foreign + theirs)
         if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
@@ -269,12 +270,12 @@ class Limits:
         return None
 
     def _backed(self, gpu: Gpu, budget: int) -> int:
-        """Return the bytes of footprints that a GPU and the remaining host memory can hold together.
+        """Return the bytes of footprints that a GPU, the remaining host memory and the disk can hold together.
 
         Memory leaves the GPU while other memory arrives from the host, so a switch takes no more than what is in
         flight.
         """
-        host = budget - min(self.model.rules.host_in_flight, budget // 8)
+        host = budget - min(self.model.rules.host_in_flight, budget // 8) + self.model.disk_size
         for client in self.model.clients.values():
             promised = sum(h.promised for h in client.holdings.values())
             host -= min(self.model.rules.host_slack, promised)
@@ -316,6 +317,7 @@ class Limits:
     def on_host_memory(self, event: HostMemory) -> None:
         """Apply a new amount of host memory for swapped data."""
         self._budget_host(event.budget, event.most)
+        self.model.host_shared = max(0, event.shared)
         self.turn.reserve_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
 

@@ -14,7 +14,7 @@ from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
 from .messages import Evicted, Grow, Moving, Restored, UsageChanged
-from .model import Client, Group, Holding, Model
+from .model import Client, Eviction, Group, Holding, Model
 from .prefetch import Prefetcher
 from .readings import Readings
 from .reservations import Reservations
@@ -78,13 +78,15 @@ class MemoryEvents:
         """Note that memory was restored to the GPU."""
         group = client.group
         usage = event.usage
-        self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
+        self.checks.moved(client, event)
         holding = self.shares.holding(client, usage.gpu)
         self.ledger.apply_usage(holding, usage, moved=True)
         self.turn.mark_gpus(group)
         self.host_reserve.note_change(client)
-        self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        self.readings.measure(holding.share.gpu, event)
         group.totals.restored += event.bytes
+        if event.bytes and group.totals.eviction is not None:
+            group.totals.eviction.over = True
         self._log_move("restore", group, event)
         if client.lease is None or client.lease != event.lease:
             return
@@ -115,8 +117,8 @@ class MemoryEvents:
         self.ledger.add_evicting(holding, -asked)
         left = usage.resident < holding.resident or asked == 0
         self.ledger.apply_usage(holding, usage, moved=True, expected=asked)
-        self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
-        client.group.totals.evicted += event.bytes
+        self.readings.measure(holding.share.gpu, event)
+        self._add_eviction(client.group, event)
         if left:
             holding.refuses_since = None
         elif holding.refuses_since is None:
@@ -126,6 +128,14 @@ class MemoryEvents:
         else:
             self._pause_evictions(holding)
         self._log_move("evict", client.group, event)
+
+    def _add_eviction(self, group: Group, event: Evicted) -> None:
+        """Count an eviction."""
+        totals = group.totals
+        totals.evicted += event.bytes
+        if totals.eviction is None or totals.eviction.over:
+            totals.eviction = Eviction(self.turn.now)
+        totals.eviction.add(event, self.turn.now)
 
     def _pause_evictions(self, holding: Holding) -> None:
         """Pause after an eviction that fell short. After a while, no wait depends on the client any longer."""
@@ -158,7 +168,7 @@ class MemoryEvents:
     def _ordered(self, client: Client, event: Evicted | Moving) -> tuple[Holding, int] | None:
         """Return the holding and the bytes that an answer is about; None if this scheduler did not order it."""
         usage = event.usage
-        self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
+        self.checks.moved(client, event)
         self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
         self.turn.mark_gpus(client.group)
         self.host_reserve.note_change(client)
@@ -179,4 +189,10 @@ class MemoryEvents:
             copied=event.copied,
             duration=event.duration,
             status=event.status,
+            # Most moves have none of these.
+            **{
+                name: size
+                for name in ("hashed", "zero", "shared")
+                if (size := getattr(event, name))
+            },
         )

@@ -153,7 +153,7 @@ class GroupView(Protocol):
 
     @property
     def footprint_cost(self) -> float:
-        """Seconds that it takes to move its footprint one way."""
+        """Seconds that it takes to copy its footprint one way. To evict it may take less: ``View.eviction_cost``."""
         ...
 
     @property
@@ -371,6 +371,14 @@ class View(Protocol):
 
     def cost_quantum(self, group: GroupView) -> float:
         """Return the quantum that follows from the cost of moving a group's footprint, seconds."""
+        ...
+
+    def clean(self, group: GroupView) -> int:
+        """Return the bytes on its GPUs that can be evicted without a copy, as far as is known."""
+        ...
+
+    def eviction_cost(self, group: GroupView) -> float:
+        """Return the seconds that it takes to evict a group's footprint now. Clean memory is not copied."""
         ...
 
     def due_since(self, group: GroupView) -> float | None:

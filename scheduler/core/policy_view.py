@@ -20,6 +20,7 @@ class PolicyView:
         self.agents = model.agents
         self.times = times
         self.cost_quantum, self.due_since = costs.cost_quantum, classes.due_since
+        self.clean, self.eviction_cost = costs.clean, costs.eviction_cost
         #: The time of the event that is being handled, seconds.
         self.now = 0.0
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from .foreign_use import CONTEXTS, CONTEXTS_PART
 from .ledger import Ledger
-from .messages import Device, Measured, ReadDevice
+from .messages import Device, Evicted, Measured, ReadDevice, Restored
 from .model import LEFT, ContextSizes, Departures, Gpu, Holding, Model, Trial, Wait
 from .rules import MIB
 from .turn import Turn
@@ -193,12 +193,18 @@ class Readings:
             self.ledger.charge_contexts(holding, before + took)
             self._update_context_sizes(gpu, holding)
 
-    def measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
+    def measure(self, gpu: Gpu, move: Evicted | Restored) -> None:
         """Update the bandwidth with a move."""
+        moved = move.bytes
+        if move.hashed or move.zero or move.shared:
+            # What was found to need no copy took next to no time. If that is most of the move, hashing took the rest.
+            if move.copied < moved / 2:
+                return
+            moved = min(moved, move.copied)
         # A small move is not a good measurement, because it mostly waits for other things than the copying.
-        if copied > MIB and duration > 0 and moved >= gpu.total / SMALLEST_MEASURE:
+        if move.copied > MIB and move.duration > 0 and moved >= gpu.total / SMALLEST_MEASURE:
             weight = 0.3 if gpu.measured else 1.0
-            gpu.bandwidth += weight * (moved / duration - gpu.bandwidth)
+            gpu.bandwidth += weight * (moved / move.duration - gpu.bandwidth)
             gpu.measured = True
 
     def on_device(self, event: Device) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .costs import clean_of
 from .eligibility import Eligibility
 from .foreign_use import outside, unstated
 from .hibernation import HibernationManager
@@ -232,9 +233,28 @@ def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any
         victims |= {g.id: g.name for g in plan.leaving}
         if holder is not None:
             victims[holder.id] = holder.name
-        return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
+        return _reason(
+            "making_room", lack=lack, gpu=gpu.uuid, **_victims(victims), **_clean(plan, gpu, lack)
+        )
     # There is room, and only a reading of the GPU has not arrived yet.
     return _reason("making_room", lack=0, gpu=next(iter(wait.gpus), ""), **_victims({}))
+
+
+def _clean(plan: Plan, gpu: Gpu, lack: int) -> dict[str, int]:
+    """Return how much of the missing room needs no copy, because its content has not changed; nothing if it is none.
+
+    For that, the policy prefers this victim to others that are as likely to be needed again.
+    """
+    evicted = [*plan.evict]
+    for group in plan.leaving:
+        if (leaving := group.shares.get(gpu.uuid)) is not None:
+            evicted.append((leaving, leaving.leaving))
+    clean = 0
+    for share, size in evicted:
+        if share.gpu is gpu and share.resident:
+            clean += clean_of(share) * size // share.resident
+    clean = min(clean, lack)
+    return {"clean": clean} if clean else {}
 
 
 def _barred(bar: Bar, now: float) -> dict[str, Any]:

@@ -61,14 +61,14 @@ class Relocation:
         group, holding, needs = client.group, client.holdings.pop(uuid), client.needs
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
-        stated = holding.stated
+        stated, tiers = holding.stated, holding.tiers
         # The residue is there until the client is restored elsewhere.
         gpu.foreign += holding.left
         self.shares.close(holding)
         if not share.holdings:
             self.shares.leave(share)
         moved = self.shares.holding(client, other)
-        moved.host, moved.stated = host, stated
+        moved.host, moved.stated, moved.tiers = host, stated, tiers
         if needs is not None:
             needs.gpu = other
         self.ledger.charge_residue(moved)

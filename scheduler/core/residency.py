@@ -127,7 +127,7 @@ class Residency:
             share = group.shares.get(uuid)
             if share is not None:
                 lack = max(0, self.model.need(wait, share.gpu) - share.gpu.free)
-                cost = max(cost, min(share.resident, lack) / share.gpu.bandwidth)
+                cost = max(cost, self.costs.absence_cost(share, min(share.resident, lack)))
         short = cost / 10
         known = group.absences.expected(short) >= cost
         return max(self.model.rules.debounce, short if known else cost)

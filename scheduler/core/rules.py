@@ -97,6 +97,9 @@ class Rules:
         Seconds for which another group must have been idle before its memory is evicted for that.
     reservation_hold
         Seconds for which the lease of a reservation is kept for its group (``reservations.py``).
+    disk_after
+        Seconds of idleness after which a group's host memory goes to the disk, if there is one; 0 or None: only when
+        host memory is needed.
     """
 
     quantum: Quantum = "auto"
@@ -145,12 +148,14 @@ class Rules:
     prefetch_likelihood: float = 0.5
     prefetch_away: float = 10.0
     reservation_hold: float = 60.0
+    disk_after: float | None = 1800.0
 
     def __post_init__(self) -> None:
         """Check the settings that can change while the scheduler runs."""
         object.__setattr__(self, "quantum", valid_quantum(self.quantum))
         object.__setattr__(self, "anti_thrash", valid_anti_thrash(self.anti_thrash))
         object.__setattr__(self, "hibernate_after", valid_hibernate_after(self.hibernate_after))
+        object.__setattr__(self, "disk_after", self.disk_after or None)
         if not 0 <= self.prefetch_likelihood <= 1:
             raise ValueError(
                 f"prefetch_likelihood must be a number from 0 to 1, not {self.prefetch_likelihood!r}"

@@ -136,7 +136,11 @@ class Takeover:
                 self.ledger.distribute(share, share.unallotted)
         self.rooms.send_room(client, resend=True)
         # Memory that was promised and not allocated does not arrive, and the end of a restore is not reported again.
-        client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident and h.host}
+        client.restoring = {
+            uuid
+            for uuid, h in client.holdings.items()
+            if h.room > h.resident and (h.host or h.tiers.disk)
+        }
         if event.busy:
             client.burst_at = self.turn.now
             self.activity.set_busy(client, True)

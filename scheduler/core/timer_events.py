@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .activity import Activity
 from .collectives import Collectives
+from .disk_tier import DiskTier
 from .hibernation import HibernationManager
 from .hints import Hints
 from .host_reserve import HostReserve
@@ -24,6 +25,7 @@ class TimerEvents:
     model: Model
     turn: Turn
     host_reserve: HostReserve
+    disk: DiskTier
     activity: Activity
     leases: Leases
     hibernation: HibernationManager
@@ -47,6 +49,8 @@ class TimerEvents:
                 self.hints.review(self.model.groups[name])
             case "reservation", str(name):
                 self.reservations.expire(self.model.groups[name])
+            case "disk", _:
+                self.disk.stale = True
             case "pool", _:
                 self.host_reserve.asked = True
             case "client", int(number):

@@ -12,6 +12,7 @@ Kind = Literal[
     "again",
     "class",
     "client",
+    "disk",
     "gpu",
     "hint",
     "holding",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A user's pool of host memory for swapped data (``csrc/pool.h``): making, lending, sizing and cleaning up.
 
-Clients claim and return chunks of it by themselves. The pool's owner bounds their number (``limit``), prepares the
-pages of some before they are needed, and gives unwanted pages back to the system. It also frees the chunks of ended
-processes. A client's slot in the pool is bound to its process, because a connection may end and come back.
+Clients claim, share and release units of it by themselves. The pool's owner bounds the number of chunks (``limit``),
+prepares the pages of some before they are needed, and gives unwanted pages back to the system. It also releases the
+units of ended processes. A client's slot in the pool is bound to its process, because a connection may end and come
+back.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import mmap
 import os
 import select
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from ..._protocol import ffi, lib
 
 CHUNK: int = lib.GPUSHARE_POOL_CHUNK
+UNIT: int = lib.GPUSHARE_POOL_UNIT
 SLOTS: int = lib.GPUSHARE_POOL_SLOTS
-#: Data begins at a huge page's boundary.
-_ALIGNMENT = 2 << 20
 #: The priority of the thread that prepares pages: below everything else on this machine.
 _LOWEST_PRIORITY = 19
 
@@ -34,11 +35,18 @@ class Figures:
     size: int
     #: Bytes that may be used now.
     limit: int
+    #: Bytes of the chunks in memory that contain data which is nowhere else.
     in_use: int
     #: Bytes whose pages exist, in use or not.
     prepared: int
     #: Bytes that are page-locked by a driver.
     page_locked: int
+    #: Bytes of copies of data that is on a GPU again; they are given up as soon as room is needed.
+    kept: int = 0
+    #: Bytes that several clients have in one place, without the first client's.
+    shared: int = 0
+    #: Bytes of the chunks that contain such data and are on the disk.
+    on_disk: int = 0
 
 
 class Process:
@@ -82,6 +90,11 @@ class Process:
             self._descriptor = None
 
 
+def _clock() -> int:
+    """Return the time as ``used_at`` of a unit states it (``gpushare_pool_clock``)."""
+    return int(lib.gpushare_pool_clock(time.monotonic_ns()))
+
+
 def start_time(pid: int) -> str | None:
     """Return when a process that has not ended was started; None if there is none."""
     try:
@@ -111,10 +124,7 @@ class Pool:
 
     def __init__(self, size: int, *, prepared_only: bool = False) -> None:
         count = max(1, min(-(-size // CHUNK), lib.GPUSHARE_POOL_MOST_CHUNKS))
-        table = ffi.sizeof("struct gpushare_pool") + count * ffi.sizeof(
-            "struct gpushare_pool_chunk"
-        )
-        offset = -(-table // _ALIGNMENT) * _ALIGNMENT
+        offset = lib.gpushare_pool_data_offset(count)
         self.descriptor = os.memfd_create("gpushare-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, offset + count * CHUNK)
@@ -123,15 +133,23 @@ class Pool:
         except BaseException:
             os.close(self.descriptor)
             raise
+        #: Bytes of the table, which is before the data.
+        self.table: int = offset
         self._map = mmap.mmap(self.descriptor, offset)
         self._buffer = ffi.from_buffer(self._map)
         self._pool: Any = ffi.cast("struct gpushare_pool *", self._buffer)
         self._pool.magic = lib.GPUSHARE_POOL_MAGIC
         self._pool.version = lib.GPUSHARE_POOL_VERSION
         self._pool.data_offset = offset
+        self._pool.directory_offset = lib.gpushare_pool_directory_offset(count)
+        self._pool.directory_buckets = lib.gpushare_pool_directory_buckets(count)
+        ffi.memmove(
+            self._pool.key, os.urandom(ffi.sizeof(self._pool.key)), ffi.sizeof(self._pool.key)
+        )
         self._pool.chunk_count = count
         self._pool.prepared_only = self._prepared_only = prepared_only
-        self._care: Any = ffi.new(
+        #: The pool for the functions of pool_care.h and pool_disk.h.
+        self.care: Any = ffi.new(
             "struct gpushare_pool_care *",
             {"pool": self._pool, "data_offset": offset, "chunk_count": count},
         )
@@ -170,7 +188,7 @@ class Pool:
         for slot, process in self._slots.items():
             if process.pid == pid:
                 if not again:
-                    lib.gpushare_pool_sweep(self._care, slot)
+                    lib.gpushare_pool_sweep(self.care, slot, _clock())
                 return slot
         slot = next((s for s in range(SLOTS) if s not in self._slots), -1)
         if slot < 0:
@@ -190,7 +208,7 @@ class Pool:
         closed = []
         for slot in [s for s, p in self._slots.items() if p.has_ended()]:
             process = self._slots.pop(slot)
-            lib.gpushare_pool_sweep(self._care, slot)
+            lib.gpushare_pool_sweep(self.care, slot, _clock())
             descriptor = process.fileno()
             if descriptor is not None:
                 closed.append(descriptor)
@@ -202,13 +220,16 @@ class Pool:
     def figures(self) -> Figures:
         """Return the pool's present figures."""
         found = self._figures
-        lib.gpushare_pool_survey(self._care, found)
+        lib.gpushare_pool_survey(self.care, found)
         return Figures(
-            size=self._care.chunk_count * CHUNK,
-            limit=min(self._pool.limit, self._care.chunk_count) * CHUNK,
+            size=self.care.chunk_count * CHUNK,
+            limit=min(self._pool.limit, self.care.chunk_count) * CHUNK,
             in_use=found.in_use * CHUNK,
             prepared=found.prepared * CHUNK,
             page_locked=found.page_locked * CHUNK,
+            kept=found.kept * UNIT,
+            shared=found.shared * UNIT,
+            on_disk=found.on_disk * CHUNK,
         )
 
     def allocated(self) -> int:
@@ -217,9 +238,11 @@ class Pool:
 
     def trim(self) -> int:
         """Give back pages that no process has reported as prepared; return how many bytes."""
-        return int(lib.gpushare_pool_trim(self._care, self.descriptor)) * CHUNK
+        return int(lib.gpushare_pool_trim(self.care, self.descriptor)) * CHUNK
 
-    def order(self, *, limit: int, target: int, most: int, ahead: int = 0) -> None:
+    def order(
+        self, *, limit: int, target: int, most: int, kept: int | None = None, ahead: int = 0
+    ) -> None:
         """Set the size of the pool.
 
         Parameters
@@ -229,14 +252,18 @@ class Pool:
         target
             Bytes whose pages must exist, in use or not.
         most
-            If the pages take more than this many bytes, unused pages that are not page-locked are released.
+            If the pages take more than this many bytes, unused pages are released that are not page-locked and
+            contain no kept copies.
+        kept
+            If they take more than this many bytes, pages with kept copies are released, too; default: `most`.
         ahead
             Bytes whose pages must exist beyond what is in use.
         """
         chunks = max(0, limit) // CHUNK
-        lib.gpushare_pool_set_limit(self._care, min(chunks, self._care.chunk_count))
+        lib.gpushare_pool_set_limit(self.care, min(chunks, self.care.chunk_count))
         self._orders.target = min(-(-max(0, target) // CHUNK), chunks)
         self._orders.most = min(-(-max(0, most) // CHUNK), chunks)
+        self._orders.kept = min(-(-max(0, most if kept is None else kept) // CHUNK), chunks)
         self._orders.ahead = -(-max(0, ahead) // CHUNK)
         if self._thread is None and (target > 0 or ahead > 0 or self.allocated() > most):
             # It is a daemon thread, so that the end of the process does not wait for a chunk to be prepared.
@@ -249,4 +276,4 @@ class Pool:
         if not self._prepared_only:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        lib.gpushare_pool_tend(self._care, self.descriptor, self._wake, self._orders)
+        lib.gpushare_pool_tend(self.care, self.descriptor, self._wake, self._orders)

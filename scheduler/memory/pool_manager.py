@@ -10,14 +10,17 @@ user.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ..core import messages as ev
 from .budget import host_budget, host_limit, machine_available, machine_memory
+from .disk import DiskOptions, DiskTier, DiskWishes
 from .pool import CHUNK, Figures, Pool
 
 log = logging.getLogger(__name__)
@@ -26,13 +29,15 @@ log = logging.getLogger(__name__)
 KEEP = 10.0
 #: If clients do not prepare pages themselves: the bytes that are prepared beyond what is in use, at most.
 AHEAD = 512 << 20
-#: Bytes by which a pool may exceed the figures in its table, for the table itself.
-TABLE = 4 * CHUNK
+#: Bytes by which a pool may exceed its table and the figures in it, because pages are recorded after they are made.
+TOLERANCE = 4 * CHUNK
 #: The fraction of the machine's spare memory that may be prepared before it is measured again. Other schedulers on the
 #: machine measure the same memory.
 PREPARED_FRACTION = 0.25
 #: The bytes that may be prepared in any case.
 LEAST_STEP = 256 << 20
+#: The part (1/n) of a pool's limit that is kept free for evictions at most, if data can go to a disk.
+FREE_PART = 4
 #: Bytes by which a client's swapped data may exceed its promise, because it is held in whole chunks.
 ROUNDING = 8 * CHUNK
 
@@ -68,6 +73,10 @@ class PoolManager:
         Returns the bytes that one user may take; 0: no limit.
     prepared_only
         Whether clients must only use pages that this process has prepared.
+    disk
+        The disk to which data of idle clients may go; None: it stays in host memory.
+    disk_changed
+        Called in the event loop after data was moved to or from the disk.
     """
 
     def __init__(
@@ -77,6 +86,8 @@ class PoolManager:
         apart: bool = False,
         quota: Callable[[str], int] = lambda user: 0,
         prepared_only: bool = False,
+        disk: DiskOptions | None = None,
+        disk_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._host_memory = host_memory
@@ -91,8 +102,16 @@ class PoolManager:
         self.budget = -1
         #: The budget if no other program needed host memory.
         self.most = 0
+        #: Bytes that would be needed in addition if data that several clients have in common was stored for each.
+        self.shared = 0
         self._target = self._step = 0
         self._failed = False
+        #: The slot of each client in its user's pool.
+        self._slots: dict[int, int] = {}
+        self._spill, self._fetch = ev.Spill(()), ev.Fetch(())
+        self._disk_changed = disk_changed
+        #: The disk; None: there is none.
+        self.disk = None if disk is None else DiskTier(disk, self._note_disk)
 
     def start(self) -> None:
         """Make the pool if there is one for all users."""
@@ -101,6 +120,8 @@ class PoolManager:
 
     def stop(self) -> None:
         """Release the pools. Clients keep what they have mapped."""
+        if self.disk is not None:
+            self.disk.stop()
         for account in self._accounts.values():
             if account.pool is not None:
                 for process in account.pool.lent.values():
@@ -122,6 +143,8 @@ class PoolManager:
         account = self._accounts.get(user)
         if account is None:
             account = self._accounts[user] = HostAccount(self._make())
+            if self.disk is not None and account.pool is not None:
+                self.disk.add(account.pool)
         return account
 
     def _make(self) -> Pool | None:
@@ -139,6 +162,9 @@ class PoolManager:
         slot = pool.lend(pid, again=again) if pool is not None and pid else None
         if pool is None or slot is None:
             return None
+        self._slots[client] = slot
+        if self.disk is not None:
+            self.disk.note_process(pool, slot, pid)
         self._size_one(self._users[client])
         return pool.descriptor, slot
 
@@ -161,6 +187,7 @@ class PoolManager:
         """Remove the usage of a client."""
         for key in [key for key in self._held if key[0] == client]:
             del self._held[key]
+        self._slots.pop(client, None)
         self._accounts[self._users.pop(client)].clients.discard(client)
 
     # --- Sizes --------------------------------------------------------------------------------
@@ -171,7 +198,7 @@ class PoolManager:
         self._size()
 
     def measure(self) -> bool:
-        """Measure the host memory for swapped data; return whether it has changed."""
+        """Measure the host memory for swapped data; return whether it, or what is shared of it, has changed."""
         self._survey()
         for user, account in self._accounts.items():
             account.quota = self._quota(user)
@@ -179,11 +206,12 @@ class PoolManager:
         for account in self._accounts.values():
             account.taken = 0 if account.pool is None else account.pool.allocated()
         held = sum(account.taken for account in self._accounts.values()) + self._outside()
-        before, self.budget = self.budget, host_budget(self._host_memory, held)
+        before, self.budget = (self.budget, self.shared), host_budget(self._host_memory, held)
         self.most = host_limit(self._host_memory)
+        self.shared = sum(account.figures.shared for account in self._accounts.values())
         machine = self.budget if self._host_memory is None else host_budget(None, held)
         self._step = max(LEAST_STEP, int(PREPARED_FRACTION * (machine - held)))
-        return self.budget != before
+        return (self.budget, self.shared) != before
 
     def reap(self) -> None:
         """Clean up after processes that have ended, and after users without processes."""
@@ -199,15 +227,71 @@ class PoolManager:
             del self._accounts[user]
             if pool is not None:
                 # Its thread has the lowest priority, so this does not wait for it.
-                self._loop.run_in_executor(None, pool.close)
+                self._loop.run_in_executor(None, self._close, pool)
         self._size()
+
+    def _close(self, pool: Pool) -> None:
+        if self.disk is not None:
+            self.disk.remove(pool)
+        pool.close()
+
+    # --- The disk -----------------------------------------------------------------------------
+
+    def _note_disk(self) -> None:
+        """Report a change; called in the tier's thread."""
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._disk_changed)
+
+    def wish(self, decision: ev.Spill | ev.Fetch) -> None:
+        """Have data of clients go to the disk, or come back."""
+        if isinstance(decision, ev.Spill):
+            self._spill = decision
+        else:
+            self._fetch = decision
+        for account in self._accounts.values():
+            self._tell_disk(account)
+
+    def on_disk(self) -> ev.Disk:
+        """Return the state of the disk. After a failure, no more data goes there."""
+        if self.disk is None:
+            return ev.Disk(0)
+        status, held = self.disk.status(), {}
+        of_pool = {
+            user: {} if account.pool is None else self.disk.held(account.pool)
+            for user, account in self._accounts.items()
+        }
+        for client, slot in self._slots.items():
+            if size := of_pool[self._users[client]].get(slot, 0):
+                held[client] = size
+        return ev.Disk(0 if status.fault else status.size, held)
+
+    def disk_status(self) -> dict[str, Any] | None:
+        """Return the disk's state, as docs/reference/control.md describes it; None: there is no disk."""
+        if self.disk is None:
+            return None
+        return {"folder": str(self.disk.options.folder), **asdict(self.disk.status())}
+
+    def _tell_disk(self, account: HostAccount) -> None:
+        if self.disk is None or account.pool is None:
+            return
+        ours = account.clients & self._slots.keys()
+        spill = tuple(self._slots[c] for c in self._spill.clients if c in ours)
+        at_once = sum(c in ours for c in self._spill.clients[: self._spill.at_once])
+        fetch = tuple(self._slots[c] for c in self._fetch.clients if c in ours)
+        resident = sum(
+            usage.resident for (client, _), usage in self._held.items() if client in ours
+        )
+        limit = account.limit // CHUNK
+        free = min(-(-resident // CHUNK), limit // FREE_PART)
+        self.disk.set_wishes(account.pool, DiskWishes(spill, at_once, fetch, limit, free))
 
     def _check(self, user: str, account: HostAccount) -> None:
         """Enforce a limit that is in memory to which clients can write: take back the excess, or log it."""
         pool, figures = account.pool, account.figures
         if pool is None or not self._apart:
             return
-        if pool.allocated() > figures.prepared + TABLE:
+        if pool.allocated() > figures.prepared + pool.table + TOLERANCE:
             log.warning(
                 "%s prepared %d bytes outside the limits of the pool; they were given back",
                 user,
@@ -261,16 +345,18 @@ class PoolManager:
         if self._prepared_only and account.clients:
             ahead = min(AHEAD, movable, max(0, limit - account.figures.in_use))
         target = max(target, min(limit, account.figures.in_use + ahead)) if ahead else target
-        most = account.limit = limit
+        # Copies of data that is on the GPU again stay as long as there is room for them.
+        most = kept = account.limit = limit
         if not account.clients:
-            target = most = 0
+            target = most = kept = 0
         elif pool.allocated() <= target:
             account.surplus_since = None
         elif account.surplus_since is None:
             account.surplus_since = now
         elif now - account.surplus_since >= KEEP:
             most = target
-        pool.order(limit=limit, target=target, most=most, ahead=ahead)
+        pool.order(limit=limit, target=target, most=most, kept=kept, ahead=ahead)
+        self._tell_disk(account)
 
     def _survey(self) -> None:
         for account in self._accounts.values():
@@ -312,6 +398,6 @@ class PoolManager:
         outside = 0
         for user, size in held.items():
             account = self._accounts[user]
-            rest = max(0, size - account.figures.in_use)
+            rest = max(0, size - account.figures.in_use - account.figures.on_disk)
             outside += min(rest, account.quota) if account.quota else rest
         return min(outside, max(0, machine_memory() - machine_available())) if outside else 0

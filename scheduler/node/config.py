@@ -169,6 +169,30 @@ class NodeScheduler(Configurable):
         help="Bytes of host memory for evicted data of all users (default: what the machine can spare).",
     ).tag(config=True)
 
+    disk_folder = Unicode(
+        help="Folder on a local disk to which the evicted data of idle notebooks goes: after disk_after, or earlier if "
+        "host memory is needed. Files there have no name, and end with the scheduler and its helper process (default: "
+        "none, all evicted data stays in host memory).",
+    ).tag(config=True)
+
+    disk_size = Union(
+        [Int(), Unicode()],
+        default_value="",
+        help="Bytes that the data of all users may take on the disk (default: half of what is free at the start).",
+    ).tag(config=True)
+
+    disk_after = Float(
+        DEFAULTS.disk_after,
+        min=0.0,
+        help="Idle time in seconds after which a notebook's evicted data goes to the disk. 0: only when host memory is "
+        "needed (default: 1800).",
+    ).tag(config=True)
+
+    disk_encryption = Bool(
+        help="Whether data on the disk is encrypted (AES-GCM), with a key that is only in memory. Requires "
+        "jupyter-gpushare[disk-encryption] (default: no).",
+    ).tag(config=True)
+
     prepare_host_memory = Bool(
         help="Whether evicted data uses only host pages that the scheduler has prepared. These count as the "
         "scheduler's memory and not as the container's, whose memory limit could end the kernel. Evictions may "
@@ -286,7 +310,23 @@ class NodeScheduler(Configurable):
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
         return _read("quantum", arguments.quantum, proposal["value"])
 
-    @validate("reserve", "host_memory")
+    @validate("disk_folder")
+    def _valid_folder(self, proposal: dict[str, Any]) -> Any:
+        value = proposal["value"]
+        if value and not Path(value).is_absolute():
+            raise TraitError(f"NodeScheduler.disk_folder must be an absolute path, not {value!r}")
+        return value
+
+    @validate("disk_encryption")
+    def _valid_encryption(self, proposal: dict[str, Any]) -> Any:
+        if proposal["value"] and find_spec("cryptography") is None:
+            raise TraitError(
+                "NodeScheduler.disk_encryption requires a package; run: "
+                "pip install 'jupyter-gpushare[disk-encryption]'"
+            )
+        return proposal["value"]
+
+    @validate("reserve", "host_memory", "disk_size")
     def _valid_size(self, proposal: dict[str, Any]) -> Any:
         if proposal["value"] == "":
             return ""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..core.messages import Class, Log
-from ..core.model import excess
+from ..core.model import excess, unchanged
 from .metrics import Sample
 
 if TYPE_CHECKING:
@@ -53,9 +53,19 @@ class Counters:
         #: Prefetches by result; the bytes that they restored; and the seconds of waiting that they saved.
         self.prefetches: Counter[str] = Counter()
         self.prefetched, self.hidden = 0, 0.0
+        #: Bytes that were evicted without a copy, by GPU and reason (``clean``, ``zero``, ``shared``).
+        self.uncopied: Counter[tuple[str, str]] = Counter()
         self.avoided = self.revocations = self.stuck = self.underreported = 0
         #: By GPU, the groups whose allocation would have failed, and so would the next one.
         self._beyond: dict[str, set[str]] = {}
+
+    def _add_uncopied(self, fields: Mapping[str, Any]) -> None:
+        """Count what an eviction did not have to copy."""
+        zero, shared = fields.get("zero", 0), fields.get("shared", 0)
+        clean = unchanged(fields["bytes"], fields["copied"], zero, shared)
+        for reason, size in (("clean", clean), ("zero", zero), ("shared", shared)):
+            if size:
+                self.uncopied[fields["gpu"], reason] += size
 
     def observe(self, entry: Log, core: Core) -> None:
         """Count an event."""
@@ -69,6 +79,8 @@ class Counters:
             case "evict" | "restore":
                 direction = "out" if entry.kind == "evict" else "in"
                 self.moved[fields["gpu"], direction] += fields["bytes"]
+                if entry.kind == "evict":
+                    self._add_uncopied(fields)
             case "revoke":
                 self.revocations += 1
             case "hibernate" | "wake" | "hibernate_failed" | "wake_failed":
@@ -112,6 +124,8 @@ class Counters:
             yield Sample(f"{metric}_sum", (name,), waits.sum)
         for labels, size in sorted(self.moved.items()):
             yield Sample("gpushare_moved_bytes_total", labels, size)
+        for labels, size in sorted(self.uncopied.items()):
+            yield Sample("gpushare_uncopied_bytes_total", labels, size)
         yield Sample("gpushare_revocations_total", (), self.revocations)
         yield Sample("gpushare_stuck_total", (), self.stuck)
         for kind in ("hibernate", "wake", "hibernate_failed", "wake_failed"):

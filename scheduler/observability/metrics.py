@@ -99,7 +99,18 @@ METRICS: dict[str, Definition] = {
     "gpushare_user_memory_bytes": Definition(
         "gauge",
         ("user", "kind"),
-        "a user's memory on all GPUs: resident, swapped (in host memory), unevictable",
+        "a user's memory on all GPUs: resident, swapped (in host memory), unevictable; and disk (evicted data on disk)",
+    ),
+    "gpushare_user_memory_clean_bytes": Definition(
+        "gauge",
+        ("user",),
+        "the part of a user's resident memory that can be evicted without a copy, because it has not changed",
+    ),
+    "gpushare_user_memory_shared_bytes": Definition(
+        "gauge",
+        ("user",),
+        "the part of a user's swapped memory that other notebooks of the same user also hold; it is stored once, and "
+        "counts for each of them",
     ),
     "gpushare_user_gpu_seconds_total": Definition(
         "counter",
@@ -119,7 +130,8 @@ METRICS: dict[str, Definition] = {
     "gpushare_use_byte_seconds_total": Definition(
         "counter",
         (*_WHOSE, "kind"),
-        "memory of these notebooks, multiplied by time: gpu (on GPUs), host (evicted data in host memory)",
+        "memory of these notebooks, multiplied by time: gpu (on GPUs), host (evicted data in host memory), disk "
+        "(evicted data on disk)",
     ),
     "gpushare_use_moved_bytes_total": Definition(
         "counter",
@@ -129,7 +141,19 @@ METRICS: dict[str, Definition] = {
     "gpushare_host_memory_bytes": Definition(
         "gauge",
         ("kind",),
-        "host memory for evicted data: budget, swapped (in use), promised",
+        "evicted data: budget (of host memory), swapped (host memory in use), shared (host memory saved by storing "
+        "equal data once), disk (data on disk), promised",
+    ),
+    "gpushare_disk_bytes": Definition(
+        "gauge",
+        ("kind",),
+        "disk for evicted data of idle notebooks: size (the most that may be there), used, written and read (since the "
+        "start). Missing if there is no disk",
+    ),
+    "gpushare_disk_failed": Definition(
+        "gauge",
+        (),
+        "1 if no more data goes to the disk because of an error. Missing if there is no disk",
     ),
     "gpushare_wait_seconds": Definition(
         "histogram",
@@ -140,6 +164,12 @@ METRICS: dict[str, Definition] = {
         "counter",
         ("gpu", "direction"),
         "memory that was restored (in) and evicted (out)",
+    ),
+    "gpushare_uncopied_bytes_total": Definition(
+        "counter",
+        ("gpu", "reason"),
+        "memory that was evicted without a copy: clean (it had not changed), zero (it was all zeros), shared (another "
+        "notebook of the user has the same data in host memory)",
     ),
     "gpushare_revocations_total": Definition(
         "counter",

@@ -68,13 +68,14 @@ class Use:
     #: Seconds of GPU time; and those of them for which the energy was measured.
     seconds: float = 0.0
     measured: float = 0.0
-    #: Bytes times seconds: on GPUs, and of evicted data in host memory.
+    #: Bytes times seconds: on GPUs, and of evicted data in host memory and on disk.
     gpu_bytes: float = 0.0
     host_bytes: float = 0.0
     #: Bytes that were evicted and restored.
     moved: int = 0
     #: Joules.
     energy: float = 0.0
+    disk_bytes: float = 0.0
 
     def add(self, part: Part) -> None:
         """Add GPU time and its energy."""
@@ -245,15 +246,26 @@ class Usage:
         self._added = {key: was for key, was in self._added.items() if key[0] in core.groups}
         for group in core.groups.values():
             gpu_bytes = sum(s.resident + s.unevictable + s.context for s in group.shares.values())
-            host = sum(
-                max((h.host for h in client.holdings.values()), default=0)
+            disk = sum(
+                max((h.tiers.disk for h in client.holdings.values()), default=0)
+                + core.model.on_disk.get(client.number, 0)
                 for client in group.clients.values()
             )
-            if not (gpu_bytes or host):
+            # Clients do not know what of their host memory was moved to the disk.
+            host = sum(
+                max(
+                    0,
+                    max((h.host for h in client.holdings.values()), default=0)
+                    - core.model.on_disk.get(client.number, 0),
+                )
+                for client in group.clients.values()
+            )
+            if not (gpu_bytes or host or disk):
                 continue
             for use in self._uses_of(hour, self._owners[group.id]):
                 use.gpu_bytes += gpu_bytes * passed
                 use.host_bytes += host * passed
+                use.disk_bytes += disk * passed
 
     def leave(self, core: Core, group: Group, clock: float) -> None:
         """Add the busy time of a group whose last process is about to leave."""
@@ -512,6 +524,7 @@ def _rows(
                 "measured": round(use.measured, 3),
                 "gpu_byte_seconds": round(use.gpu_bytes),
                 "host_byte_seconds": round(use.host_bytes),
+                "disk_byte_seconds": round(use.disk_bytes),
                 "moved": round(use.moved),
                 "energy": round(use.energy, 1) if use.measured or not use.seconds else None,
             }
@@ -526,6 +539,11 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     database = sqlite3.connect(path or ":memory:")
     try:
         database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_TABLES}")
+        there = {name for _, name, *_ in database.execute("PRAGMA table_info(notebooks)")}
+        for name in _USES:
+            if name not in there:  # a file of an older version
+                database.execute(f"ALTER TABLE notebooks ADD COLUMN {name} REAL NOT NULL DEFAULT 0")
+        database.commit()
         database.execute(f"PRAGMA busy_timeout={LONGEST_WAIT}")
     except sqlite3.Error:
         database.close()

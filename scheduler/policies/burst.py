@@ -120,7 +120,8 @@ class Burst(FirstComeFirstServed):
         """Return the order in which groups lose memory.
 
         The background comes first, then agents; then groups that lost some already, which cannot go on before it is
-        back; then groups that are expected back last; then the largest, so that fewer groups lose any.
+        back; then groups that are expected back last, compared with what their moves cost; then the largest, so that
+        fewer groups lose any.
         """
         return self.lasting_victim_rank(group)[0]
 
@@ -140,7 +141,19 @@ class Burst(FirstComeFirstServed):
         doublings = math.floor(math.log2(max(self.view.now - group.idle_since, 0.001)))
         # A little earlier, so that the rank is computed again in time, if once more than needed.
         until = group.idle_since + 2.0 ** (doublings + 1) * (1 - 1e-9)
-        return (kept, 0, standing, group.intact, -doublings, -resident), until
+        away = doublings + self._cheapness(group, resident)
+        return (kept, 0, standing, group.intact, -away, -resident), until
+
+    def _cheapness(self, group: GroupView, resident: int) -> float:
+        """Return how many doublings of the time away a group's clean memory is worth: from 0 to 1, in quarters.
+
+        Evicting and restoring a group costs so much for each second that it is away. Clean memory has only the way
+        back, so a group all of whose memory is clean costs as much as another one that is away for twice as long.
+        """
+        clean = min(self.view.clean(group), resident)
+        if clean <= 0:
+            return 0
+        return round(4 * (1 - math.log2(2 - clean / resident))) / 4
 
     # --- Quantum ----------------------------------------------------------------------------------
 
@@ -159,7 +172,7 @@ class Burst(FirstComeFirstServed):
             # Letting the burst end costs the waiting group less than evicting and restoring the holder's memory.
             rest = self.view.expected(group)
             end = self.view.now - group.turn_at + rest
-            cost = group.footprint_cost + wait.group.move_cost
+            cost = self.view.eviction_cost(group) + wait.group.move_cost
             if rest < cost and end <= self.view.longest_quantum:
                 length = max(length, end)
         return length

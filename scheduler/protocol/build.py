@@ -22,7 +22,7 @@ MODULE = "jupyter_gpushare._protocol"
 #: The file's name: one build serves every CPython from 3.10 on.
 FILE_NAME = "_protocol.abi3.so"
 OLDEST_PYTHON = 0x030A0000
-HEADERS = ("protocol.h", "pool.h", "pool_care.h")
+HEADERS = ("protocol.h", "pool.h", "pool_directory.h", "pool_care.h", "pool_disk.h")
 
 _CONSTANT = re.compile(r"\s*#define\s+\w+\s+(0x[0-9a-fA-F]+|\d+)\s*$")
 _BODY = re.compile(

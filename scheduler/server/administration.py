@@ -21,6 +21,7 @@ from ..core.core import Core
 from ..core.foreign_use import CONTEXTS, CONTEXTS_PART
 from ..core.model import Group
 from ..gpu.devices import Devices
+from ..memory.pool_manager import PoolManager
 from ..node.prices import Prices
 from ..observability import usage_audit
 from ..observability.audit import Audit
@@ -55,6 +56,9 @@ _MEMORY = (
     "free",
 )
 
+#: The kinds of a group's memory on a GPU that are added up for its user.
+_HELD = tuple(kind for kind in snapshot.KINDS if kind != "context")
+
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 
@@ -64,6 +68,7 @@ class Host(Protocol):
     core: Core
     devices: Devices
     ledger: Ledger
+    pools: PoolManager
     #: When the server was started, seconds on CLOCK_MONOTONIC.
     started: float
 
@@ -345,7 +350,7 @@ class Administration:
                     "name": group.user,
                     "team": claims[0].whose if len(claims) > 2 else None,
                     "groups": 0, "leases": 0, "waiting": 0,
-                    "resident": 0, "swapped": 0, "unevictable": 0,
+                    **dict.fromkeys(_HELD, 0),
                     "waits": 0, "waited": 0.0, "ran": 0.0,
                     "used": {u: core.times.share(f"user:{group.user}", u, now) for u in core.gpus},
                 },
@@ -356,10 +361,7 @@ class Administration:
                 "leases": group.lease is not None,
                 "waiting": group.wait is not None,
                 "waits": said["totals"]["waits"],
-                **{
-                    kind: sum(gpu[kind] for gpu in said["gpus"])
-                    for kind in ("resident", "swapped", "unevictable")
-                },
+                **{kind: sum(gpu[kind] for gpu in said["gpus"]) for kind in _HELD},
                 **totals,
             }
             for name, value in more.items():
@@ -444,16 +446,24 @@ class Administration:
         memory: Counter[tuple[str, str]] = Counter()
         for group in status["groups"]:
             for share in group["gpus"]:
-                for kind in ("resident", "swapped", "unevictable"):
+                for kind in _HELD:
                     memory[group["user"], kind] += share[kind]
         yield Sample("gpushare_users", (), len({user for user, _ in memory}))
-        for whose, size in sorted(memory.items()):
-            yield Sample("gpushare_user_memory_bytes", whose, size)
+        for (user, kind), size in sorted(memory.items()):
+            if kind in ("clean", "shared"):
+                # They are parts of other kinds, so they are not among the kinds that can be added up.
+                yield Sample(f"gpushare_user_memory_{kind}_bytes", (user,), size)
+            else:
+                yield Sample("gpushare_user_memory_bytes", (user, kind), size)
         for user, seconds in self._history.usage.had.items():
             yield Sample("gpushare_user_gpu_seconds_total", (user,), seconds)
         yield from self._use_samples()
         for kind, size in status["host"].items():
             yield Sample("gpushare_host_memory_bytes", (kind,), size)
+        if (disk := self._server.pools.disk_status()) is not None:
+            for kind in ("size", "used", "written", "read"):
+                yield Sample("gpushare_disk_bytes", (kind,), disk[kind])
+            yield Sample("gpushare_disk_failed", (), int(bool(disk["fault"])))
         yield Sample("gpushare_connections", ("client",), clients)
         yield Sample("gpushare_connections", ("control",), connections - clients)
         lag = max((lag for _, lag in self._lags), default=0.0)
@@ -463,7 +473,11 @@ class Administration:
         """Return what users and teams have used since the scheduler started, and the energy of the GPUs."""
         usage = self._history.usage
         for whose, use in sorted(usage.uses.items()):
-            for kind, size in (("gpu", use.gpu_bytes), ("host", use.host_bytes)):
+            for kind, size in (
+                ("gpu", use.gpu_bytes),
+                ("host", use.host_bytes),
+                ("disk", use.disk_bytes),
+            ):
                 yield Sample("gpushare_use_byte_seconds_total", (*whose, kind), size)
             yield Sample("gpushare_use_seconds_total", whose, use.seconds)
             yield Sample("gpushare_use_moved_bytes_total", whose, use.moved)

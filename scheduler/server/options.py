@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..gpu.drivers import Driver
+from ..memory.disk import DiskOptions
 from ..node.prices import Prices
 from ..node.principals import Identity
 from ..protocol.address import Access
@@ -26,6 +27,8 @@ class Options:
     limits: Limits = PERSONAL
     #: Whether swapped data goes only to pages that this process has prepared.
     prepared_only: bool = False
+    #: The disk to which the data of idle notebooks may go; None: it stays in host memory.
+    disk: DiskOptions | None = None
     #: Which users may connect to the socket of a node's scheduler.
     access: Access | None = None
     #: A socket that another program made and owns; None: the server makes it at `path`.

@@ -268,6 +268,7 @@ class Requests:
             gpu["power"] = self._server.devices.watts(gpu["uuid"])
         view, who = self._server.view_of(connection), self._who(connection)
         status["host"]["pool"] = self._server.pools.status(None if view is None else who.user)
+        status["host"]["disk_tier"] = self._server.pools.disk_status()
         if view is not None:
             status = view.status(status)
         else:

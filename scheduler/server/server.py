@@ -104,7 +104,10 @@ class Server:
             apart=options.identity.node,
             quota=self._host_quota,
             prepared_only=options.prepared_only,
+            disk=options.disk,
+            disk_changed=self._update_disk,
         )
+        self._disk = ev.Disk(0)
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.sequence = 0
         self._fresh: list[tuple[float, ev.Log]] = []
@@ -337,6 +340,8 @@ class Server:
                     changed[decision.group] = None
                 case ev.PreparePool():
                     self.pools.prepare(decision.bytes)
+                case ev.Spill() | ev.Fetch():
+                    self.pools.wish(decision)
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
                 case ev.Park() if not self.hibernations.may_park(
@@ -485,8 +490,9 @@ class Server:
 
     def _poll(self) -> None:
         if self.pools.measure():
-            self.handle(ev.HostMemory(self.pools.budget, self.pools.most))
+            self.handle(ev.HostMemory(self.pools.budget, self.pools.most, self.pools.shared))
         self.pools.reap()
+        self._update_disk()
         self.throttle.sweep()
         self.identities.sweep()
         for gpu in self._gpus:
@@ -495,6 +501,13 @@ class Server:
         self._succession.write()
         self.administration.poll(POLL)
         self._poller = self._loop.call_later(POLL, self._poll)
+
+    def _update_disk(self) -> None:
+        """Pass the core the state of the disk if it has changed."""
+        now = self.pools.on_disk()
+        if now != self._disk:
+            self._disk = now
+            self.handle(now)
 
     # --- History ------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ class Calibration:
     both_ways: float = 42.0e9
     #: H200: mapping 16 GiB in handles of 128 MiB takes 26 ms. New memory costs only this.
     mapping: float = 0.026 / 16 / GIB
+    #: Assumed: bytes that are hashed in a second, about half of the GPU's memory bandwidth.
+    hashing: float = 2.0e12
     #: Bytes that leave or arrive in one piece of a simulated move. (128 MiB on the real machine: fewer events here.)
     piece: int = 1 * GIB
     smallest_piece: int = 128 << 20

@@ -18,9 +18,11 @@ from ..core.core import Core
 from ..core.rules import Rules
 from ..policies import REGISTRY
 from .calibration import Calibration
+from .host_store import HostStore
 from .machine import Gpu, Machine, Process
 from .node_client import HELD, OPEN, SHUT, Client
 from .outcome import Outcome, Stalled
+from .tiers import PLAIN, Tiers
 from .trace import Kernel, Step
 
 
@@ -39,6 +41,8 @@ class Node(Machine):
         Seconds between the meters' readings of one client.
     prefetch
         Whether kernels get ready before they use the GPU.
+    tiers
+        What memory contains, and the node's disk.
     """
 
     #: Seconds without a cell or a hint after which the browser reports the next one, if the memory is on the GPU.
@@ -54,11 +58,12 @@ class Node(Machine):
         host_memory: int,
         meter: float,
         prefetch: bool = True,
+        tiers: Tiers = PLAIN,
     ) -> None:
         super().__init__(costs, memory, gpus, starving)
         self.core = Core(REGISTRY, Rules(policy=policy, prefetch=prefetch))
         self.meter = meter
-        self._host_memory = host_memory
+        self._store = HostStore(tiers, costs, host_memory, self.outcome)
         self._by_number: dict[int, Client] = {}
         self._by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
         self._pending: deque[tuple[ev.Event, ...]] = deque()
@@ -67,9 +72,9 @@ class Node(Machine):
         self._armed = math.inf
         self._tick_at, self._ticks = -1.0, 0
         self._decisions: dict[type[Any], Callable[[Any], None]] = {
-            ev.Grant: self._on_grant,
+            ev.Grant: self._on_order,
             ev.Revoke: self._on_revoke,
-            ev.Evict: self._on_evict,
+            ev.Evict: self._on_order,
             ev.Grown: self._on_grown,
             ev.Contended: self._on_contended,
             ev.Pace: self._on_pace,
@@ -79,7 +84,7 @@ class Node(Machine):
 
     def run(self, arrivals: list[tuple[Kernel, int]]) -> Outcome:
         """Start kernels, each on the GPU with that index, and run until all have left."""
-        self._feed(ev.HostMemory(self._host_memory))
+        self._feed(ev.HostMemory(self._store.budget))
         for gpu in self.gpus:
             self._feed(self._reading(gpu))
         outcome = super().run(arrivals)
@@ -154,6 +159,7 @@ class Node(Machine):
         """Return the object for a kernel."""
         client = Client(number, spec, gpu)
         client.quiet_gap = self.costs.quiet
+        self._store.add(client)
         self._by_number[number] = client
         return client
 
@@ -182,6 +188,7 @@ class Node(Machine):
             self._stop(process)
         process.gpu.take(-process.resident - process.context)
         del self._by_number[process.number]
+        self._store.remove(process)
         self._feed(ev.Detach(process.number))
 
     def _begin_cell(self, process: Process) -> None:
@@ -265,6 +272,7 @@ class Node(Machine):
             process.resident += outside
             outside = 0
         process.host = min(process.host, outside)
+        self._store.shrink(process)
         self._feed(ev.UsageChanged(process.number, process.usage()))
 
     # --- Bursts and leases ------------------------------------------------------------------------
@@ -442,13 +450,7 @@ class Node(Machine):
 
     # --- Moves ------------------------------------------------------------------------------------
 
-    def _on_evict(self, decision: ev.Evict) -> None:
-        client = self._by_number.get(decision.client)
-        if client is not None:
-            client.orders.append(decision)
-            self._work(client)
-
-    def _on_grant(self, decision: ev.Grant) -> None:
+    def _on_order(self, decision: ev.Evict | ev.Grant) -> None:
         client = self._by_number.get(decision.client)
         if client is not None:
             client.orders.append(decision)
@@ -494,7 +496,8 @@ class Node(Machine):
             self._link(gpu, 1, 0)
             rate = self.costs.both_ways if gpu.arriving else self.costs.one_way
             client.leaving = size
-            self.at(self.now + size * gpu.leaving / rate, self._left, client)
+            seconds = self._store.begin_leaving(client, size, gpu.leaving, rate, self.now)
+            self.at(self.now + seconds, self._left, client)
             return
         client.moving = None
         self._feed(client.evicted(order, self.now))
@@ -508,12 +511,13 @@ class Node(Machine):
             return
         # What was freed meanwhile has left already.
         size = min(size, client.resident)
+        self.outcome.moved_out += self._store.leave(client, size)
         client.resident -= size
         client.host += size
         client.copied += size
         client.asked = min(client.asked, client.copied + client.resident)
         gpu.take(-size)
-        self.outcome.moved_out += size
+        self._store.settle(client)
         order = client.moving
         assert isinstance(order, ev.Evict)
         if client.copied < client.asked:
@@ -538,18 +542,15 @@ class Node(Machine):
         if lack <= 0:
             self._moved_in(client)
             return
-        size = min(lack, client.piece)
-        if client.filling:
-            size = min(size, client.room - client.resident)
-            if size <= 0:
-                return
+        size = min(lack, client.piece, client.room - client.resident if client.filling else lack)
+        if size <= 0:
+            return
         gpu = client.gpu
-        copied = min(size, client.host)
         rate = self.costs.both_ways if gpu.leaving else self.costs.one_way
         self._link(gpu, 0, 1)
         client.arriving = size
         gpu.take(size)
-        seconds = copied * gpu.arriving / rate + size * self.costs.mapping
+        seconds = self._store.begin_arriving(client, size, gpu.arriving, rate, self.now)
         self.at(self.now + seconds, self._arrived, client)
 
     def _arrived(self, client: Client) -> None:
@@ -559,10 +560,11 @@ class Node(Machine):
             client.gpu.take(-size)
             return
         copied = min(size, client.host)
+        self.outcome.moved_in += self._store.arrive(client, copied, self.now)
         client.resident += size
         client.host -= copied
         client.copied += copied
-        self.outcome.moved_in += copied
+        self._store.settle(client)
         self._move_in(client)
 
     def _moved_in(self, client: Client) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from ..core import messages as ev
 from .calibration import Calibration
 from .machine import Gpu, Process
+from .tiers import Content
 from .trace import Kernel
 
 #: States of the gate: open; the burst is over, but the lease remains; there is no lease.
@@ -21,7 +22,9 @@ class Client(Process):
         "arriving",
         "asked",
         "bounded",
+        "coming",
         "contended",
+        "content",
         "copied",
         "expects",
         "filling",
@@ -54,6 +57,7 @@ class Client(Process):
         "serial",
         "share",
         "stall",
+        "stated",
         "went_quiet",
     )
 
@@ -69,6 +73,11 @@ class Client(Process):
         self.serial = 0
         #: Bytes: promised by the scheduler; on the GPU; in host memory. The rest has not been touched.
         self.promised = self.resident = self.host = 0
+        #: What is in its memory; and bytes of the present piece that are being copied to host memory.
+        self.content = Content(1.0, 0.0, 0.0)
+        self.coming = 0
+        #: What it states besides: bytes in host memory, clean, shared and on disk.
+        self.stated = (0, 0, 0, 0)
         #: Growth that was requested and not answered: bytes, negative for a context.
         self.grows = 0
         #: Orders that wait for the end of a move, and the move in progress.
@@ -96,7 +105,18 @@ class Client(Process):
 
     def usage(self) -> ev.Usage:
         """Return its statement of its memory."""
-        return ev.Usage(self.gpu.uuid, self.promised, self.resident, 0, self.context, self.host)
+        host, clean, shared, disk = self.stated
+        return ev.Usage(
+            self.gpu.uuid,
+            self.promised,
+            self.resident,
+            0,
+            self.context,
+            host,
+            min(clean, self.resident),
+            shared,
+            disk,
+        )
 
     def begin_move(
         self, order: ev.Evict | ev.Grant, size: int, costs: Calibration, now: float
@@ -104,6 +124,7 @@ class Client(Process):
         """Begin to move so many bytes, as the scheduler ordered."""
         self.moving, self.moving_since = order, now
         self.asked, self.copied = size, 0
+        self.content.begin_move()
         self.piece = max(costs.smallest_piece, min(costs.piece, size // costs.pieces))
 
     def moved(self, order: ev.Evict, now: float) -> ev.Moving:
@@ -113,9 +134,10 @@ class Client(Process):
             order.serial,
             self.usage(),
             self.copied,
-            self.copied,
+            self.content.copied,
             now - self.moving_since,
             "partial",
+            *self._found(),
         )
 
     def evicted(self, order: ev.Evict, now: float) -> ev.Evicted:
@@ -125,9 +147,10 @@ class Client(Process):
             order.serial,
             self.usage(),
             self.copied,
-            self.copied,
+            self.content.copied,
             now - self.moving_since,
             "done" if self.copied >= order.bytes or not self.resident else "partial",
+            *self._found(),
         )
 
     def restored(self, status: ev.MoveStatus, now: float) -> ev.Restored:
@@ -137,7 +160,12 @@ class Client(Process):
             self.lease,
             self.usage(),
             max(0, self.asked - self.allocated + self.resident),
-            self.copied,
+            self.content.copied,
             now - self.moving_since,
             status,
+            zero=self.content.zero,
         )
+
+    def _found(self) -> tuple[int, int, int]:
+        """Return what the present eviction hashed, and found to be zeros or shared."""
+        return self.content.hashed, self.content.zero, self.content.shared

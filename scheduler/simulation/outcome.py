@@ -45,6 +45,14 @@ class Outcome:
         GPU time, seconds of a whole GPU.
     moved_out, moved_in
         Bytes copied.
+    uncopied
+        Bytes evicted without a copy.
+    host_peak, disk_peak
+        The most bytes of evicted data in the host memory of a node, and on its disk, without kept copies.
+    disk_written, disk_read
+        Bytes.
+    disk_waiting
+        Seconds by which moves took longer because of the disk.
     moving
         Seconds for which anything moved on a GPU, summed over the GPUs.
     starved
@@ -71,6 +79,12 @@ class Outcome:
     delivered: float = 0.0
     moved_out: int = 0
     moved_in: int = 0
+    uncopied: int = 0
+    host_peak: int = 0
+    disk_peak: int = 0
+    disk_written: int = 0
+    disk_read: int = 0
+    disk_waiting: float = 0.0
     moving: float = 0.0
     kernels: int = 0
     starved: int = 0
@@ -96,6 +110,12 @@ class Outcome:
         self.delivered += other.delivered
         self.moved_out += other.moved_out
         self.moved_in += other.moved_in
+        self.uncopied += other.uncopied
+        self.host_peak = max(self.host_peak, other.host_peak)
+        self.disk_peak = max(self.disk_peak, other.disk_peak)
+        self.disk_written += other.disk_written
+        self.disk_read += other.disk_read
+        self.disk_waiting += other.disk_waiting
         self.moving += other.moving
         self.kernels += other.kernels
         self.starved += other.starved

@@ -73,6 +73,12 @@ def figures(outcome: Outcome) -> dict[str, Any]:
             "fairness": fair,
             "moved_out": outcome.moved_out,
             "moved_in": outcome.moved_in,
+            "uncopied": outcome.uncopied,
+            "host_peak": outcome.host_peak,
+            "disk_peak": outcome.disk_peak,
+            "disk_written": outcome.disk_written,
+            "disk_read": outcome.disk_read,
+            "disk_waiting": outcome.disk_waiting,
             "moving": outcome.moving,
             "moving_fraction": outcome.moving / span if span else 0.0,
             "peak_memory": outcome.peak,
@@ -129,6 +135,15 @@ def rows(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     )
     moved = [f"{(f['moved_out'] + f['moved_in']) / GIB:.1f} GiB" for f in all_figures]
     line("moved, out and in", moved)
+    for name, text in (
+        ("uncopied", "evicted without a copy"),
+        ("host_peak", "host memory, most on a node"),
+        ("disk_peak", "disk, most on a node"),
+    ):
+        if any(f[name] for f in all_figures):
+            line(text, [f"{f[name] / GIB:.1f} GiB" for f in all_figures])
+    if any(f["disk_peak"] for f in all_figures):
+        line("waited for the disk", [_seconds(f["disk_waiting"]) for f in all_figures])
     line("time spent moving", [f"{f['moving_fraction'] * 100:.2f}%" for f in all_figures])
     line("longest without any GPU time", [_seconds(f["longest_without"]) for f in all_figures])
     line("starved", [str(f["starved"]) for f in all_figures])

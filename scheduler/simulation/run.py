@@ -11,6 +11,7 @@ from .calibration import H200
 from .machine import Exclusive, Machine, Shared
 from .node import Node
 from .outcome import Outcome
+from .tiers import PLAIN, Tiers
 from .trace import Kernel, Trace
 
 #: GPUs under one core, as on real nodes.
@@ -21,8 +22,9 @@ BASELINES = ("exclusive", "shared")
 _FEW_STEPS = 20_000
 
 Arrivals = list[tuple[Kernel, int]]
-#: A policy; the number of GPUs and the memory sizes; the times of meters and starvation; and the kernels of one node.
-_Task = tuple[str, int, int, int, float, float, Arrivals]
+#: A policy; the number of GPUs and the memory sizes; the times of meters and starvation; what memory contains, and the
+#: disk; and the kernels of one node.
+_Task = tuple[str, int, int, int, float, float, Tiers, Arrivals]
 
 
 def place(trace: Trace, gpus: int) -> Arrivals:
@@ -56,6 +58,7 @@ def simulate(
     *,
     meter: float,
     starving: float,
+    tiers: Tiers = PLAIN,
     processes: int = 1,
     on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[tuple[str, Outcome]]:
@@ -69,6 +72,8 @@ def simulate(
         Seconds between two readings of a meter.
     starving
         Seconds without any GPU time after which a kernel counts as starved.
+    tiers
+        What memory contains, and the disk of each node.
     processes
         The largest number of processes to use.
     on_step
@@ -83,7 +88,7 @@ def simulate(
             count = gpus if whole else min(NODE, gpus - first)
             own = [(k, i - first) for k, i in arrivals if first <= i < first + count]
             tasks.append(
-                (policy, count, header.gpu_memory, header.host_memory, meter, starving, own)
+                (policy, count, header.gpu_memory, header.host_memory, meter, starving, tiers, own)
             )
     outcomes = {policy: Outcome() for policy in policies}
     # Results keep their order, however many processes there are.
@@ -105,12 +110,12 @@ def _outcomes(tasks: list[_Task], processes: int) -> Iterator[Outcome]:
 
 
 def _run(task: _Task) -> Outcome:
-    policy, gpus, memory, host, meter, starving, arrivals = task
+    policy, gpus, memory, host, meter, starving, tiers, arrivals = task
     machine: Machine
     if policy == "exclusive":
         machine = Exclusive(H200, memory, gpus, starving)
     elif policy == "shared":
         machine = Shared(H200, memory, gpus, starving)
     else:
-        machine = Node(H200, memory, gpus, starving, policy, host, meter)
+        machine = Node(H200, memory, gpus, starving, policy, host, meter, tiers=tiers)
     return machine.run(arrivals)

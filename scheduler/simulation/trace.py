@@ -41,6 +41,8 @@ class Kernel:
         When it comes, seconds.
     priority, weight, request, limit
         The settings that the scheduler receives for it (docs/explanation/scheduling.md).
+    changed, zeros, equal
+        The content of its memory (``tiers.Tiers``); None: as in all kernels without these fields.
     """
 
     name: str
@@ -52,6 +54,9 @@ class Kernel:
     weight: float = 1.0
     request: float = 0.0
     limit: float = 0.0
+    changed: float | None = None
+    zeros: float | None = None
+    equal: float | None = None
 
     def walk(self) -> Iterator[Step]:
         """Yield the steps, with repetitions expanded."""
@@ -237,8 +242,10 @@ _HEADER = frozenset(
     {"format", "version", "name", "gpus", "gpu_memory", "host_memory", "generate", "seed"}
     | {"parameters"}
 )
+_CONTENT = ("changed", "zeros", "equal")
 _KERNEL = frozenset(
     {"kernel", "user", "class", "at", "steps", "priority", "weight", "request", "limit"}
+    | set(_CONTENT)
 )
 
 
@@ -311,6 +318,7 @@ class _Row:
             self._number("weight", 1.0, 1e-3, 1e6),
             self._number("request", 0.0, 0.0, 1.0),
             self._number("limit", 0.0, 0.0, 1.0),
+            *(self._number(name, 0.0, 0.0, 1.0) if name in self.row else None for name in _CONTENT),
         )
 
     def _steps(self, listed: Sequence[Any], where: str, depth: int = 0) -> tuple[Step, ...]:
@@ -452,6 +460,7 @@ def write(trace: Trace, file: TextIO) -> None:
             "weight": kernel.weight,
             "request": kernel.request,
             "limit": kernel.limit,
+            **{name: value for name in _CONTENT if (value := getattr(kernel, name)) is not None},
             "steps": kernel.steps,
         }
         file.write(json.dumps(row) + "\n")

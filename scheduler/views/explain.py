@@ -69,7 +69,24 @@ def _explanation(
         else explainer.reason(wait),
         "before": before,
         "next": None if wait is None else _next(core, wait, before, now),
+        "moved": _moved(group, now),
     }
+
+
+def _moved(group: Group, now: float) -> dict[str, Any] | None:
+    """Return how much left with a group's last eviction, and how much of it was copied; None: simply all of it."""
+    found = group.totals.eviction
+    if found is None or not (found.hashed or found.zero or found.shared or found.clean):
+        return None
+    return _code(
+        "evicted",
+        **{"for": max(0.0, now - found.at)},
+        bytes=found.bytes,
+        copied=found.copied,
+        clean=found.clean,
+        zero=found.zero,
+        shared=found.shared,
+    )
 
 
 def _who(core: Core, group: Group) -> dict[str, Any]:

@@ -271,6 +271,8 @@ class View:
         for key in ("why_class", "pace", "reason", "next"):
             cut[key] = None if one[key] is None else self._cut_code(one[key])
         cut.update({"prefetch": one["prefetch"]} if one["user"] == self.user else _unforeseen(one))
+        # It says what the notebooks of one user have in common.
+        cut["moved"] = one["moved"] if one["user"] == self.user else None
         if one["next"] is not None and "ahead" in one["next"]["params"]:
             # It is the first of the groups before this one.
             cut["next"]["params"]["ahead"] = before[0]["name"]

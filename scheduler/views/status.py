@@ -46,6 +46,8 @@ def status(
         "host": {
             "budget": core.model.host_budget,
             "swapped": figures.host,
+            "shared": figures.saved,
+            "disk": figures.disk,
             "promised": core.model.promised,
         },
         "groups": [
@@ -248,9 +250,13 @@ def _share(share: Share, figures: Figures) -> dict[str, Any]:
     found = figures.shares[share.number]
     return {
         "uuid": share.gpu.uuid,
-        "footprint": found["resident"] + found["swapped"],
+        "footprint": found["resident"] + found["swapped"] + found["disk"],
         **found,
     }
+
+
+#: The figures of a group on a GPU. Clean bytes are part of the resident ones, and shared bytes of those in host memory.
+KINDS = ("resident", "clean", "swapped", "shared", "disk", "unevictable", "context")
 
 
 class Figures:
@@ -267,20 +273,20 @@ class Figures:
         self.parts: dict[str, dict[str, int]] = {}
         #: By the number of a share: its bytes by kind.
         self.shares: dict[int, dict[str, int]] = {}
-        #: Bytes of evicted data in host memory.
-        self.host = 0
+        #: Bytes that evicted data takes in host memory; those that it would take besides if nothing was shared; and
+        #: bytes of evicted data on disk.
+        self.host = self.saved = self.disk = 0
         self._held: dict[Holding, dict[str, int]] = {}
         for gpu in core.gpus.values():
             self._fit(gpu)
         for client in core.clients.values():
-            self._swap(client)
+            self._swap(client, core.model.on_disk.get(client.number, 0))
+        self.saved = min(core.model.host_saved(), self.host)
+        self.host -= self.saved
         for gpu in core.gpus.values():
             for share in gpu.shares.values():
                 held = [self._held[holding] for holding in share.holdings.values()]
-                self.shares[share.number] = {
-                    kind: sum(one[kind] for one in held)
-                    for kind in ("resident", "swapped", "unevictable", "context")
-                }
+                self.shares[share.number] = {kind: sum(one[kind] for one in held) for kind in KINDS}
 
     def _fit(self, gpu: Gpu) -> None:
         """Divide the memory of a GPU. Bytes that clients state beyond its size are paged out, or are a misstatement."""
@@ -337,18 +343,31 @@ class Figures:
             size -= part
         return taken
 
-    def _swap(self, client: Client) -> None:
-        """Compute a client's host memory. Each of its usages states the sum over all its GPUs."""
-        stated = max((holding.host for holding in client.holdings.values()), default=0)
+    def _swap(self, client: Client, on_disk: int) -> None:
+        """Compute what a client has in host memory and on disk. Each of its usages states the sum over all its GPUs.
+
+        Clients do not know what of their host memory was moved to the disk (``on_disk``, in whole units).
+        """
+        holdings = client.holdings.values()
+        stated = max((holding.host for holding in holdings), default=0)
+        on_disk = min(on_disk, stated)
+        stated -= on_disk
+        shared = max((holding.tiers.shared for holding in holdings), default=0)
+        disk = on_disk + max((holding.tiers.disk for holding in holdings), default=0)
+        self.disk += disk
         swapped = 0
-        for holding in client.holdings.values():
+        for holding in holdings:
             held = self._held[holding]
-            # Memory that was promised and never allocated, or never written, takes no space.
-            size = max(0, holding.promised - holding.spare - held["resident"])
-            if not _is_paged(client):
-                size = min(size, stated - swapped)
+            held["clean"] = min(holding.tiers.clean, held["resident"])
+            # Memory that was promised and never allocated, or never written, or is all zeros, takes no space.
+            missing = max(0, holding.promised - holding.spare - held["resident"])
+            size = missing if _is_paged(client) else min(missing, stated - swapped)
             held["swapped"] = size
             swapped += size
+            held["shared"] = min(size, shared)
+            shared -= held["shared"]
+            held["disk"] = min(missing - size, disk)
+            disk -= held["disk"]
         self.host += max(stated, swapped)
 
 

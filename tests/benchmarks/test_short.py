@@ -50,6 +50,7 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"SEEDS": (1,), "CLASS": {"students": 6.0, "hours": 0.1}, "AGENTS": 2},
     ),
+    "disk": ({}, {"ROUNDS": 1, "SIMULATED_SIZE": 128 << 20, "BLOCK": 64 << 20}),
     "foresight": (
         {},
         {"SEEDS": (1,), "CLASS": {"people": 1.0, "students": 6.0, "hours": 0.1}},

@@ -27,7 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_gpushare.scheduler.core.model.records import unchanged
 from jupyter_gpushare.scheduler.protocol.client import ControlError
+from tests.fuzz.evictions import places, scene
 from tests.support.ground import MIB, Figures, Ground, Mismatch, RefusedStart, Runner
 
 #: Seconds that one program may take, on a machine that has much else to do.
@@ -83,6 +85,8 @@ class Recipe:
         Failures that are injected again and again; empty: of all kinds.
     frees
         Frees for every 12 allocations that are tried.
+    scenes
+        Share of scenes: several operations and evictions between which data hardly changes.
     """
 
     operations: int = 1500
@@ -94,6 +98,7 @@ class Recipe:
     forks: float = 0.0003
     rules: tuple[str, ...] = ()
     frees: int = 5
+    scenes: float = 0.0
 
 
 def _log_uniform(rng: random.Random, largest: int) -> int:
@@ -169,10 +174,16 @@ def generate(seed: str, recipe: Recipe) -> list[str]:
     """Make the program of a seed: one operation a line."""
     rng = random.Random(seed)
     threads = rng.randint(1, recipe.threads)
-    return [
-        f"{rng.randrange(threads)} {_operation(rng, recipe, threads == 1)}"
-        for _ in range(recipe.operations)
-    ]
+    favoured = places(seed.partition("/")[0])
+    lines: list[str] = []
+    while len(lines) < recipe.operations:
+        thread = rng.randrange(threads)
+        if recipe.scenes and rng.random() < recipe.scenes:
+            made = scene(rng, SLOTS, recipe.largest, favoured)
+        else:
+            made = [_operation(rng, recipe, threads == 1)]
+        lines += [f"{thread} {operation}" for operation in made]
+    return lines
 
 
 # --- Disturbances ---
@@ -196,6 +207,12 @@ class History:
             if event["kind"] == "evict":
                 self.figures.evictions += 1
                 self.figures.evicted += event["bytes"]
+                zero, shared = event.get("zero", 0), event.get("shared", 0)
+                self.figures.zero += zero
+                self.figures.shared += shared
+                # At least so much. What was never written is discarded: that needs no digest.
+                hashed = event.get("hashed", 0)
+                self.figures.clean += unchanged(hashed, event["copied"], zero, shared)
             elif event["kind"] == "restore":
                 self.figures.restored += event["bytes"]
 
@@ -441,10 +458,13 @@ def report(found: Mismatch) -> str:
     )
 
 
+#: Evictions of data that hardly changes.
+EVICTIONS = Recipe(operations=400, threads=2, largest=12 * MIB, resets=0.0, scenes=0.05)
 #: Without failures, a wrong result code is a finding too; with them, every refusal is right.
 RECIPES = (
-    Recipe(),
-    Recipe(failures=0.004),
+    Recipe(scenes=0.001),
+    Recipe(failures=0.004, scenes=0.001),
+    EVICTIONS,
     Recipe(threads=1, largest=40 * MIB),
     Recipe(operations=400, asks=0.1, threads=2, largest=8 * MIB),
     Recipe(threads=2, failures=0.02),

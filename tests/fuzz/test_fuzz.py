@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.random_programs import RECIPES, Recipe, fuzz, generate, report, shrink
+from tests.fuzz.evictions import UNIT, places
+from tests.fuzz.random_programs import EVICTIONS, RECIPES, Recipe, fuzz, generate, report, shrink
 from tests.support.ground import MIB, Figures, Ground, Mismatch
 
 SECONDS = {"swap": 8.0, "managed": 5.0}
@@ -49,6 +51,42 @@ def test_every_failure_alone_is_harmless() -> None:
             if figures.injected:
                 break
     assert figures.injected > 0
+
+
+def test_data_that_hardly_changes_is_evicted_without_copies() -> None:
+    figures = Figures()
+    recipe = replace(EVICTIONS, operations=120)
+    with contextlib.closing(Ground(48 * MIB)) as ground:
+        ground.start_scheduler()
+        for number in range(8):
+            found = fuzz(
+                ground,
+                figures,
+                seed=f"hardly-{number}",
+                recipes=[recipe],
+                processes=2,
+                seconds=0.5,
+                trouble=False,
+            )
+            assert found is None, report(found)
+            occurred = (figures.clean, figures.zero, figures.shared, figures.touched)
+            if all(occurred) and figures.hashed >= 10:
+                break
+    assert min(occurred) > 0
+    assert figures.hashed >= 10
+
+
+def test_a_seed_s_places_are_changed_most() -> None:
+    favoured = places("a")
+    assert favoured == places("a") != places("b")
+    assert all(0 <= place < UNIT for place in favoured)
+    program = generate("a/0/0", replace(EVICTIONS, operations=2000))
+    changes = [line.split() for line in program if " touch " in line]
+    at = [int(words[6]) for words in changes]
+    assert sum(place in favoured for place in at) > len(at) / 2
+    # And others, and more than one byte.
+    assert set(favoured) < set(at)
+    assert {int(words[7]) for words in changes} > {1}
 
 
 def test_a_seed_is_a_program() -> None:

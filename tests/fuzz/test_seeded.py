@@ -2,7 +2,8 @@
 """The fuzzer finds seeded bugs of the interposer: one of each kind that could harm a user's data.
 
 Each is a change of a few words in a copy of the sources. Where a change makes wrong only what happens within some
-nanoseconds, another one, harmless by itself, makes these longer.
+nanoseconds, another one, harmless by itself, makes these longer. The simulated driver has one fault more: digests that
+ignore a byte.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.random_programs import PATIENCE, Recipe, fuzz
+from jupyter_gpushare import LIBRARIES
+from tests.fuzz.evictions import places
+from tests.fuzz.random_programs import EVICTIONS, PATIENCE, Recipe, fuzz
 from tests.support.ground import MIB, Figures, Ground
 from tests.support.workshop import Patch, Workshop, patched
 
@@ -25,14 +28,15 @@ WIDE = (
     "            if ((slot->passes & 63) == 1)\n                usleep(4000);\n"
     "            return CUDA_SUCCESS;",
 )
-#: Host memory that is given back is overwritten at once, as if another had got it.
+#: Host memory that is released is overwritten at once, as if another had got it, and no copy is kept.
 OVERWRITTEN = (
-    "interposer/memory/host.c",
-    "    host.last_move_ns = gs_now_ns();\n    release_locked(piece);",
-    "    host.last_move_ns = gs_now_ns();\n"
-    "    for (unsigned e = 0; e < piece->count; e++)\n"
-    "        __builtin_memset(piece->extents[e].address, 0xa5, piece->extents[e].bytes);\n"
-    "    release_locked(piece);",
+    "interposer/memory/host_place.c",
+    "    gpushare_pool_release(shared_of(pool, number), number % GS_HOST_UNITS, pool->user, now());\n",
+    "    if (gpushare_pool_users(shared_of(pool, number), number % GS_HOST_UNITS) == pool->user) {\n"
+    "        gpushare_pool_spoil(shared_of(pool, number), number % GS_HOST_UNITS);\n"
+    "        __builtin_memset(pool->data + (size_t)number * GS_HOST_UNIT, 0xa5, GS_HOST_UNIT);\n"
+    "    }\n"
+    "    gpushare_pool_release(shared_of(pool, number), number % GS_HOST_UNITS, pool->user, now());\n",
 )
 WIDE_INCLUDE = (
     "interposer/gate/enter.h",
@@ -63,18 +67,20 @@ class Bug:
     environ: tuple[tuple[str, str], ...] = ()
 
 
+#: What all programs here are made from.
+SEED = "seeded"
 SLOW_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "1000000"),)
 SLOWER_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "5000000"),)
 SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
 LANE = "interposer/memory/lane.c"
 MOVER = "interposer/memory/mover.c"
 MAPPED = "interposer/backends/mapped.c"
-COPY_IN = "        result = gs_piece_copy(&block->pieces[i], address, false, stream);\n"
+COPY_IN = "        result = gs_piece_copy_in(&block->pieces[i], address, stream);\n"
 #: Waits for the copies of one direction only.
 EARLY = """    const struct gs_flight *next = &lane->flights[lane->first];
     bool waits = next->block->pieces[next->piece].state {} GS_PIECE_RESIDENT;
     if (*result == CUDA_ERROR_NOT_READY && waits)
-        return false;
+        return NULL;
     *result = *result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : *result;
 """
 
@@ -118,7 +124,7 @@ BUGS = {
         (
             (
                 LANE,
-                "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
+                "    if (*result == CUDA_ERROR_NOT_READY)\n        return NULL;\n",
                 EARLY.format("=="),
             ),
         ),
@@ -128,7 +134,7 @@ BUGS = {
         (
             (
                 LANE,
-                "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
+                "    if (*result == CUDA_ERROR_NOT_READY)\n        return NULL;\n",
                 EARLY.format("!="),
             ),
         ),
@@ -180,8 +186,8 @@ BUGS = {
         (
             (
                 MAPPED,
-                "    result = gs_piece_copy(&block->pieces[i], address, true, stream);",
-                "    gs_piece_copy(&block->pieces[i], address, true, stream);",
+                "    result = gs_piece_copy_out(&block->pieces[i], address, stream);",
+                "    gs_piece_copy_out(&block->pieces[i], address, stream);",
             ),
         ),
         rules=("cuMemcpyDtoHAsync%gpushare@0.2",),
@@ -192,10 +198,48 @@ BUGS = {
             (
                 MOVER,
                 "        block->backend->abort_in(block, i);\n    return result;\n}",
-                "        block->backend->abort_in(block, i);\n    gs_piece_return_host(piece);\n    return result;\n}",
+                "        block->backend->abort_in(block, i);\n    gs_piece_release_host(piece);\n    return result;\n}",
             ),
         ),
         environ=SLOW_COPIES,
+    ),
+    "held again though others have changed it": Bug(
+        (
+            (
+                "interposer/memory/host_place.c",
+                "(generation == NULL || gpushare_pool_generation(shared, unit) == *generation)",
+                "(generation != NULL || gpushare_pool_generation(shared, unit) != 0)",
+            ),
+            (
+                "pool.h",
+                "        equal = equal && "
+                "__atomic_load_n(&chunk->units[unit].digest[i], __ATOMIC_RELAXED) == digest[i];",
+                "        (void)digest;",
+            ),
+        ),
+        Recipe(operations=600, asks=0.1),
+    ),
+    "zeros come back as anything": Bug(
+        (
+            (
+                "interposer/memory/block.c",
+                "GS_REAL(cuMemsetD8Async)(address + extent.offset, 0, extent.bytes, stream)",
+                "CUDA_SUCCESS",
+            ),
+        ),
+        EVICTIONS,
+    ),
+    "published before it is copied": Bug(
+        (
+            (
+                "interposer/memory/outward.c",
+                "    result = block->backend->start_out(block, flight->piece, lane->stream);\n",
+                "    struct gs_host_digests digests = digests_of(flight);\n"
+                "    gs_host_publish(block->pieces[flight->piece].host, &digests);\n"
+                "    result = block->backend->start_out(block, flight->piece, lane->stream);\n",
+            ),
+        ),
+        Recipe(operations=600, asks=0.1),
     ),
 }
 
@@ -208,7 +252,7 @@ def look(folder: Path, bug: Bug, seconds: float, patience: float) -> str | None:
         found = fuzz(
             ground,
             Figures(),
-            seed="seeded",
+            seed=SEED,
             recipes=[recipe],
             processes=2,
             seconds=seconds,
@@ -228,6 +272,21 @@ def test_a_seeded_bug_is_found(workshop: Workshop, name: str) -> None:
     assert look(workshop.build(BUGS[name].patches), BUGS[name], 120, 20) is not None
 
 
+#: A byte of each unit that digests ignore. One of them is enough for the fast tests.
+PLACES = [
+    pytest.param(place, marks=[pytest.mark.slow] if number else [])
+    for number, place in enumerate(places(SEED))
+]
+
+
+@pytest.mark.parametrize("ignored", PLACES)
+def test_a_digest_that_ignores_one_byte_is_found(ignored: int) -> None:
+    bug = Bug((), EVICTIONS, environ=(("GPUSHARE_SIM_DIGEST_IGNORES", str(ignored)),))
+    found = look(LIBRARIES, bug, 120, PATIENCE)
+    assert found is not None
+    assert " differ" in found
+
+
 #: Of what the bugs consist apart from the wrong words: all at once, once as fast as it can and once slowly.
 HARMLESS = {
     "failures": Bug(
@@ -235,6 +294,7 @@ HARMLESS = {
         Recipe(operations=300, asks=0.03, threads=2, largest=40 * MIB),
         rules=("cuMemcpyHtoDAsync%gpushare@0.2", "cuMemcpyDtoHAsync%gpushare@0.2"),
     ),
+    "evictions": Bug((OVERWRITTEN,), EVICTIONS),
     "slow": Bug((OVERWRITTEN,), environ=(*SLOW_KERNELS, *SLOW_COPIES)),
 }
 

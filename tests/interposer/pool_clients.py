@@ -14,16 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare._protocol import lib
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
 CHUNK = 16 * MIB
 MAGIC = 0x67707570
-HEADER = struct.Struct("=IIQIIII")
-ENTRY = struct.Struct("=QII")
+UNIT = 2 * MIB
+#: Up to and with the key.
+HEADER = struct.Struct("=IIQQQIIII32s304x")
+#: The users of each unit, the bits of the page-locks, whether the pages exist, and the times of the last use.
+ENTRY = struct.Struct("=8QQI4x8I16x320x")
 DATA = 2 * MIB
-SCHEDULER = 255
+EXCLUSIVE = 1 << 63
 PATIENCE = 60.0
 
 
@@ -44,42 +47,72 @@ class Pool:
     def header(
         self,
         magic: int = MAGIC,
-        version: int = protocol.VERSION,
+        version: int = lib.GPUSHARE_POOL_VERSION,
         offset: int = DATA,
         chunks: int | None = None,
         limit: int = 0,
         prepared_only: int = 0,
+        directory: int | None = None,
+        buckets: int | None = None,
     ) -> None:
         count = self.chunks if chunks is None else chunks
-        HEADER.pack_into(self.memory, 0, magic, version, offset, count, limit, prepared_only, 0)
+        directory = HEADER.size + self.chunks * ENTRY.size if directory is None else directory
+        buckets = lib.gpushare_pool_directory_buckets(self.chunks) if buckets is None else buckets
+        HEADER.pack_into(
+            self.memory, 0,
+            magic, version, offset, directory, buckets, count, limit, prepared_only, 0, b"k" * 32,
+        )  # fmt: skip
 
-    def entry(self, i: int) -> tuple[int, int, int]:
-        page_locked_by, owner, prepared = ENTRY.unpack_from(
-            self.memory, HEADER.size + i * ENTRY.size
+    def entry(self, i: int) -> tuple[list[int], int, int, list[int]]:
+        """Return a chunk's users, by unit, the bits of its page-locks, whether it is prepared, and the times of use."""
+        found = ENTRY.unpack_from(self.memory, HEADER.size + i * ENTRY.size)
+        return list(found[:8]), found[8], found[9], list(found[10:])
+
+    def put(self, i: int, *, page_locked_by: int = 0, users: int = 0, prepared: int = 0) -> None:
+        ENTRY.pack_into(
+            self.memory,
+            HEADER.size + i * ENTRY.size,
+            *[users] * 8,
+            page_locked_by,
+            prepared,
+            *[0] * 8,
         )
-        return page_locked_by, owner, prepared
 
-    def put(self, i: int, *, page_locked_by: int = 0, owner: int = 0, prepared: int = 0) -> None:
-        ENTRY.pack_into(self.memory, HEADER.size + i * ENTRY.size, page_locked_by, owner, prepared)
+    def set_users(self, i: int, users: list[int]) -> None:
+        struct.pack_into("=8Q", self.memory, HEADER.size + i * ENTRY.size, *users)
 
-    def owned_by(self, owner: int) -> list[int]:
-        return [i for i in range(self.chunks) if self.entry(i)[1] == owner]
+    def users(self) -> set[int]:
+        """Return the slots that use units."""
+        bits = 0
+        for i in range(self.chunks):
+            for users in self.entry(i)[0]:
+                bits |= users & ~EXCLUSIVE
+        return {slot for slot in range(63) if bits >> slot & 1}
+
+    def used_by(self, slot: int) -> list[int]:
+        """Return the chunks of which the slot uses units."""
+        return [
+            i for i in range(self.chunks) if any(users >> slot & 1 for users in self.entry(i)[0])
+        ]
 
     def page_locked_by(self, slot: int) -> list[int]:
-        return [i for i in range(self.chunks) if self.entry(i)[0] >> slot & 1]
+        return [i for i in range(self.chunks) if self.entry(i)[1] >> slot & 1]
 
     def prepared(self) -> list[int]:
         return [i for i in range(self.chunks) if self.entry(i)[2]]
 
     def sweep(self, slot: int) -> None:
         """Clean up after a client that is dead."""
+        bit = 1 << slot
         for i in range(self.chunks):
-            page_locked_by, owner, prepared = self.entry(i)
-            self.put(
-                i,
-                page_locked_by=page_locked_by & ~(1 << slot),
-                owner=0 if owner == slot + 1 else owner,
-                prepared=prepared,
+            users, page_locked_by, prepared, used_at = self.entry(i)
+            ENTRY.pack_into(
+                self.memory,
+                HEADER.size + i * ENTRY.size,
+                *(0 if of == bit | EXCLUSIVE else of & ~bit for of in users),
+                page_locked_by & ~bit,
+                prepared,
+                *used_at,
             )
 
     def close(self) -> None:
@@ -131,13 +164,18 @@ class Client:
         assert taken is not None
         return taken[0]
 
+    def evict(self, piece: int, *values: int) -> tuple[int, ...] | None:
+        """Evict data; return how many units are zeros, the same as before, shared and written."""
+        answer = self.call("evict", piece, *values)
+        return None if answer == "none" else tuple(int(word) for word in answer.split())
+
     def holds(self, piece: int, value: int = 1) -> bool:
         return self.call("holds", piece, value) == "1"
 
     @property
     def owned(self) -> int:
-        """Chunks that it says it owns."""
-        return int(self.call("figures").split()[0]) // CHUNK
+        """Units that it says it needs."""
+        return int(self.call("figures").split()[0]) // UNIT
 
     @property
     def page_locked_late(self) -> int:
@@ -182,7 +220,19 @@ class Client:
         return self.process.communicate()[1]
 
 
-SOURCES = ("memory/host", "memory/host_pool", "memory/population", "base/lock", "base/print")
+SOURCES = (
+    "memory/host",
+    "memory/host_ahead",
+    "memory/host_crew",
+    "memory/host_disk",
+    "memory/host_place",
+    "memory/host_pool",
+    "memory/host_state",
+    "memory/population",
+    "memory/staging",
+    "base/lock",
+    "base/print",
+)
 
 
 @pytest.fixture(scope="session")

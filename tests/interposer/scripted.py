@@ -11,10 +11,16 @@ from tests.support.machine import UNIT, Program, Script
 PIECE = 8 * UNIT
 
 
-def filled(script: Script, a: Program, bytes: int, value: int) -> int:
-    """Let the program fill new memory under a lease, and take the lease back."""
+def filled(script: Script, a: Program, bytes: int, value: int, *, scattered: bool = False) -> int:
+    """Let the program fill new memory under a lease, and take the lease back.
+
+    With ``scattered``, no two parts of the data are equal, so that all of it has to be copied and stored.
+    """
     pointer = int(a.call("alloc", bytes=bytes)["pointer"])
-    filling = a.start("fill", pointer=pointer, bytes=bytes, value=value)
+    if scattered:
+        filling = a.start("scatter", pointer=pointer, bytes=bytes, seed=value)
+    else:
+        filling = a.start("fill", pointer=pointer, bytes=bytes, value=value)
     script.next(ev.Request)
     script.send(*script.grant(filling=False))
     assert a.result(filling)["result"] == 0

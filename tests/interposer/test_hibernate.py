@@ -161,29 +161,6 @@ def test_arenas_that_the_program_maps_itself_are_restored(make_bed: Callable[...
     assert not bed.a.errors
 
 
-def test_the_driver_may_lose_page_locks(make_bed: Callable[..., Bed]) -> None:
-    """Each page-lock is asked for again, once; what the driver has kept it says."""
-    kept = make_bed(program={"GPUSHARE_LOG": "debug"})
-    lost = make_bed(
-        program={
-            "GPUSHARE_LOG": "debug",
-            # Not as "already registered": it is not any more, and cannot be now.
-            "GPUSHARE_SIM_FAIL": "cuMemHostRegister%gpushare:2=OUT_OF_MEMORY",
-        }
-    )
-    for bed in (kept, lost):
-        pointer = filled(bed.script, bed.a, PIECE, 7)
-        evicted(bed.script, PIECE)
-        bed.hibernate()
-        checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
-        bed.wake()
-        bed.lend()
-        assert bed.a.result(checking)["equal"]
-        bed.take_back()
-    assert not any("page-locks" in line for line in kept.a.errors)
-    assert any("lost 1 page-locks" in line for line in lost.a.errors), lost.a.errors
-
-
 def test_a_cancelled_park_leaves_the_process_as_it_was(bed: Bed) -> None:
     bed.parked()
     waiting = bed.a.start("info")

@@ -163,7 +163,8 @@ def test_memory_that_must_be_on_the_gpu_is_restored_first_and_evicted_last(
     assert a.call("counters")["copied_out"] == 0
     assert evicted(script, 8 * PIECE).bytes == 5 * PIECE
     assert granted(script, a, managed, last_room(script, 5 * PIECE)).usage.resident == 5 * PIECE
-    assert a.call("counters")["copied_in"] == 4 * PIECE
+    # The key of the digests was copied there, too.
+    assert 4 * PIECE <= a.call("counters")["copied_in"] < 4 * PIECE + UNIT
     assert a.holds(managed, 4 * PIECE, 7)
     assert a.holds(swapped, 4 * PIECE, 9)
     # With no room for that, nothing is lost either.

@@ -216,7 +216,7 @@ def test_memory_in_use_is_not_sent_at_each_allocation(
 
 
 def usage(gpu: int, promised: int) -> bytes:
-    figures = (promised, 0, 0, 0, 0)
+    figures = (promised, 0, 0, 0, 0, 0, 0, 0)
     return bytes([gpu]) * 16 + b"".join(figure.to_bytes(8, "little") for figure in figures)
 
 

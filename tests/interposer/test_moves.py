@@ -11,7 +11,7 @@ from pathlib import Path
 import nvidia
 import pytest
 
-from tests.interposer.rows import Runner, evict
+from tests.interposer.rows import MAPPED_EMPTY, Runner, evict
 from tests.support.machine import Machine
 from tests.support.sim import LIBRARIES, MIB
 
@@ -39,7 +39,8 @@ def until(condition):
 
 size = 32 * MIB
 address, handle = mapped(size, 1)
-other, _ = mapped(4 * MIB, 2)
+# Nothing has written to it, so it leaves at once, and does not queue behind the copy that hangs.
+other = mapped_empty(4 * MIB)
 context = ok(driver.cuCtxGetCurrent())
 changed = []
 
@@ -65,13 +66,12 @@ thread.start()
 until(lambda: sleeps(thread))
 ok(driver.cuMemSetAccess(other, 4 * MIB, [access(0)], 1))
 assert int(ok(driver.cuMemGetAddressRange(other))[1]) == 4 * MIB
-# The other block's two pieces may come first.
-hang_at("cuMemcpyDtoHAsync%gpushare:4")
+hang_at("cuMemcpyDtoHAsync%gpushare:2")
 thread.join()
 until(lambda: injected() == 2)
 assert changed == [0]
 go_on()
-assert holds(address, size, 1) and holds(other, 4 * MIB, 2)
+assert holds(address, size, 1)
 """
 #: A thread is changing a block's mapping when an eviction begins, and goes on when all other data has left.
 EVICTION_OF_WHAT_CHANGES = """
@@ -85,14 +85,14 @@ thread.join()
 assert changed == [0]
 say("changed")
 hear()
-assert holds(address, size, 1) and holds(other, 4 * MIB, 2)
+assert holds(address, size, 1)
 """
 
 
 def runner_of(machine: Machine, code: str) -> Runner:
     environ = machine.environment("a")
     environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
-    return Runner(environ, CHANGES + code)
+    return Runner(environ, MAPPED_EMPTY + CHANGES + code)
 
 
 def test_a_thread_that_waits_for_a_piece_blocks_no_other_thread(machine: Machine) -> None:

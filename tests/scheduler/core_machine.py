@@ -27,12 +27,17 @@ class Process:
     def __init__(self, machine: Machine, number: int, group: str, backend: Any = "swap") -> None:
         self.machine, self.number, self.group, self.backend = machine, number, group, backend
         self.promised = self.resident = self.unevictable = self.context = 0
+        #: The fraction of its resident memory that has not changed.
+        self.unchanged = 0.0
         self.lease = 0
         self.moved: dict[int, int] = {}
 
     def usage(self) -> ev.Usage:
         swapped = self.promised - self.resident
-        return ev.Usage(GPU, self.promised, self.resident, self.unevictable, self.context, swapped)
+        return ev.Usage(
+            GPU, self.promised, self.resident, self.unevictable, self.context, swapped,
+            clean=int(self.unchanged * self.resident),
+        )  # fmt: skip
 
     def attach(self, **more: Any) -> Process:
         number, group = self.number, self.group

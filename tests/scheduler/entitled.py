@@ -80,6 +80,7 @@ class Lab(Node):
         holder.quiet_gap = self.costs.quiet
         self._by_number[number] = holder
         self.holders.append(holder)
+        self._store.add(holder)
         return holder
 
     def until(self, end: float, arrivals: list[tuple[Kernel, int]]) -> None:

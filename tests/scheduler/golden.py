@@ -297,7 +297,10 @@ def parts(path: Path) -> tuple[Fields, Iterator[Part]]:
 
 
 def changed_fields(fields: Fields) -> list[str]:
-    """Say which messages have other fields than when this was recorded, except new ones of events with a default."""
+    """Say which messages have other fields than when this was recorded, except new ones of events with a default.
+
+    That includes what events consist of: an older recording says nothing of it, and the core takes the defaults.
+    """
     today = fields_of_messages()
     return [
         f"{name} had the fields {sorted(was)}, and now has {sorted(today.get(name, ()))}"
@@ -307,9 +310,9 @@ def changed_fields(fields: Fields) -> list[str]:
 
 
 def defaults_of_event(name: str) -> set[str]:
-    """Return the fields of an event that an older recording may lack: the core then takes their defaults."""
+    """Return the fields of an event, or of a usage in one, that an older recording may lack: they have defaults."""
     kind = MESSAGES.get(name)
-    if kind not in get_args(events.Event):
+    if kind not in (*get_args(events.Event), events.Usage):
         return set()
     required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
     return set(kind.__struct_fields__[required:])

@@ -153,6 +153,7 @@ def test_reports_are_divided_by_user_team_notebook_and_day(
         "measured": 20,
         "gpu_byte_seconds": 4,
         "host_byte_seconds": 6,
+        "disk_byte_seconds": 0,
         "moved": 8,
         "energy": 10,
     }

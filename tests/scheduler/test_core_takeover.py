@@ -30,12 +30,17 @@ def test_a_scheduler_that_takes_over_resolves_an_overcommitment() -> None:
     assert m.core.groups["c"].wait is not None or c.lease > 5
 
 
-@pytest.mark.parametrize(("swapped", "state"), [(0, "running"), (GIB, "restoring")])
-def test_after_a_take_over_only_memory_on_the_host_is_restored(swapped: int, state: str) -> None:
+@pytest.mark.parametrize(
+    ("swapped", "disk", "state"),
+    [(0, 0, "running"), (GIB, 0, "restoring"), (0, GIB, "restoring")],
+)
+def test_after_a_take_over_only_evicted_memory_is_restored(
+    swapped: int, disk: int, state: str
+) -> None:
     m = Machine()
     m.foreign = 0
     a = Process(m, 1, "a")
-    usage = ev.Usage(GPU, promised=60 * GIB, resident=59 * GIB, host=swapped)
+    usage = ev.Usage(GPU, promised=60 * GIB, resident=59 * GIB, host=swapped, disk=disk)
     m.processes[1] = a
     m.do(
         ev.Attach(

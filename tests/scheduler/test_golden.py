@@ -17,7 +17,21 @@ from tests.scheduler import golden
 
 WORLDS = [path for path in golden.recordings() if path.name.startswith("world-")]
 #: Messages that do not occur in the world.
-NEVER = {"Await", "Desist", "Hint", "Maintain", "Notice", "Queued", "Rename", "Reserve"}
+NEVER = {
+    *(
+        "Await",
+        "Desist",
+        "Disk",
+        "Fetch",
+        "Hint",
+        "Maintain",
+        "Notice",
+        "Queued",
+        "Rename",
+        "Reserve",
+    ),
+    "Spill",
+}
 #: Parts of messages.
 PARTS = {"Awaited", "Entitlement", "Usage"}
 

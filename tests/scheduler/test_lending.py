@@ -104,7 +104,7 @@ def test_a_pool_belongs_to_one_user_and_ends_with_their_last_process() -> None:
         assert ada == again != ben
         assert os.fstat(ada).st_ino != os.fstat(ben).st_ino
         table = lab.table(ada)
-        assert lib.gpushare_pool_claim(table.chunks, slot + 1)
+        assert lib.gpushare_pool_claim(table.chunks, 0, lib.gpushare_pool_user(slot))
         inode = os.fstat(ada).st_ino
         lab.pools.forget(1)
         lab.pools.forget(2)
@@ -121,7 +121,7 @@ def test_a_pool_belongs_to_one_user_and_ends_with_their_last_process() -> None:
         assert lab.pools.status("ben") is not None
         _, new, _ = lab.client(5, "ada")
         assert os.fstat(new).st_ino != inode
-        assert lab.table(new).chunks.owner == 0
+        assert lib.gpushare_pool_chunk_users(lab.table(new).chunks) == 0
 
     lab(test)
 
@@ -135,7 +135,7 @@ def test_users_share_the_budget_and_none_exceeds_the_limit() -> None:
         assert adas.limit == (256 << 20) // CHUNK
         assert bens.limit == BUDGET // CHUNK
         for index in range(4):
-            assert lib.gpushare_pool_claim(adas.chunks + index, slot + 1)
+            assert lib.gpushare_pool_claim(adas.chunks + index, 0, lib.gpushare_pool_user(slot))
         lab.pools.measure()
         lab.pools.prepare(0)
         assert bens.limit == BUDGET // CHUNK - 4
@@ -174,7 +174,7 @@ def test_a_false_statement_takes_no_host_memory_from_others() -> None:
     lab(test)
 
 
-def test_pages_without_an_owner_are_freed(caplog: pytest.LogCaptureFixture) -> None:
+def test_pages_without_a_user_are_freed(caplog: pytest.LogCaptureFixture) -> None:
     async def test(lab: Lab) -> None:
         _, ada, _ = lab.client(1, "ada")
         table = lab.table(ada)
@@ -184,7 +184,7 @@ def test_pages_without_an_owner_are_freed(caplog: pytest.LogCaptureFixture) -> N
             lying[start : start + CHUNK] = bytes(CHUNK)
         assert size(ada) >= 8 * CHUNK
         # An honest one is at this chunk.
-        table.chunks[2].owner = 1
+        table.chunks[2].users[0] = 1
         lab.pools.measure()
         assert size(ada) < 2 * CHUNK
         assert "outside the limits of the pool" in caplog.text
@@ -199,7 +199,7 @@ def test_a_user_above_the_limit_is_named_once(caplog: pytest.LogCaptureFixture) 
         _, ada, slot = lab.client(1, "ada")
         table = lab.table(ada)
         for index in range(4):
-            table.chunks[index].owner = slot + 1
+            table.chunks[index].users[0] = lib.gpushare_pool_user(slot)
         for _ in range(3):
             lab.pools.measure()
             lab.pools.prepare(0)
@@ -218,7 +218,7 @@ def test_pages_are_prepared_for_processes_that_must_not_prepare_them() -> None:
         ready = [i for i in range(64) if lib.gpushare_pool_is_prepared(table.chunks + i)]
         assert len(ready) == 4
         for index in ready[:2]:
-            assert lib.gpushare_pool_claim(table.chunks + index, slot + 1)
+            assert lib.gpushare_pool_claim(table.chunks + index, 0, lib.gpushare_pool_user(slot))
         lab.pools.update_usage(
             1, ev.Usage("GPU-0", promised=GIB, resident=2 * CHUNK, host=2 * CHUNK)
         )

@@ -20,7 +20,7 @@ from tests.support.client import PATIENCE, FakeClient
 from tests.support.pool import Table
 from tests.support.scheduler import Start
 
-#: Claims chunks with the slot that it is told, says so, and waits to be ended.
+#: Claims units with the slot that it is told, says so, and waits to be ended.
 HOLDER = """
 import mmap, sys
 from jupyter_gpushare._protocol import ffi, lib
@@ -28,7 +28,7 @@ descriptor, slot = int(sys.argv[1]), int(sys.stdin.readline())
 buffer = ffi.from_buffer(mmap.mmap(descriptor, 1 << 21))
 table = ffi.cast("struct gpushare_pool *", buffer)
 for i in 1, 3:
-    assert lib.gpushare_pool_claim(table.chunks + i, slot + 1)
+    assert lib.gpushare_pool_claim(table.chunks + i, 6, lib.gpushare_pool_user(slot))
     lib.gpushare_pool_set_page_locked(table.chunks + i, slot, True)
 lib.gpushare_pool_set_page_locked(table.chunks + 5, slot, True)
 print("holds", flush=True)
@@ -74,7 +74,7 @@ def test_pages_are_prepared_up_to_the_target_and_freed(pool: Pool, table: Table)
     pool.order(limit=32 * CHUNK, target=8 * CHUNK - 1, most=32 * CHUNK)
     until(lambda: pool.figures().prepared == 8 * CHUNK)
     assert 8 * CHUNK <= pool.allocated() < 9 * CHUNK
-    assert lib.gpushare_pool_claim(table.chunk(0), 1)
+    assert table.claim(0, 0)
     lib.gpushare_pool_set_page_locked(table.chunk(2), 0, True)
     pool.order(limit=32 * CHUNK, target=0, most=0)
     until(lambda: pool.allocated() < 3 * CHUNK)
@@ -82,7 +82,7 @@ def test_pages_are_prepared_up_to_the_target_and_freed(pool: Pool, table: Table)
     assert pool.allocated() >= 2 * CHUNK
     assert lib.gpushare_pool_is_prepared(table.chunk(2))
     assert not lib.gpushare_pool_is_prepared(table.chunk(3))
-    lib.gpushare_pool_return(table.chunk(0))
+    lib.gpushare_pool_unclaim(table.chunk(0), 0)
     lib.gpushare_pool_set_page_locked(table.chunk(2), 0, False)
     until(lambda: pool.allocated() < CHUNK)
 
@@ -91,7 +91,7 @@ def test_chunks_in_use_beyond_the_limit_reduce_it(pool: Pool, table: Table) -> N
     pool.order(limit=32 * CHUNK, target=0, most=0)
     assert table.pool.limit == 32
     for index in (20, 30, 31):
-        assert lib.gpushare_pool_claim(table.chunk(index), 1)
+        assert table.claim(index, 0)
     pool.order(limit=10 * CHUNK, target=0, most=0)
     assert table.pool.limit == 7
     pool.order(limit=2 * CHUNK, target=0, most=0)
@@ -121,7 +121,7 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         holder.stdin.write(f"{slot}\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == "holds\n"
-        assert lib.gpushare_pool_claim(table.chunk(0), mine + 1)
+        assert table.claim(0, mine)
         lib.gpushare_pool_set_page_locked(table.chunk(1), mine, True)
         assert pool.lend(holder.pid, again=True) == slot
         pool.reap()
@@ -130,22 +130,22 @@ def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> 
         # The death is noticed without a query of the status.
         until(lambda: pool.reap() or slot not in pool.lent)
         assert pool.figures().in_use == CHUNK
-        assert lib.gpushare_pool_owner(table.chunk(0)) == mine + 1
+        assert table.users(0) == {mine}
         assert lib.gpushare_pool_page_locked_by(table.chunk(1)) == 1 << mine
         assert lib.gpushare_pool_page_locked_by(table.chunk(5)) == 0
 
 
-def test_a_process_that_executes_another_program_keeps_its_slot_but_no_chunks(
+def test_a_process_that_executes_another_program_keeps_its_slot_but_no_units(
     pool: Pool, table: Table
 ) -> None:
     pool.order(limit=32 * CHUNK, target=0, most=32 * CHUNK)
     slot = pool.lend(os.getpid())
     assert slot is not None
-    assert lib.gpushare_pool_claim(table.chunk(0), slot + 1)
+    assert table.claim(0, slot)
     assert pool.lend(os.getpid(), again=True) == slot
-    assert lib.gpushare_pool_owner(table.chunk(0)) == slot + 1
+    assert table.users(0) == {slot}
     assert pool.lend(os.getpid()) == slot
-    assert lib.gpushare_pool_owner(table.chunk(0)) == 0
+    assert table.users(0) == set()
 
 
 def test_without_pidfds_the_start_time_identifies_a_process(

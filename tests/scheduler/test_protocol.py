@@ -254,9 +254,9 @@ def test_frames_before_an_impossible_one_are_read() -> None:
 
 def test_another_version_is_recognised_by_its_first_bytes() -> None:
     # A HELLO of another version may have any length.
-    body = (7).to_bytes(4, sys.byteorder)
+    body = (8).to_bytes(4, sys.byteorder)
     (frame,) = frames(HEADER.pack(HEADER.size + len(body), protocol.HELLO, 0) + body)
-    with pytest.raises(protocol.VersionMismatch, match="protocol 7 "):
+    with pytest.raises(protocol.VersionMismatch, match="protocol 8 "):
         protocol.decode_hello(1, frame.body)
 
 

@@ -281,19 +281,23 @@ def test_a_frame_in_pieces_is_one(scheduler: Scheduler) -> None:
 
 def test_another_version_is_refused_with_both_named(scheduler: Scheduler) -> None:
     with FakeClient(scheduler.path, "a") as client:
-        client.send_raw(protocol.hello(ev.Attach(0, 1, "a", "a", "swap"), version=7))
+        client.send_raw(
+            protocol.hello(ev.Attach(0, 1, "a", "a", "swap"), version=protocol.VERSION + 1)
+        )
         with pytest.raises(Refused) as caught:
             client.expect_welcome()
         assert caught.value.code == errno.EPROTO
-        assert "protocol 7" in caught.value.text
+        assert f"protocol {protocol.VERSION + 1}" in caught.value.text
         assert f"protocol {protocol.VERSION}" in caught.value.text
         client.expect_closed()
     # A client keeps trying; the log reports its process once.
     with FakeClient(scheduler.path, "a") as client:
-        client.send_raw(protocol.hello(ev.Attach(0, 1, "a", "a", "swap"), version=7))
+        client.send_raw(
+            protocol.hello(ev.Attach(0, 1, "a", "a", "swap"), version=protocol.VERSION + 1)
+        )
         with pytest.raises(Refused):
             client.expect_welcome()
-    assert scheduler.log.count("protocol 7") == 1
+    assert scheduler.log.count(f"protocol {protocol.VERSION + 1}") == 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

@@ -408,3 +408,15 @@ def test_checkpoints_take_time_and_leave_a_residue(machine: Machine, start: Star
         assert hibernator(code) == (0, True)
         if call == "checkpoint":
             assert hibernator("used()[0]") == 1
+
+
+def test_page_locked_memory_makes_checkpoints_longer(machine: Machine, start: Start) -> None:
+    environment = machine(checkpoint_locked_bandwidth="100MiB")
+    target, hibernator = start(environment), start(environment)
+    target("begin(1 << 20)")
+    allocate = "lib.cuMemHostAlloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(8 << 20), 0)"
+    assert target(allocate) == 0
+    assert hibernator(f"lock({target.pid})") == 0
+    for call in ("checkpoint", "restore"):
+        code = f"t = time.monotonic(); r = {call}({target.pid}); r, time.monotonic() - t >= 0.08"
+        assert hibernator(code) == (0, True)

@@ -193,9 +193,15 @@ assert (data == 4).all()
 
 def test_page_locking_and_pageable_copies_have_their_cost(machine: Machine) -> None:
     run(
-        machine(bandwidth="4GiB", pageable_bandwidth="1GiB", page_lock_bandwidth="2GiB"),
+        machine(
+            bandwidth="4GiB",
+            pageable_bandwidth="1GiB",
+            page_lock_bandwidth="2GiB",
+            page_unlock_bandwidth="1GiB",
+        ),
         HOST
         + """
+import time
 SECOND = 1_000_000_000
 def spent(name, act):
     before = getattr(counters(), name)
@@ -209,7 +215,9 @@ assert spent("in_ns", lambda: write(block, plain)) == SECOND * SIZE // (4 << 30)
 assert spent("out_ns", lambda: ok(driver.cuMemcpyDtoH(at, block, SIZE))) == SECOND * SIZE // (4 << 30)
 assert spent("page_lock_ns", lambda: ok(driver.cuMemHostAlloc(SIZE, 0))) == SECOND * SIZE // (2 << 30)
 assert spent("page_locked", lambda: ok(driver.cuMemAllocHost(SIZE))) == SIZE
+began = time.monotonic()
 ok(driver.cuMemHostUnregister(at))
+assert time.monotonic() - began >= SIZE / (1 << 30)
 assert spent("out_ns", lambda: ok(driver.cuMemcpyDtoH(at, block, SIZE))) == SECOND * SIZE // (1 << 30)
 """,
     )

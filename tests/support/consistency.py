@@ -42,14 +42,23 @@ def check(said: dict[str, Any]) -> None:
             assert sum(share[part] for share in shares) == gpu[whole], (gpu, shares)
         assert sum(share["context"] for share in shares) <= gpu["contexts"], (gpu, shares)
     totals = {gpu["uuid"]: gpu["total"] for gpu in said["gpus"]}
-    swapped = 0
+    swapped = disk = 0
     for group in said["groups"]:
         for share in group["gpus"]:
             assert min(size for size in share.values() if isinstance(size, int)) >= 0, share
-            assert share["resident"] + share["swapped"] == share["footprint"], share
+            parts = share["resident"] + share["swapped"] + share["disk"]
+            assert parts == share["footprint"], share
+            assert share["clean"] <= share["resident"], share
+            assert share["shared"] <= share["swapped"], share
             swapped += share["swapped"]
+            disk += share["disk"]
         check_wait(group, totals)
-    assert swapped <= said["host"]["swapped"], "more is evicted than there is in host memory"
+    host = said["host"]
+    assert min(host["swapped"], host["shared"]) >= 0, host
+    assert swapped <= host["swapped"] + host["shared"], (
+        "more is evicted than there is in host memory"
+    )
+    assert disk <= host["disk"], "more is on disk than there is"
 
 
 def check_wait(group: dict[str, Any], totals: dict[str, int]) -> None:

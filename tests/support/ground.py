@@ -36,7 +36,18 @@ _RUN = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).gpushare_fuzz(sys.
 
 @dataclass
 class Figures:
-    """What was done, summed up."""
+    """What was done, summed up.
+
+    Attributes
+    ----------
+    zero, shared, clean
+        Bytes of evictions that were not copied: zeros, data that another place in host memory had already, and data
+        that had not changed since an earlier eviction.
+    touched
+        Changes of a few bytes.
+    hashed
+        Evictions that programs asked for, and that hashed something.
+    """
 
     operations: int = 0
     refused: int = 0
@@ -47,6 +58,11 @@ class Figures:
     evictions: int = 0
     evicted: int = 0
     restored: int = 0
+    zero: int = 0
+    shared: int = 0
+    clean: int = 0
+    touched: int = 0
+    hashed: int = 0
     disturbances: Counter[str] = field(default_factory=Counter)
 
     def line(self) -> str:
@@ -116,12 +132,14 @@ class Runner:
         """Take the answer that is there."""
         word, *rest = (self.out.readline() or "ended").split()
         if word == "ok":
-            done, refused, moved, compared, injected = map(int, rest)
+            done, refused, moved, compared, injected, touched, hashed = map(int, rest)
             figures.programs += 1
             figures.operations += done
             figures.refused += refused
             figures.bytes += moved
             figures.compared += compared
+            figures.touched += touched
+            figures.hashed += hashed
             figures.injected += injected - self.injected
             self.injected = injected
             return None

@@ -68,7 +68,7 @@ def compile(source, *names):
 class Counters(ctypes.Structure):
     names = (
         "faulted prefetched stolen copied_in copied_out kernels injected page_locked page_lock_ns remote written_back "
-        "fault_ns in_ns out_ns kernel_ns waiting"
+        "fault_ns in_ns out_ns kernel_ns waiting hashed kept_locked"
     ).split()
     _fields_ = [(name, ctypes.c_uint64) for name in names]
 

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import queue
+import random
 import resource
 import signal
 import sys
@@ -26,6 +27,7 @@ for library in (cuda, cuda_with_gil):
     library.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.cuMemFree_v2.argtypes = [ctypes.c_uint64]
     library.cuMemsetD32_v2.argtypes = [ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t]
+    library.cuMemsetD8_v2.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t]
     library.cuMemsetD32Async.argtypes = [
         ctypes.c_uint64,
         ctypes.c_uint,
@@ -161,6 +163,26 @@ class Worker:
             "result": result,
             "equal": result == 0 and ctypes.string_at(host, bytes) == expected,
         }
+
+    def scatter(self, pointer: int, bytes: int, seed: int) -> dict[str, Any]:
+        """Write random bytes, of which no two parts are equal."""
+        return {
+            "result": cuda.cuMemcpyHtoD_v2(pointer, random.Random(seed).randbytes(bytes), bytes)
+        }
+
+    def set_byte(self, pointer: int, value: int) -> dict[str, Any]:
+        return {"result": cuda.cuMemsetD8_v2(pointer, value, 1)}
+
+    def scattered(
+        self, pointer: int, bytes: int, seed: int, changed: dict[str, int] | None = None
+    ) -> dict[str, Any]:
+        """Compare with what ``scatter`` wrote; ``changed``: the bytes that were set since, by their offsets."""
+        expected = bytearray(random.Random(seed).randbytes(bytes))
+        for offset, value in (changed or {}).items():
+            expected[int(offset)] = value
+        host = (ctypes.c_char * bytes)()
+        result = cuda.cuMemcpyDtoH_v2(host, pointer, bytes)
+        return {"result": result, "equal": result == 0 and host.raw == expected}
 
     def busy(self, seconds: float) -> dict[str, Any]:
         """Queue work that takes the stream so long; returns at once."""
@@ -417,6 +439,9 @@ class Worker:
             "in_ns",
             "out_ns",
             "kernel_ns",
+            "waiting",
+            "hashed",
+            "kept_locked",
         ]
         values = (ctypes.c_uint64 * len(names))()
         driver = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])

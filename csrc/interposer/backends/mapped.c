@@ -15,13 +15,23 @@ CUresult gs_mapped_populate(struct gs_block *block, unsigned i, CUstream stream)
     return result;
 }
 
+CUresult gs_mapped_show(struct gs_block *block, unsigned i, CUdeviceptr *address)
+{
+    return backend_of(block)->begin_copy(block, i, address);
+}
+
+void gs_mapped_hide(struct gs_block *block, unsigned i)
+{
+    backend_of(block)->end_copy(block, i);
+}
+
 CUresult gs_mapped_start_out(struct gs_block *block, unsigned i, CUstream stream)
 {
     CUdeviceptr address;
     CUresult result = backend_of(block)->begin_copy(block, i, &address);
     if (result != CUDA_SUCCESS)
         return result;
-    result = gs_piece_copy(&block->pieces[i], address, true, stream);
+    result = gs_piece_copy_out(&block->pieces[i], address, stream);
     if (result != CUDA_SUCCESS)
         backend_of(block)->end_copy(block, i);
     return result;
@@ -54,7 +64,7 @@ CUresult gs_mapped_start_in(struct gs_block *block, unsigned i, CUstream stream)
         return result;
     result = backend_of(block)->begin_copy(block, i, &address);
     if (result == CUDA_SUCCESS)
-        result = gs_piece_copy(&block->pieces[i], address, false, stream);
+        result = gs_piece_copy_in(&block->pieces[i], address, stream);
     if (result != CUDA_SUCCESS)
         gs_mapped_abort_in(block, i);
     return result;

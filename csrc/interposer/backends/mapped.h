@@ -27,6 +27,8 @@ struct gs_mapped_backend {
 };
 
 CUresult gs_mapped_populate(struct gs_block *block, unsigned i, CUstream stream);
+CUresult gs_mapped_show(struct gs_block *block, unsigned i, CUdeviceptr *address);
+void gs_mapped_hide(struct gs_block *block, unsigned i);
 CUresult gs_mapped_start_out(struct gs_block *block, unsigned i, CUstream stream);
 CUresult gs_mapped_finish_out(struct gs_block *block, unsigned i);
 CUresult gs_mapped_discard(struct gs_block *block, unsigned i);
@@ -37,8 +39,9 @@ void gs_mapped_drop(struct gs_block *block, unsigned i);
 
 /* The members of `of_blocks` that these backends have in common. */
 #define GS_MAPPED                                                                                                      \
-    .needs_host = true, .populate = gs_mapped_populate, .start_out = gs_mapped_start_out,                              \
-    .finish_out = gs_mapped_finish_out, .discard = gs_mapped_discard, .start_in = gs_mapped_start_in,                  \
-    .finish_in = gs_mapped_finish_in, .abort_in = gs_mapped_abort_in, .drop = gs_mapped_drop
+    .needs_host = true, .populate = gs_mapped_populate, .show = gs_mapped_show, .hide = gs_mapped_hide,                \
+    .start_out = gs_mapped_start_out, .finish_out = gs_mapped_finish_out, .discard = gs_mapped_discard,                \
+    .start_in = gs_mapped_start_in, .finish_in = gs_mapped_finish_in, .abort_in = gs_mapped_abort_in,                  \
+    .drop = gs_mapped_drop
 
 #endif

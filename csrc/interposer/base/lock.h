@@ -40,7 +40,7 @@
     RANK(CLIENT, "gs_client_lock")                                                                                     \
     /* Under any of these, no other is taken but a thread's slot (gate.lock). */                                       \
     RANK(PACE, "pace.lock")                                                                                            \
-    RANK(HOST, "host.lock")                                                                                            \
+    RANK(HOST, "gs_host.lock")                                                                                         \
     RANK(GATE, "gate.lock")                                                                                            \
     RANK(CONTEXTS, "gs_contexts.lock")                                                                                 \
     RANK(CAPTURES, "captures.lock")                                                                                    \
@@ -48,6 +48,7 @@
     RANK(PEERS, "peers.lock")                                                                                          \
     RANK(IPC, "ipc.lock")                                                                                              \
     RANK(POPULATION, "population->lock")                                                                               \
+    RANK(STAGING, "staging.lock")                                                                                      \
     RANK(PCI, "pci.lock")
 
 #define GS_RANK_OF(rank, spelt) GS_RANK_##rank,

@@ -13,7 +13,7 @@
 #include "loader/real.h"
 #include "memory/backing.h"
 #include "memory/devices.h"
-#include "memory/host.h"
+#include "memory/host_ahead.h"
 #include "memory/mover.h"
 
 #include <errno.h>

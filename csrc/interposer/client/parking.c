@@ -17,6 +17,7 @@
 #include "gate/meter.h"
 #include "hibernate/hibernate.h"
 #include "memory/devices.h"
+#include "memory/host_ahead.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -103,7 +104,7 @@ void gs_parking_park(const struct gpushare_park *order)
     gs_hibernate_needs(&parked.needs);
     /* For a process that is not awake, the GPUs are known from when it was parked. */
     gs_devices_see(&parked.seen);
-    if (gs_waking_is_awake() && !is_busy()) {
+    if (gs_waking_is_awake() && !is_busy() && gs_host_rest(is_busy)) {
         gs_mutex_lock(&gs_client_lock);
         gs_awake_shut_gate();
         gs_mutex_unlock(&gs_client_lock);

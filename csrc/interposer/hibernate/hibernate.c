@@ -10,7 +10,6 @@
 #include "loader/real.h"
 #include "memory/backing.h"
 #include "memory/devices.h"
-#include "memory/host.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -124,12 +123,11 @@ enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs)
 
 void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16])
 {
-    if (from != NULL) {
-        gs_device_moved(from, to);
-        gs_meter_moved(from, to);
-        gs_pci_moved();
-    }
-    gs_host_restored();
+    if (from == NULL)
+        return;
+    gs_device_moved(from, to);
+    gs_meter_moved(from, to);
+    gs_pci_moved();
 }
 
 /* --- The hibernator --- */

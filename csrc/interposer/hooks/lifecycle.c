@@ -19,7 +19,8 @@
 #include "memory/admission.h"
 #include "memory/blocks.h"
 #include "memory/devices.h"
-#include "memory/host.h"
+#include "memory/hasher.h"
+#include "memory/host_ahead.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
 #include "memory/peers.h"
@@ -38,6 +39,7 @@ static void in_forked_child(void)
     gs_devices_after_fork();
     gs_blocks_after_fork();
     gs_lanes_after_fork();
+    gs_hasher_after_fork();
     gs_vmm_after_fork();
     gs_reservations_after_fork();
     gs_peers_after_fork();
@@ -103,6 +105,7 @@ static void memory_ends(CUcontext handle)
     gs_ipc_context_ends(handle);
     gs_peer_context_ends(handle);
     gs_lane_context_ends(handle);
+    gs_hasher_context_ends(handle);
     gs_host_context_ends(handle);
 }
 

@@ -15,14 +15,27 @@
 
 enum gs_piece_state { GS_PIECE_EMPTY, GS_PIECE_RESIDENT, GS_PIECE_SWAPPED };
 
+/*
+ * What the mover has learnt about the data of a piece. If all of it had changed several times, it is not hashed for a
+ * while: each time twice as long.
+ */
+struct gs_change {
+    uint8_t changed;    /* evictions in a row for which all of the data had changed */
+    uint8_t unhashed;   /* number of evictions for which it is not hashed */
+    bool compared;      /* `unchanged` is known */
+    uint16_t unchanged; /* units that had not changed when the data was last hashed */
+};
+
 struct gs_piece {
     enum gs_piece_state state;
     CUmemGenericAllocationHandle handle;
-    struct gs_host_piece *host;
-    bool moving;         /* the mover is moving it; under gs_memory_lock */
-    bool far;            /* SWAPPED, and used from the host because the GPU has no room; under gs_memory_lock */
-    uint64_t untouched;  /* not written since there were this many submissions; GS_WRITTEN: unknown */
-    CUdeviceptr scratch; /* backends/vmm.c: where it is mapped while it is copied */
+    struct gs_host_record *host; /* NULL: none yet. A SWAPPED piece's needs its units, and no RESIDENT piece's */
+    bool moving;                 /* the mover is moving it; under gs_memory_lock */
+    bool far;                    /* SWAPPED, and used from the host because the GPU has no room; under gs_memory_lock */
+    uint64_t untouched;          /* not written since there were this many submissions; GS_WRITTEN: unknown */
+    CUdeviceptr scratch;         /* backends/vmm.c: where it is mapped while it is copied */
+    uint64_t clean;              /* of a RESIDENT piece: see struct gpushare_usage; under gs_memory_lock */
+    struct gs_change change;
 };
 
 struct gs_backend;
@@ -59,32 +72,49 @@ static inline CUdeviceptr gs_piece_address(const struct gs_block *block, unsigne
     return block->base + (CUdeviceptr)i * block->piece_size;
 }
 
-static inline void gs_piece_return_host(struct gs_piece *piece)
+/* The piece needs no host memory any more, but keeps what it had as long as there is room. */
+static inline void gs_piece_release_host(struct gs_piece *piece)
 {
     if (piece->host != NULL)
-        gs_host_return(piece->host);
+        gs_host_release(piece->host);
+}
+
+static inline void gs_piece_forget_host(struct gs_piece *piece)
+{
+    if (piece->host != NULL)
+        gs_host_record_free(piece->host);
     piece->host = NULL;
 }
 
 /*
- * Queues the copies between the piece's host memory and the address. If one of them fails, the earlier ones have
- * completed.
+ * Queues the copies from the address to those units of the piece's host memory that are to be written. If one of them
+ * fails, the earlier ones have completed.
  */
-CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream);
+CUresult gs_piece_copy_out(const struct gs_piece *piece, CUdeviceptr address, CUstream stream);
+
+/* The same for everything from the host memory to the address. */
+CUresult gs_piece_copy_in(const struct gs_piece *piece, CUdeviceptr address, CUstream stream);
 
 /*
- * A backend. In populate, start_*, finish_out and discard, the block's context is current in the calling thread.
- * start_* queue work on `stream`, and finish_* are called once that work is done. A function that fails does not change
- * the piece.
+ * A backend. In populate, show, hide, start_*, finish_out and discard, the block's context is current in the calling
+ * thread. start_* queue work on `stream`, and finish_* are called once that work is done. A function that fails does
+ * not change the piece.
  */
 struct gs_backend {
     uint32_t id; /* enum gpushare_backend */
     const char *name;
-    bool needs_host; /* a piece has its `host` from before start_out until after finish_in; the mover provides it */
+    bool
+        needs_host; /* its pieces need host memory from before start_out until after finish_in; the mover provides it */
     CUresult (*reserve)(struct gs_block *block);
     /* called when no piece has memory any more */
     void (*unreserve)(struct gs_block *block);
     CUresult (*populate)(struct gs_block *block, unsigned i, CUstream stream); /* EMPTY to RESIDENT */
+    /*
+     * Returns an address at which the GPU can read the whole piece, until `hide`, or until start_out or any other
+     * function that moves the piece is called. NULL: its data cannot be looked at.
+     */
+    CUresult (*show)(struct gs_block *block, unsigned i, CUdeviceptr *address);
+    void (*hide)(struct gs_block *block, unsigned i);
     CUresult (*start_out)(struct gs_block *block, unsigned i, CUstream stream);
     CUresult (*finish_out)(struct gs_block *block, unsigned i); /* RESIDENT to SWAPPED */
     CUresult (*discard)(struct gs_block *block, unsigned i);    /* RESIDENT, never written, to EMPTY */

@@ -243,9 +243,23 @@ static uint64_t drop_contents(struct gs_block *block)
         if (block->pieces[i].state == GS_PIECE_RESIDENT)
             resident += gs_piece_bytes(block, i);
         block->backend->drop(block, i);
-        gs_piece_return_host(&block->pieces[i]);
+        gs_piece_forget_host(&block->pieces[i]);
     }
     return resident;
+}
+
+void gs_piece_set_clean_locked(struct gs_device *device, struct gs_piece *piece, uint64_t bytes)
+{
+    gs_device_subtract_locked(&device->usage.clean, piece->clean);
+    device->usage.clean += bytes;
+    piece->clean = bytes;
+}
+
+/* The block's data counts no longer. */
+static void set_not_clean_locked(struct gs_device *device, struct gs_block *block)
+{
+    for (unsigned i = 0; i < block->piece_count; i++)
+        gs_piece_set_clean_locked(device, &block->pieces[i], 0);
 }
 
 static void write_off(struct gs_device *device, struct gs_block *block)
@@ -253,6 +267,7 @@ static void write_off(struct gs_device *device, struct gs_block *block)
     uint64_t resident = drop_contents(block);
     gs_mutex_lock(&gs_memory_lock);
     gs_device_subtract_locked(&device->usage.resident, resident);
+    set_not_clean_locked(device, block);
     device->usage_changed = true;
     /* A handle of the application outlives its context, and gets memory again in the next one. */
     block->written_off = block->owner == NULL;
@@ -298,6 +313,7 @@ void gs_block_destroy(struct gs_device *device, struct gs_block *block)
     } else {
         gs_mutex_lock(&gs_memory_lock);
         gs_device_subtract_locked(&device->usage.resident, resident);
+        set_not_clean_locked(device, block);
         gs_mutex_unlock(&gs_memory_lock);
         gs_device_unbook(device, block->size, 0, 0);
     }
@@ -440,6 +456,7 @@ CUresult gs_block_make_unevictable_locked(struct gs_block *block)
     gs_device_subtract_locked(&device->footprint, block->size);
     gs_device_subtract_locked(&device->usage.promised, block->size);
     gs_device_subtract_locked(&device->usage.resident, block->size);
+    set_not_clean_locked(device, block);
     device->usage.unevictable += block->size;
     device->usage_changed = true;
     return CUDA_SUCCESS;

@@ -60,6 +60,9 @@ void gs_block_retire(struct gs_device *device, struct gs_block *block);
  */
 void gs_blocks_lose_context(struct gs_device *device, CUcontext context);
 
+/* Sets how many bytes of a piece can leave the GPU without a copy. */
+void gs_piece_set_clean_locked(struct gs_device *device, struct gs_piece *piece, uint64_t bytes);
+
 /* Ends `moving`. Returns whether the caller must destroy the block. */
 bool gs_block_settle_locked(struct gs_block *block);
 

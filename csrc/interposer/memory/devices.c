@@ -200,7 +200,20 @@ struct gpushare_usage gs_device_usage_locked(const struct gs_device *device)
 {
     struct gpushare_usage usage = device->usage;
     usage.host = gs_host_bytes();
+    usage.shared = gs_host_shared();
+    if (usage.shared > usage.host)
+        usage.shared = usage.host; /* it was counted earlier */
     return usage;
+}
+
+bool gs_devices_are_empty(void)
+{
+    bool empty = true;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        empty = empty && gs_devices[i].usage.resident == 0;
+    gs_mutex_unlock(&gs_memory_lock);
+    return empty;
 }
 
 static bool figures_changed(void)

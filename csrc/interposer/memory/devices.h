@@ -99,6 +99,9 @@ static inline void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes)
 }
 #endif
 
+/* Whether none of this process's evictable memory is on a device. */
+bool gs_devices_are_empty(void);
+
 struct gpushare_usage gs_device_usage_locked(const struct gs_device *device);
 
 /* Reports the figures that changed (`usage_changed`). Call it without any of the locks. */

@@ -1,59 +1,80 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A pool of host memory, in chunks. Either the scheduler's pool, from which all processes of the user claim chunks
- * (pool.h), or a private one. For host.c, whose lock guards it, and for population.c.
+ * A pool of host memory, as this process has mapped it. Either the scheduler's pool, from which all processes of the
+ * user claim units (pool.h), or a private one. For host.c, whose lock guards it, and for population.c.
  */
 #ifndef GPUSHARE_MEMORY_HOST_POOL_H
 #define GPUSHARE_MEMORY_HOST_POOL_H
 
 #include "driver.h"
 #include "pool.h"
+#include "pool_directory.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
-/* The unit in which pieces share a chunk. Device memory is a multiple of it. */
-enum {
-    GS_HOST_UNIT = 2 << 20,
-    GS_HOST_UNITS = GPUSHARE_POOL_CHUNK / GS_HOST_UNIT,
-    GS_HOST_ALL_UNITS = (1 << GS_HOST_UNITS) - 1
+enum { GS_HOST_UNIT = GPUSHARE_POOL_UNIT, GS_HOST_UNITS = GPUSHARE_POOL_UNITS };
+
+/* What a move has done to get a chunk ready for copies (host_crew.c). */
+enum gs_host_stage { GS_HOST_AT_REST, GS_HOST_TO_MAKE, GS_HOST_MAKING, GS_HOST_TO_LOCK, GS_HOST_LOCKING };
+
+/* What this process has of a chunk. */
+struct gs_host_chunk {
+    CUcontext page_locked_in;        /* NULL: not page-locked by this process */
+    uint32_t holders[GS_HOST_UNITS]; /* number of records that need the unit */
+    uint32_t homes;                  /* number of units that records of restored pieces have here */
+    uint8_t used;                    /* one bit for each unit that this process needs or writes */
+    enum gs_host_stage stage;
+    bool ahead;       /* claimed as a whole for an eviction, and not used yet */
+    bool lacks_pages; /* the host had no pages for it */
+    bool working;     /* the thread is page-locking or unlocking it */
+    bool unlocking;
+    struct gs_host_pool *pool; /* valid if it is not at rest */
+    struct gs_host_chunk *queued;
+    bool bare;                          /* used, and not page-locked */
+    struct gs_host_chunk *next, **link; /* chunks with used and other units that no move is page-locking */
 };
 
-struct gs_host_chunk {
-    CUcontext page_locked_in; /* NULL: not page-locked by this process */
-    uint8_t used;             /* one bit for each unit that a piece uses */
-    bool fresh;               /* just claimed: other threads wait until it is page-locked */
-    struct gs_host_chunk *next, **link;
+/* Chunks that contain kept copies, by the time when they were last used. */
+enum { GS_HOST_OLDEST = 64 };
+struct gs_host_kept {
+    uint32_t chunk, used_at;
 };
 
 struct gs_host_pool {
     struct gpushare_pool *shared;
+    struct gpushare_pool_directory directory; /* without buckets: there is none */
     char *data;
     size_t mapped;
+    uint64_t serial; /* never that of another pool */
+    uint64_t user;   /* this process's bit */
     uint32_t count, slot;
     bool own; /* private, not a scheduler's */
     dev_t device;
     ino_t inode;
     struct gs_host_chunk *chunks;
-    struct gs_host_chunk *partial; /* owned by this process, and neither full nor fresh */
-    unsigned pieces;
-    uint32_t page_locked; /* chunks that this process has page-locked, whichever process owns them now */
+    struct gs_host_chunk *partial;
+    unsigned records;     /* that need units of this pool */
+    uint32_t page_locked; /* chunks that this process has page-locked, whatever process uses them now */
+    uint32_t bare;        /* chunks that this process uses and has not page-locked */
+    struct gs_host_kept oldest[GS_HOST_OLDEST];
+    unsigned oldest_count, oldest_next;
     struct gs_host_pool *next;
 };
 
-/* The order in which chunks are preferred. Only the first kind is page-locked already. */
+/* The order in which chunks without users are preferred. Only the first kind is page-locked already. */
 enum gs_host_preference {
     GS_HOST_PAGE_LOCKED,
     GS_HOST_PREPARED,
     GS_HOST_PREPARED_FOR_ANOTHER,
     GS_HOST_UNPREPARED,
-    GS_HOST_NO_PREFERENCE
+    GS_HOST_KEPT /* has kept copies */
 };
 
 struct gs_host_search {
-    enum gs_host_preference preference;
+    enum gs_host_preference preference, end; /* those before `end` */
     uint32_t next;
 };
 
@@ -65,34 +86,37 @@ struct gs_host_pool *gs_host_pool_make(void);
 
 void gs_host_pool_destroy(struct gs_host_pool *pool);
 
-/* The chunk of an address, and the address of a chunk. */
-uint32_t gs_host_pool_index(const struct gs_host_pool *pool, const void *address);
+/* The address of a chunk. */
 char *gs_host_pool_address(const struct gs_host_pool *pool, uint32_t i);
 
 /* How many chunks may be used. */
 uint32_t gs_host_pool_limit(const struct gs_host_pool *pool);
 
-/* False: another process owns the chunk. */
-bool gs_host_pool_claim(struct gs_host_pool *pool, uint32_t i);
+/* Whether this process may use units of the chunk that it does not use yet. */
+bool gs_host_pool_usable(const struct gs_host_pool *pool, uint32_t i);
 
-/* Claims the best chunk that is free. */
-bool gs_host_pool_claim_best(struct gs_host_pool *pool, struct gs_host_search *search, uint32_t *found);
+/* Finds the best chunk without users and without kept copies. It is not claimed. */
+bool gs_host_pool_find(struct gs_host_pool *pool, struct gs_host_search *search, uint32_t *found);
+
+/* Claims the first units of such a chunk. */
+bool gs_host_pool_claim_new(struct gs_host_pool *pool, struct gs_host_search *search, unsigned units, uint32_t *found);
+
+/* Claims the first units of the chunk without users whose kept copies were last used the longest time ago. */
+bool gs_host_pool_claim_kept(struct gs_host_pool *pool, unsigned units, uint32_t *found);
 
 /*
- * Creates the chunk's pages and maps them into this process; the caller owns the chunk. False if the host has no pages.
+ * Creates the chunk's pages and maps them into this process. The caller uses a unit of the chunk, or has begun a
+ * page-lock. False if the host has no pages.
  */
 bool gs_host_pool_populate(struct gs_host_pool *pool, uint32_t i);
 
 /* Page-locks the chunk in the current context. */
 CUresult gs_host_pool_page_lock(struct gs_host_pool *pool, uint32_t i);
 
-/* Keeps the list of chunks that have room for more pieces. */
+/* Keeps the number of bare chunks. */
+void gs_host_pool_count_bare(struct gs_host_pool *pool, struct gs_host_chunk *chunk);
+
+/* Keeps the list of chunks that have room for more data of this process. */
 void gs_host_pool_list_partial(struct gs_host_pool *pool, struct gs_host_chunk *chunk);
-
-/* A mask of `units` bits, from bit `first` on. */
-uint8_t gs_host_pool_mask(unsigned first, unsigned units);
-
-/* The length of the first free run at or after `from`; *first is its start. */
-unsigned gs_host_pool_run_after(uint8_t used, unsigned from, unsigned *first);
 
 #endif

@@ -15,7 +15,6 @@
  * both GPU memory and host memory.
  */
 static const uint64_t most_in_flight = 256 * MIB;
-
 static struct gs_lane lanes[GPUSHARE_MAX_GPUS];
 static pthread_cond_t lane_left = PTHREAD_COND_INITIALIZER;
 
@@ -27,6 +26,11 @@ struct gs_lane *gs_lane_of(const struct gs_device *device)
 bool gs_lane_full(const struct gs_lane *lane)
 {
     return lane->count == GS_LANE_FLIGHTS || (lane->count >= 2 && lane->bytes >= most_in_flight);
+}
+
+bool gs_lane_queue_full(const struct gs_lane *lane)
+{
+    return lane->count + lane->queued == GS_LANE_FLIGHTS;
 }
 
 /* --- The lane's context --- */
@@ -57,7 +61,7 @@ CUresult gs_lane_enter(struct gs_lane *lane, CUcontext context)
 
 void gs_lane_leave_locked(struct gs_lane *lane)
 {
-    if (lane->count != 0)
+    if (lane->count + lane->queued != 0)
         return;
     lane->busy = false;
     pthread_cond_broadcast(&lane_left);
@@ -85,7 +89,7 @@ void gs_lane_context_ends(CUcontext context)
 bool gs_lane_take_locked(struct gs_lane *lane, struct gs_block *block, unsigned i)
 {
     if (lane->context != block->context) {
-        if (lane->count != 0)
+        if (lane->count + lane->queued != 0)
             return false;
         close_lane(lane);
         lane->context = block->context;
@@ -97,11 +101,12 @@ bool gs_lane_take_locked(struct gs_lane *lane, struct gs_block *block, unsigned 
     return true;
 }
 
-void gs_lane_settle(struct gs_device *device, struct gs_block *block, unsigned i, int64_t resident)
+void gs_lane_settle(struct gs_device *device, struct gs_block *block, unsigned i, int64_t resident, uint64_t clean)
 {
     gs_mutex_lock(&gs_memory_lock);
     block->pieces[i].moving = false;
     device->usage.resident += (uint64_t)resident;
+    gs_piece_set_clean_locked(device, &block->pieces[i], clean);
     bool destroy = --block->flights == 0 && gs_block_settle_locked(block);
     gs_lane_leave_locked(gs_lane_of(device));
     gs_mutex_unlock(&gs_memory_lock);
@@ -109,35 +114,79 @@ void gs_lane_settle(struct gs_device *device, struct gs_block *block, unsigned i
         gs_block_destroy(device, block);
 }
 
-CUresult gs_lane_launch(struct gs_lane *lane, struct gs_block *block, unsigned i, bool copied)
+static unsigned place_of(const struct gs_lane *lane, unsigned n)
 {
-    unsigned place = (lane->first + lane->count) % GS_LANE_FLIGHTS;
+    return (lane->first + n) % GS_LANE_FLIGHTS;
+}
+
+struct gs_flight *gs_lane_queue(struct gs_lane *lane, struct gs_block *block, unsigned i)
+{
+    struct gs_flight *flight = &lane->flights[place_of(lane, lane->count + lane->queued)];
+    flight->block = block;
+    flight->piece = i;
+    flight->job = NULL;
+    flight->copied = flight->hashed = false;
+    flight->copied_bytes = flight->zero = flight->shared = 0;
+    lane->queued++;
+    lane->queued_bytes += gs_piece_bytes(block, i);
+    return flight;
+}
+
+struct gs_flight *gs_lane_queued(struct gs_lane *lane, unsigned n)
+{
+    return &lane->flights[place_of(lane, lane->count + n)];
+}
+
+static void leave_queue(struct gs_lane *lane, const struct gs_flight *flight)
+{
+    lane->queued--;
+    lane->queued_bytes -= gs_piece_bytes(flight->block, flight->piece);
+}
+
+CUresult gs_lane_launch_queued(struct gs_lane *lane)
+{
+    unsigned place = place_of(lane, lane->count);
+    const struct gs_flight *flight = &lane->flights[place];
     CUresult result = GS_REAL(cuEventRecord)(lane->done[place], lane->stream);
     if (result != CUDA_SUCCESS) {
         GS_REAL(cuStreamSynchronize)(lane->stream);
         return result;
     }
-    lane->flights[place] = (struct gs_flight){.block = block, .piece = i, .copied = copied};
+    leave_queue(lane, flight);
     lane->count++;
-    lane->bytes += gs_piece_bytes(block, i);
+    lane->bytes += gs_piece_bytes(flight->block, flight->piece);
     return CUDA_SUCCESS;
 }
 
-bool gs_lane_land(struct gs_lane *lane, struct gs_flight *landed, CUresult *result)
+void gs_lane_unqueue(struct gs_lane *lane)
+{
+    leave_queue(lane, &lane->flights[place_of(lane, lane->count + lane->queued - 1)]);
+}
+
+CUresult gs_lane_launch(struct gs_lane *lane, struct gs_block *block, unsigned i, bool copied)
+{
+    gs_lane_queue(lane, block, i)->copied = copied;
+    CUresult result = gs_lane_launch_queued(lane);
+    if (result != CUDA_SUCCESS)
+        gs_lane_unqueue(lane);
+    return result;
+}
+
+struct gs_flight *gs_lane_land(struct gs_lane *lane, CUresult *result)
 {
     if (lane->count == 0)
-        return false;
+        return NULL;
     *result = GS_REAL(cuEventQuery)(lane->done[lane->first]);
     if (*result == CUDA_ERROR_NOT_READY)
-        return false;
+        return NULL;
     if (lane->failure != CUDA_SUCCESS)
         *result = lane->failure;
     lane->failure = lane->count > 1 ? *result : CUDA_SUCCESS;
-    *landed = lane->flights[lane->first];
-    lane->first = (lane->first + 1) % GS_LANE_FLIGHTS;
+    struct gs_flight *landed = &lane->flights[lane->first];
+    lane->first = place_of(lane, 1);
     lane->count--;
     lane->bytes -= gs_piece_bytes(landed->block, landed->piece);
-    return true;
+    return landed;
 }
 
 void gs_lanes_after_fork(void)

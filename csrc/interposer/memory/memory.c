@@ -20,6 +20,7 @@
 #include "memory/devices.h"
 #include "memory/free_queue.h"
 #include "memory/host.h"
+#include "memory/host_ahead.h"
 #include "memory/lane.h"
 #include "memory/promises.h"
 #include "memory/slab.h"

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/print.h"
+#include "digest.h"
 #include "gate/context_list.h"
 #include "gate/failures.h"
 #include "gate/slots.h"
@@ -12,8 +13,11 @@
 #include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/host.h"
+#include "memory/host_ahead.h"
+#include "memory/host_disk.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
+#include "memory/outward.h"
 
 #include <string.h>
 
@@ -33,6 +37,8 @@ static const uint64_t device_patience = 50 * GS_MILLISECOND;
 static const uint64_t host_patience = 5000 * GS_MILLISECOND;
 /* Progress is reported at most this often, and for at least this many bytes. */
 static const uint64_t report_gap = 2 * GS_MILLISECOND, report_bytes = 64 * MIB;
+/* How long the scheduler may take to repeat a failed read of a disk. */
+static const uint64_t disk_patience = 5000 * GS_MILLISECOND;
 static const uint64_t state_gap = 5 * GS_MILLISECOND;
 
 static const struct gs_moves *moves;
@@ -60,7 +66,8 @@ enum step {
     STEP_STARTED,
     STEP_FULL, /* a piece that is moving has to finish first */
     STEP_NO_ROOM,
-    STEP_IN_USE,  /* an application thread has to be done with a block first */
+    /* an application thread has to be done with a block first, or the scheduler reads data from a disk */
+    STEP_AWAITED,
     STEP_NOTHING, /* no piece is left to start */
     STEP_FAILED
 };
@@ -75,6 +82,12 @@ static bool in_use_locked(const struct gs_block *block)
 static bool unavailable_locked(const struct gs_block *block)
 {
     return block->context == NULL || in_use_locked(block);
+}
+
+/* The piece stays where it is. */
+static void stay(struct gs_device *device, struct gs_block *block, unsigned i)
+{
+    gs_lane_settle(device, block, i, 0, block->pieces[i].clean);
 }
 
 /* --- Evict --- */
@@ -96,11 +109,12 @@ struct eviction {
     } round;
     CUresult result;
     uint64_t start, reported_at, reported_bytes;
+    uint64_t short_since; /* since when the host has had no room, or 0 */
 };
 
 static uint64_t lacking(const struct eviction *eviction)
 {
-    uint64_t leaving = eviction->moved->bytes + eviction->lane->bytes;
+    uint64_t leaving = eviction->moved->bytes + eviction->lane->bytes + eviction->lane->queued_bytes;
     return leaving < eviction->wanted ? eviction->wanted - leaving : 0;
 }
 
@@ -139,29 +153,24 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
     return best;
 }
 
-static CUresult begin_out(struct eviction *eviction, struct gs_block *block, unsigned i)
+/* Memory that was never written needs no copy. */
+static CUresult discard(struct eviction *eviction, struct gs_block *block, unsigned i)
 {
-    struct gs_piece *piece = &block->pieces[i];
-    struct gs_lane *lane = eviction->lane;
-    CUresult result = gs_lane_enter(lane, block->context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (block->backend->needs_host && (piece->host = gs_host_take(gs_piece_bytes(block, i))) == NULL)
-        return CUDA_ERROR_NOT_READY;
-    result = block->backend->start_out(block, i, lane->stream);
-    if (result == CUDA_SUCCESS)
-        result = gs_lane_launch(lane, block, i, true);
-    if (result != CUDA_SUCCESS)
-        gs_piece_return_host(piece);
+    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
+    CUresult result = block->backend->discard(block, i);
+    eviction->moved->bytes += result == CUDA_SUCCESS ? (uint64_t)bytes : 0;
+    gs_lane_settle(eviction->device, block, i, result == CUDA_SUCCESS ? -bytes : 0, 0);
     return result;
 }
 
-static enum step start_out(struct eviction *eviction)
+/* Chooses one more piece, which then waits for its turn. */
+static enum step choose_out(struct eviction *eviction)
 {
     struct gs_device *device = eviction->device;
     if (lacking(eviction) == 0)
         return STEP_NOTHING;
-    if (gs_lane_full(eviction->lane))
+    /* If the host is short of room, pieces would only be hashed again. */
+    if (gs_lane_queue_full(eviction->lane) || (eviction->short_since != 0 && eviction->lane->queued != 0))
         return STEP_FULL;
     unsigned i = 0;
     struct gs_block *block = NULL;
@@ -186,49 +195,87 @@ static enum step start_out(struct eviction *eviction)
     }
     gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
-        return again ? STEP_IN_USE : STEP_NOTHING;
+        return again ? STEP_AWAITED : STEP_NOTHING;
     if (!taken)
         return STEP_FULL;
-    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
-    CUresult result;
-    if (unwritten) {
-        result = gs_lane_enter(eviction->lane, block->context);
-        if (result == CUDA_SUCCESS)
-            result = block->backend->discard(block, i);
-        eviction->moved->bytes += result == CUDA_SUCCESS ? (uint64_t)bytes : 0;
-        gs_lane_settle(device, block, i, result == CUDA_SUCCESS ? -bytes : 0);
-    } else {
-        result = begin_out(eviction, block, i);
-        if (result != CUDA_SUCCESS)
-            gs_lane_settle(device, block, i, 0);
-        if (result == CUDA_ERROR_NOT_READY)
-            return STEP_NO_ROOM;
-    }
+    CUresult result = gs_lane_enter(eviction->lane, block->context);
+    if (result != CUDA_SUCCESS)
+        stay(device, block, i);
+    else if (unwritten)
+        result = discard(eviction, block, i);
+    else
+        gs_outward_queue(eviction->lane, block, i);
     if (result == CUDA_SUCCESS)
         return STEP_STARTED;
     eviction->result = result;
     return STEP_FAILED;
 }
 
+/* The queued pieces stay on the GPU. The flights behind one that is being hashed wait for it. */
+static void empty_queue(struct eviction *eviction)
+{
+    struct gs_lane *lane = eviction->lane;
+    while (lane->queued != 0) {
+        struct gs_flight *flight = gs_lane_queued(lane, lane->queued - 1);
+        if (gs_outward_poll(flight) == CUDA_ERROR_NOT_READY)
+            return;
+        struct gs_block *block = flight->block;
+        unsigned i = flight->piece;
+        gs_lane_unqueue(lane);
+        stay(eviction->device, block, i);
+    }
+}
+
+/* Whether a thread is waiting for the block of a queued piece. */
+static bool queue_is_awaited(const struct eviction *eviction)
+{
+    bool awaited = false;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned n = 0; n < eviction->lane->queued; n++)
+        awaited = awaited || gs_block_awaited_locked(gs_lane_queued(eviction->lane, n)->block);
+    gs_mutex_unlock(&gs_memory_lock);
+    return awaited;
+}
+
+/* Starts to move the piece that was queued first. */
+static enum step start_out(struct eviction *eviction)
+{
+    struct gs_flight *flight = eviction->lane->queued != 0 ? gs_lane_queued(eviction->lane, 0) : NULL;
+    if (flight == NULL)
+        return STEP_NOTHING;
+    if (gs_outward_poll(flight) != CUDA_SUCCESS || gs_lane_full(eviction->lane))
+        return STEP_FULL;
+    CUresult result = gs_outward_start(eviction->lane, flight);
+    if (result == CUDA_SUCCESS)
+        return STEP_STARTED;
+    if (result == CUDA_ERROR_NOT_READY)
+        return STEP_NO_ROOM;
+    eviction->result = result;
+    return STEP_FAILED;
+}
+
 static bool land_out(struct eviction *eviction)
 {
-    struct gs_flight landed;
     CUresult result;
-    if (!gs_lane_land(eviction->lane, &landed, &result))
+    struct gs_flight *landed = gs_lane_land(eviction->lane, &result);
+    if (landed == NULL)
         return false;
-    struct gs_block *block = landed.block;
-    int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
+    struct gs_block *block = landed->block;
+    struct gpushare_moved *moved = eviction->moved;
+    int64_t bytes = (int64_t)gs_piece_bytes(block, landed->piece);
     GS_REAL(cuCtxSetCurrent)(block->context);
-    if (result == CUDA_SUCCESS)
-        result = block->backend->finish_out(block, landed.piece);
-    if (result == CUDA_SUCCESS) {
-        eviction->moved->bytes += (uint64_t)bytes;
-        eviction->moved->copied += (uint64_t)bytes;
-    } else {
-        gs_piece_return_host(&block->pieces[landed.piece]);
+    result = gs_outward_finish(landed, result);
+    if (result != CUDA_SUCCESS) {
         eviction->result = result;
+        stay(eviction->device, block, landed->piece);
+        return true;
     }
-    gs_lane_settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
+    moved->bytes += (uint64_t)bytes;
+    moved->copied += landed->copied_bytes;
+    moved->hashed += landed->hashed ? (uint64_t)bytes : 0;
+    moved->zero += landed->zero;
+    moved->shared += landed->shared;
+    gs_lane_settle(eviction->device, block, landed->piece, -bytes, 0);
     return true;
 }
 
@@ -244,35 +291,55 @@ static void report(struct eviction *eviction, bool at_once)
     moves->report(moved);
 }
 
+/*
+ * Another restore returns host memory, and may be waiting for what was evicted from this GPU. So for a while the
+ * eviction tries again. True: it ends.
+ */
+static bool host_is_short(struct eviction *eviction)
+{
+    uint64_t now = gs_now_ns();
+    if (eviction->short_since == 0)
+        eviction->short_since = now;
+    if (now - eviction->short_since >= host_patience || moves->grant_waits())
+        return true;
+    report(eviction, true);
+    return false;
+}
+
 /* True if the eviction ended because the host has no room for more. */
 static bool evict_pieces(struct eviction *eviction)
 {
-    uint64_t short_since = 0;
-    bool going = true;
+    const struct gs_lane *lane = eviction->lane;
+    bool going = true, no_room = false;
+    eviction->short_since = 0;
     for (;;) {
-        enum step step = STEP_NOTHING;
-        if (going && eviction->result == CUDA_SUCCESS)
-            step = start_out(eviction);
+        enum step chosen = STEP_NOTHING, started = STEP_NOTHING;
+        bool ends = !going || no_room || eviction->result != CUDA_SUCCESS;
+        bool awaited = !ends && queue_is_awaited(eviction);
+        if (!ends && !awaited) {
+            chosen = choose_out(eviction);
+            started = start_out(eviction);
+        }
         bool landed = land_out(eviction);
         report(eviction, false);
-        if (step == STEP_STARTED || landed) {
-            short_since = 0;
+        if (started == STEP_STARTED || landed)
+            eviction->short_since = 0;
+        if (ends || awaited || started == STEP_NO_ROOM) {
+            /* Threads may be waiting for these blocks. If the eviction goes on, it has to come to them again. */
+            eviction->skips = eviction->skips || lane->queued != 0;
+            empty_queue(eviction);
+        }
+        if (started == STEP_STARTED || landed || (chosen == STEP_STARTED && started != STEP_NO_ROOM)) {
             going = moves->between_pieces(0) && going;
-        } else if (eviction->lane->count != 0) {
+        } else if (lane->count != 0 || (lane->queued != 0 && started != STEP_NO_ROOM)) {
             going = moves->between_pieces(copy_pause) && going;
-        } else if (step == STEP_IN_USE) {
+        } else if (started == STEP_NO_ROOM) {
+            no_room = host_is_short(eviction);
             going = moves->between_pieces(short_pause) && going;
-        } else if (step == STEP_NO_ROOM) {
-            /* A restore on another GPU returns host memory, and may be waiting for what was evicted from this one. */
-            uint64_t now = gs_now_ns();
-            if (short_since == 0)
-                short_since = now;
-            if (now - short_since >= host_patience || moves->grant_waits())
-                return true;
-            report(eviction, true);
+        } else if (chosen == STEP_AWAITED) {
             going = moves->between_pieces(short_pause) && going;
-        } else {
-            return false;
+        } else if (!awaited) {
+            return no_room;
         }
     }
 }
@@ -292,6 +359,23 @@ static uint64_t drop_failed(const struct gs_device *device, CUresult seen)
     return before > after ? before - after : 0;
 }
 
+/* Begins to get host memory ready for what has never been evicted. */
+static void expect(const struct gs_device *device, uint64_t wanted)
+{
+    CUcontext context = NULL;
+    uint64_t bytes = 0, submissions = gs_gate_submissions();
+    gs_mutex_lock(&gs_memory_lock);
+    for (const struct gs_block *block = device->blocks; block != NULL; block = block->next)
+        for (unsigned i = 0; i < block->piece_count && block->backend->needs_host; i++)
+            if (eligible(block, i, false, submissions) && block->pieces[i].host == NULL &&
+                block->pieces[i].untouched != submissions && block->context != NULL) {
+                bytes += gs_piece_bytes(block, i);
+                context = block->context;
+            }
+    gs_host_expect(bytes < wanted ? bytes : wanted, context); /* the context cannot end before this */
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
 void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result)
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
@@ -307,7 +391,10 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
                                 .start = now,
                                 .reported_at = now};
     bool host_short = false;
+    gs_outward_begin();
+    gs_host_begin_moving();
     uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
+    expect(device, bytes);
     do {
         result->bytes += dropped;
         eviction.result = CUDA_SUCCESS;
@@ -318,6 +405,9 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_mutex_unlock(&gs_memory_lock);
         host_short = evict_pieces(&eviction);
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
+    gs_host_expect_no_more();
+    gs_host_end_moving();
+    gs_host_set_away(gs_devices_are_empty());
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again, but the user needs only one line. */
     if (host_short && !stuck)
@@ -329,6 +419,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_print("could not evict this process's data from the GPU (CUDA error %d); it stays on the GPU",
                  (int)eviction.result);
     stuck = failed;
+    gs_host_count_shared();
     conclude(device, result, eviction.start,
              !failed                            ? GPUSHARE_MOVE_DONE
              : result->bytes != 0 || host_short ? GPUSHARE_MOVE_PARTIAL
@@ -342,7 +433,10 @@ struct arrival {
     bool rest; /* memory that has to be on the GPU comes first, then memory that can also be used from the host */
     struct gs_lane *lane;
     struct gpushare_moved *moved;
-    uint64_t short_since; /* since when the driver has had no memory, or 0 */
+    uint64_t short_since;      /* since when the driver has had no memory, or 0 */
+    bool awaits_disk;          /* pieces were passed over since the first block, because their data is on a disk */
+    bool unreadable;           /* of some of them, it could not be read */
+    uint64_t unreadable_since; /* or 0 */
     uint64_t stated, stated_at;
     CUresult result;
 };
@@ -372,6 +466,18 @@ static bool settled_locked(const struct gs_device *device, const struct gs_block
     return piece->state == GS_PIECE_RESIDENT || (piece->far && room.last && !fits_locked(device, block, i, room));
 }
 
+/* Whether the data of a piece is on a disk. The scheduler reads it from there, in the meantime other pieces move. */
+static bool awaits_disk_locked(struct arrival *arrival, const struct gs_block *block, unsigned i)
+{
+    const struct gs_piece *piece = &block->pieces[i];
+    if (piece->state != GS_PIECE_SWAPPED || !block->backend->needs_host)
+        return false;
+    enum gs_host_where where = gs_host_where(piece->host);
+    arrival->unreadable = arrival->unreadable || where == GS_HOST_FAILS;
+    arrival->awaits_disk = arrival->awaits_disk || where != GS_HOST_HERE;
+    return where != GS_HOST_HERE;
+}
+
 /* The next piece that is not where it should be. */
 static struct gs_block *next_in_locked(struct arrival *arrival, struct room room, unsigned *piece)
 {
@@ -382,7 +488,8 @@ static struct gs_block *next_in_locked(struct arrival *arrival, struct room room
             if ((block->backend->stay != NULL) != arrival->rest)
                 continue;
             for (unsigned i = 0; i < block->piece_count && !unavailable_locked(block); i++) {
-                if (block->pieces[i].moving || settled_locked(device, block, i, room))
+                if (block->pieces[i].moving || settled_locked(device, block, i, room) ||
+                    awaits_disk_locked(arrival, block, i))
                     continue;
                 *piece = i;
                 return block;
@@ -421,10 +528,33 @@ static CUresult begin_in(struct gs_lane *lane, struct gs_block *block, unsigned 
             block->backend->drop(block, i);
         return result;
     }
+    if (block->backend->needs_host)
+        gs_host_prepare_reading(piece->host);
     result = block->backend->start_in(block, i, lane->stream);
     if (result == CUDA_SUCCESS && (result = gs_lane_launch(lane, block, i, true)) != CUDA_SUCCESS)
         block->backend->abort_in(block, i);
     return result;
+}
+
+/* No other piece can be started now. The pieces on the disk are looked at again. */
+static enum step await_disk(struct arrival *arrival)
+{
+    uint64_t now = gs_now_ns();
+    if (!arrival->unreadable)
+        arrival->unreadable_since = 0;
+    else if (arrival->unreadable_since == 0)
+        arrival->unreadable_since = now;
+    else if (now - arrival->unreadable_since >= disk_patience) {
+        gs_print("the scheduler cannot read this process's data back from the disk. No data is lost unless the disk "
+                 "has failed. See `gpushare doctor`, and run the cell again");
+        arrival->result = CUDA_ERROR_OPERATING_SYSTEM;
+        return STEP_FAILED;
+    }
+    arrival->awaits_disk = arrival->unreadable = arrival->rest = false;
+    gs_mutex_lock(&gs_memory_lock);
+    arrival->device->cursor = arrival->device->blocks;
+    gs_mutex_unlock(&gs_memory_lock);
+    return STEP_AWAITED;
 }
 
 static enum step start_in(struct arrival *arrival)
@@ -445,7 +575,7 @@ static enum step start_in(struct arrival *arrival)
     }
     gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
-        return STEP_NOTHING;
+        return arrival->awaits_disk ? await_disk(arrival) : STEP_NOTHING;
     if (!fits && !stays && room.last)
         arrival->result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!taken)
@@ -455,7 +585,7 @@ static enum step start_in(struct arrival *arrival)
         arrival->short_since = 0;
         return STEP_STARTED;
     }
-    gs_lane_settle(device, block, i, 0);
+    stay(device, block, i);
     if (result == CUDA_SUCCESS)
         return STEP_STARTED;
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -469,34 +599,49 @@ static enum step start_in(struct arrival *arrival)
     return STEP_FAILED;
 }
 
+/* How many bytes of a restored piece can leave again without a copy, as far as is known. */
+static uint64_t clean_bytes(const struct gs_piece *piece, uint64_t bytes)
+{
+    unsigned units = piece->host != NULL ? gs_host_known(piece->host) : 0;
+    if (piece->change.compared && units > piece->change.unchanged)
+        units = piece->change.unchanged;
+    uint64_t clean = (uint64_t)units * GPUSHARE_DIGEST_UNIT;
+    return clean < bytes ? clean : bytes;
+}
+
 static bool land_in(struct arrival *arrival)
 {
-    struct gs_flight landed;
     CUresult result;
-    if (!gs_lane_land(arrival->lane, &landed, &result))
+    struct gs_flight *landed = gs_lane_land(arrival->lane, &result);
+    if (landed == NULL)
         return false;
-    struct gs_block *block = landed.block;
-    struct gs_piece *piece = &block->pieces[landed.piece];
-    int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
+    struct gs_block *block = landed->block;
+    unsigned i = landed->piece;
+    struct gs_piece *piece = &block->pieces[i];
+    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
+    uint64_t clean = 0, copied = landed->copied ? (uint64_t)bytes : 0;
     if (piece->state == GS_PIECE_SWAPPED && result == CUDA_SUCCESS) {
-        block->backend->finish_in(block, landed.piece);
+        block->backend->finish_in(block, i);
         piece->untouched = GS_WRITTEN;
-        gs_piece_return_host(piece);
+        if (piece->host != NULL)
+            copied = gs_host_needed(piece->host);
+        gs_piece_release_host(piece);
+        clean = clean_bytes(piece, (uint64_t)bytes);
     } else if (piece->state == GS_PIECE_SWAPPED) {
-        block->backend->abort_in(block, landed.piece);
+        block->backend->abort_in(block, i);
     } else if (result != CUDA_SUCCESS) {
-        block->backend->drop(block, landed.piece);
+        block->backend->drop(block, i);
     }
     if (result == CUDA_SUCCESS) {
         gs_mutex_lock(&gs_memory_lock);
         piece->far = false;
         gs_mutex_unlock(&gs_memory_lock);
         arrival->moved->bytes += (uint64_t)bytes;
-        arrival->moved->copied += landed.copied ? (uint64_t)bytes : 0;
+        arrival->moved->copied += copied;
     } else {
         arrival->result = result;
     }
-    gs_lane_settle(arrival->device, block, landed.piece, result == CUDA_SUCCESS ? bytes : 0);
+    gs_lane_settle(arrival->device, block, i, result == CUDA_SUCCESS ? bytes : 0, clean);
     return true;
 }
 
@@ -597,6 +742,8 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
         arrivals[d] =
             (struct arrival){.device = &gs_devices[d], .lane = gs_lane_of(&gs_devices[d]), .moved = &results[d]};
     gs_memory_drop_failed();
+    gs_host_begin_moving();
+    gs_host_set_away(false);
     bool opened = open_if_complete(open, argument);
     while (!opened) {
         bool progress = false, flying = false, wanting = false, device_short = false, changed = false;
@@ -640,7 +787,9 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
         if (!moves->between_pieces(pause) && restored == GS_RESTORED)
             restored = GS_RESTORE_ENDED;
     }
+    gs_host_end_moving();
     *devices = known_devices();
+    gs_host_count_shared();
     for (unsigned d = 0; d < *devices; d++)
         /* A grant is of no use unless everything is resident. */
         conclude(&gs_devices[d], &results[d], start,

@@ -19,7 +19,7 @@ bool gs_population_start_thread(pthread_t *thread, void *(*function)(void *), vo
     return started;
 }
 
-static unsigned processors(void)
+unsigned gs_population_processors(void)
 {
     cpu_set_t set;
     /* The call fails if the machine has more processors than the set can hold. */
@@ -53,7 +53,7 @@ static void *help_populate(void *argument)
 
 void gs_population_begin(struct gs_population *population)
 {
-    unsigned most = processors();
+    unsigned most = gs_population_processors();
     if (most > population->count)
         most = population->count;
     if (most > GS_POPULATING_THREADS)

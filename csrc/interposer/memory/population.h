@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Populates chunks of host memory with several threads at once, because a move waits for them. */
+/* Populates chunks of host memory with several threads at once. */
 #ifndef GPUSHARE_MEMORY_POPULATION_H
 #define GPUSHARE_MEMORY_POPULATION_H
 
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The threads that populate for a move, including the waiting one; more would slow each other down. */
+/* The threads that populate, including the waiting one. They run beside the application. */
 enum { GS_POPULATING_THREADS = 4 };
 
 struct gs_population_entry {
@@ -36,6 +36,9 @@ void gs_population_begin(struct gs_population *population);
 bool gs_population_await(struct gs_population *population, unsigned e);
 
 void gs_population_end(struct gs_population *population);
+
+/* How many processors this process may use. */
+unsigned gs_population_processors(void);
 
 /* Starts a thread that does not receive the application's signals. */
 bool gs_population_start_thread(pthread_t *thread, void *(*function)(void *), void *argument);

@@ -171,6 +171,8 @@ bool sim_config_read(struct sim_config *config)
 {
     *config = (struct sim_config){.gpus = 1,
                                   .bandwidth = UINT64_C(8000000000),
+                                  .memory_bandwidth = UINT64_C(500000000000),
+                                  .digest_ignores = SIM_DIGEST_IGNORES_NOTHING,
                                   .fault_bandwidth = UINT64_C(500000000),
                                   .context = UINT64_C(16) << 20,
                                   .checkpoint_left = UINT64_C(4) << 20,
@@ -188,6 +190,10 @@ bool sim_config_read(struct sim_config *config)
         read_units(config) && read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
         read_number("GPUSHARE_SIM_PAGEABLE_BANDWIDTH", true, 1, most, rate, &config->pageable_bandwidth) &&
         read_number("GPUSHARE_SIM_PAGE_LOCK_BANDWIDTH", true, 0, most, rate, &config->page_lock_bandwidth) &&
+        read_number("GPUSHARE_SIM_PAGE_UNLOCK_BANDWIDTH", true, 0, most, rate, &config->page_unlock_bandwidth) &&
+        read_number("GPUSHARE_SIM_CHECKPOINT_LOCKED_BANDWIDTH", true, 0, most, rate,
+                    &config->checkpoint_locked_bandwidth) &&
+        read_number("GPUSHARE_SIM_MEMORY_BANDWIDTH", true, 1, most, rate, &config->memory_bandwidth) &&
         read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&
         read_number("GPUSHARE_SIM_KERNEL_NS", false, 0, most, "nanoseconds", &config->kernel_ns) &&
         read_number("GPUSHARE_SIM_RESERVED", true, 0, most, bytes, &config->reserved) &&
@@ -196,6 +202,8 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_CODE", true, 0, most, bytes, &config->code) &&
         read_number("GPUSHARE_SIM_FORK_HOLDS", false, 0, 1, "0 or 1", &config->fork_holds) &&
         read_number("GPUSHARE_SIM_FAIL_SEED", false, 0, UINT64_MAX, "a number", &config->fail_seed) &&
+        read_number("GPUSHARE_SIM_DIGEST_IGNORES", false, 0, 2097151, "a number from 0 to 2097151",
+                    &config->digest_ignores) &&
         read_number("GPUSHARE_SIM_TEARDOWN_MS", false, 0, 3600000, "milliseconds, at most 3600000",
                     &config->teardown_ms) &&
         read_number("GPUSHARE_SIM_CHECKPOINT_MS", false, 0, 3600000, "milliseconds, at most 3600000",

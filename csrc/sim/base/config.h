@@ -13,6 +13,7 @@
  * | GPUSHARE_SIM_BANDWIDTH           | bytes/s of each copy engine (one per direction)           | 8000000000    |
  * | GPUSHARE_SIM_PAGEABLE_BANDWIDTH  | bytes/s of copies of host memory that is not page-locked  | BANDWIDTH     |
  * | GPUSHARE_SIM_PAGE_LOCK_BANDWIDTH | bytes/s of page-locking; 0: takes no time                 | 0             |
+ * | GPUSHARE_SIM_MEMORY_BANDWIDTH    | bytes/s at which the GPU reads its memory, for digests    | 500000000000  |
  * | GPUSHARE_SIM_FAULT_BANDWIDTH     | bytes/s of managed page faults                            | 500000000     |
  * | GPUSHARE_SIM_KERNEL_NS           | least duration of a kernel, in nanoseconds                | 0             |
  * | GPUSHARE_SIM_CONTEXT             | bytes of a context                                        | 16MiB         |
@@ -27,6 +28,7 @@
  * | GPUSHARE_SIM_REUSE               | 1: a freed address is the next one that is allocated      | 0             |
  * | GPUSHARE_SIM_FAIL                | injected failures: inject.h                               | none          |
  * | GPUSHARE_SIM_FAIL_SEED           | seed of random failures                                   | 0             |
+ * | GPUSHARE_SIM_DIGEST_IGNORES      | a fault: byte of each unit that digests do not depend on  | none          |
  * | GPUSHARE_SIM_CHECKPOINT_MS       | time of a checkpoint in addition to the copying, in ms    | 0             |
  * | GPUSHARE_SIM_RESTORE_MS          | time of a restore in addition to the copying, in ms       | 0             |
  * | GPUSHARE_SIM_CHECKPOINT_LEFT     | bytes of each GPU that a checkpointed process still uses  | 4MiB          |
@@ -70,6 +72,8 @@ struct sim_driver {
 #define SIM_DRIVER_CHECKPOINTS 570u
 #define SIM_DRIVER_MOVES 580u
 
+#define SIM_DIGEST_IGNORES_NOTHING UINT64_MAX
+
 struct sim_config {
     char name[64];
     struct sim_driver driver;
@@ -78,7 +82,9 @@ struct sim_config {
     struct sim_unit unit[SIM_MAX_DEVICES];
     uint64_t bandwidth;
     uint64_t pageable_bandwidth;
-    uint64_t page_lock_bandwidth; /* 0: no limit */
+    uint64_t page_lock_bandwidth, page_unlock_bandwidth; /* 0: no limit */
+    uint64_t checkpoint_locked_bandwidth;                /* 0: no limit */
+    uint64_t memory_bandwidth;
     uint64_t fault_bandwidth;
     uint64_t kernel_ns;
     uint64_t context, context_growth, code;
@@ -88,6 +94,7 @@ struct sim_config {
     uint64_t strict; /* as strict as a real driver, where the default is more tolerant */
     uint64_t reuse;  /* an address that is freed is used again first */
     uint64_t fail_seed;
+    uint64_t digest_ignores; /* offset in each unit, or SIM_DIGEST_IGNORES_NOTHING */
     uint64_t checkpoint_ms, restore_ms, checkpoint_left;
     uint64_t power_bare, power_context, power_busy; /* watts */
     uint64_t energy;                                /* what NVML has */

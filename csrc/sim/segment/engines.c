@@ -5,6 +5,10 @@
 #include "segment/devices.h"
 #include "segment/record.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+
 uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration)
 {
     device = sim_segment_machine(device);
@@ -25,6 +29,31 @@ uint64_t sim_segment_compute_begin(unsigned device)
     sim_segment_lock(&d->busy);
     pthread_mutex_unlock(&d->turn);
     return sim_now();
+}
+
+/* Whether it has the lock before that time (CLOCK_REALTIME, which is all that old C libraries can wait for). */
+static bool lock_until(pthread_mutex_t *mutex, const struct timespec *deadline)
+{
+    int error = pthread_mutex_timedlock(mutex, deadline);
+    if (error == EOWNERDEAD)
+        pthread_mutex_consistent(mutex);
+    return error == 0 || error == EOWNERDEAD;
+}
+
+bool sim_segment_compute_try_begin(unsigned device, uint64_t patience, uint64_t *begin)
+{
+    struct sim_segment_device *d = &sim_segment->device[sim_segment_machine(device)];
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    uint64_t nanoseconds = (uint64_t)deadline.tv_nsec + patience;
+    deadline.tv_sec += (time_t)(nanoseconds / 1000000000);
+    deadline.tv_nsec = (long)(nanoseconds % 1000000000);
+    if (!lock_until(&d->turn, &deadline))
+        return false;
+    bool begun = lock_until(&d->busy, &deadline);
+    pthread_mutex_unlock(&d->turn);
+    *begin = sim_now();
+    return begun;
 }
 
 uint64_t sim_segment_compute_end(unsigned device, uint64_t begin)

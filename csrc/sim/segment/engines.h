@@ -5,6 +5,9 @@
 
 #include "segment/layout.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 /* Reserves that much time on an engine, and returns when it will be over (CLOCK_MONOTONIC, ns). */
 uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration);
 
@@ -13,6 +16,8 @@ uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t d
  * began.
  */
 uint64_t sim_segment_compute_begin(unsigned device);
+/* Waits for at most `patience` (ns). False: the engine is not free by then. */
+bool sim_segment_compute_try_begin(unsigned device, uint64_t patience, uint64_t *begin);
 /* Returns how long the kernel ran. */
 uint64_t sim_segment_compute_end(unsigned device, uint64_t begin);
 

@@ -38,7 +38,14 @@ function notebook(changes: Partial<INotebook> = {}): INotebook {
     preferences: '',
     on_hold: false,
     gpus: [0],
-    memory: { resident: GIB, unevictable: 0, swapped: 0 },
+    memory: {
+      resident: GIB,
+      unevictable: 0,
+      clean: 0,
+      swapped: 0,
+      shared: 0,
+      disk: 0
+    },
     ran: 10,
     waited: 0,
     waits: 0,
@@ -109,4 +116,38 @@ it('describes an unreachable node, with the technical cause as a tooltip', () =>
   const notice = element.querySelector<HTMLElement>('.notice');
   expect(notice?.textContent).toMatch(/^Unreachable since .*: cannot connect/);
   expect(notice?.title).toBe(detail);
+});
+
+it('shows where memory is, and hides what is zero', () => {
+  const memory = {
+    resident: 8 * GIB,
+    unevictable: 0,
+    clean: 6 * GIB,
+    swapped: 2 * GIB,
+    shared: GIB,
+    disk: 3 * GIB
+  };
+  const host = { budget: 16 * GIB, swapped: GIB, shared: GIB, disk: 3 * GIB };
+  const element = shown(node({ notebooks: [notebook({ memory })], host }));
+  const [cell] = [...element.querySelectorAll('td')].filter(
+    found => found.title
+  );
+  const plain = (text: string): string => text.replace(/\u00a0/g, ' ');
+  expect(plain(cell?.textContent ?? '')).toBe(
+    '8 GiB2 GiB in host memory, 3 GiB on disk'
+  );
+  expect(plain(cell?.title ?? '')).toContain(
+    'unchanged since its last copy: 6 GiB'
+  );
+  const figures = (found: HTMLElement): string[] =>
+    [...found.querySelectorAll<HTMLElement>('.gpu .figures span')]
+      .filter(one => !one.hidden)
+      .map(one => plain(one.textContent ?? ''));
+  expect(figures(element)).toContain('3 GiB on disk');
+  expect(figures(element)).toContain('1 GiB saved by storing equal data once');
+  const usual = shown(node({ notebooks: [notebook()] }));
+  expect([...usual.querySelectorAll('td')].some(found => found.title)).toBe(
+    false
+  );
+  expect(figures(usual).join()).not.toContain('disk');
 });

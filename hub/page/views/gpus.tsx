@@ -21,7 +21,15 @@ import type { Service } from '../service';
 import type { IState } from '../store';
 import { SAMPLES } from '../store';
 import { Noted, Table } from '../table';
-import { nameOf, size, someTime, TEXT, timeOf } from '../text';
+import {
+  awayText,
+  nameOf,
+  sharedText,
+  size,
+  someTime,
+  TEXT,
+  timeOf
+} from '../text';
 
 /** The state, and functions to open dialogs and to act. */
 export interface IContext {
@@ -242,6 +250,8 @@ function Host({ host }: { host: IHost }): JSX.Element {
       />
       <div className="figures">
         <span>{TEXT.used(host.swapped, host.budget)}</span>
+        <span hidden={!host.shared}>{TEXT.saved(host.shared ?? 0)}</span>
+        <span hidden={!host.disk}>{TEXT.disk(host.disk ?? 0)}</span>
       </div>
     </section>
   );
@@ -293,7 +303,7 @@ function Notebook(
   const user = notebook.user || TEXT.someone;
   // Notebooks of other users have no other name.
   const isNameless = user === notebook.name;
-  const { resident, unevictable, swapped } = notebook.memory;
+  const { resident, unevictable, swapped, disk } = notebook.memory;
   const here = resident + unevictable;
   // While it waits, the reason already mentions the hold.
   const isOnHold = notebook.on_hold && notebook.state !== 'waiting';
@@ -337,8 +347,9 @@ function Notebook(
       <Noted
         className="number"
         label={columns.memory}
-        text={here ? size(here) : swapped ? '' : TEXT.noMemory}
-        remark={swapped ? TEXT.swapped(swapped) : ''}
+        text={here ? size(here) : swapped || disk ? '' : TEXT.noMemory}
+        remark={awayText(notebook.memory)}
+        title={sharedText(notebook.memory)}
       />
       <Noted
         className="number"

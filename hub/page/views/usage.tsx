@@ -104,10 +104,12 @@ function Uses(props: {
   const rows = together(reports, keys);
   const currency = currencyOf(reports);
   const { usageKeys, usageFigures } = TEXT;
-  const { cost, ...figures } = usageFigures;
+  const { cost, disk_bytes, ...figures } = usageFigures;
+  const hasDisk = rows.some(row => row.disk_byte_seconds);
   const columns = {
     ...Object.fromEntries(keys.map(key => [key, usageKeys[key]])),
     ...figures,
+    ...(hasDisk && { disk_bytes }),
     ...(currency !== null && { cost })
   };
   const idle = reports.reduce((sum, each) => sum + (each.idle_energy ?? 0), 0);
@@ -142,6 +144,12 @@ function Uses(props: {
                 label={figures.energy}
                 text={row.energy === null ? TEXT.notMeasured : kwh(row.energy)}
               />
+              {hasDisk && (
+                <Figure
+                  label={disk_bytes}
+                  text={((row.disk_byte_seconds ?? 0) / GIB_HOUR).toFixed(2)}
+                />
+              )}
               {currency !== null && (
                 <Figure label={cost} text={money(row.cost ?? 0, currency)} />
               )}
@@ -198,6 +206,8 @@ function sumOf(one: IUse, other: IUse): IUse {
     seconds: one.seconds + other.seconds,
     gpu_byte_seconds: one.gpu_byte_seconds + other.gpu_byte_seconds,
     host_byte_seconds: one.host_byte_seconds + other.host_byte_seconds,
+    disk_byte_seconds:
+      (one.disk_byte_seconds ?? 0) + (other.disk_byte_seconds ?? 0),
     moved: one.moved + other.moved,
     energy:
       one.energy === null && other.energy === null

@@ -7,7 +7,7 @@ import type { INode, IUser } from '../messages';
 import { reportsOf } from '../messages';
 import type { IState } from '../store';
 import { Noted, Table } from '../table';
-import { size, someTime, TEXT } from '../text';
+import { sharedText, size, someTime, TEXT } from '../text';
 
 const NUMBERS = new Set([
   'notebooks',
@@ -65,7 +65,10 @@ function together(one: IUser, other: IUser): IUser {
     memory: {
       resident: one.memory.resident + other.memory.resident,
       unevictable: one.memory.unevictable + other.memory.unevictable,
-      swapped: one.memory.swapped + other.memory.swapped
+      clean: one.memory.clean + other.memory.clean,
+      swapped: one.memory.swapped + other.memory.swapped,
+      shared: one.memory.shared + other.memory.shared,
+      disk: one.memory.disk + other.memory.disk
     },
     share: most.share,
     limit: most.limit,
@@ -75,7 +78,7 @@ function together(one: IUser, other: IUser): IUser {
 
 function User({ user }: { user: IUser }): JSX.Element {
   const { userColumns: columns } = TEXT;
-  const { resident, unevictable, swapped } = user.memory;
+  const { resident, unevictable, swapped, disk } = user.memory;
   const name = isolate(user.name);
   return (
     <tr role="row" data-mine={user.mine ? '' : undefined}>
@@ -110,6 +113,8 @@ function User({ user }: { user: IUser }): JSX.Element {
         className="number"
         label={columns.swapped}
         text={swapped ? size(swapped) : ''}
+        remark={disk ? TEXT.disk(disk) : ''}
+        title={sharedText(user.memory)}
       />
       <Noted
         className="number"

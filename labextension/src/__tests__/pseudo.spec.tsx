@@ -27,7 +27,7 @@ import { explanationText } from '../words/explanation';
 import { nameGroups } from '../words/names';
 import { noticeText } from '../words/notices';
 import type { IWording } from '../words/short';
-import { memoryText } from '../words/states';
+import { memoryText, tiersText } from '../words/states';
 import { statusText } from '../words/statusbar';
 import {
   FakeModel,
@@ -507,10 +507,12 @@ describe('in a language of brackets', () => {
       }
     }
     check(
-      memoryText(0, 0, wording),
-      memoryText(1, 0, wording),
-      memoryText(0, 1, wording),
-      memoryText(1, 1, wording)
+      ...[0, 1].flatMap(resident =>
+        [0, 1].flatMap(swapped =>
+          [0, 1].map(disk => memoryText({ resident, swapped, disk }, wording))
+        )
+      ),
+      tiersText({ clean: 1, shared: 1 }, wording)
     );
   });
 });

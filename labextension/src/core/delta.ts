@@ -95,7 +95,10 @@ const isGroup = shape({
   gpus: arrayOf(
     shape({
       uuid: isText,
-      ...numbers('footprint', 'resident', 'swapped', 'unevictable', 'context')
+      ...numbers('footprint', 'resident', 'swapped', 'unevictable', 'context'),
+      clean: optional(isNumber),
+      shared: optional(isNumber),
+      disk: optional(isNumber)
     })
   ),
   sessions: arrayOf(isSession),

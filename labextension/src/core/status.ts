@@ -211,6 +211,11 @@ export interface IShare {
   swapped: number;
   unevictable: number;
   context: number;
+  /** The part of `resident` that can be evicted without a copy, because it has not changed. */
+  clean?: number;
+  /** The part of `swapped` that other notebooks of the user also have there. */
+  shared?: number;
+  disk?: number;
 }
 
 export interface ISession {
@@ -292,10 +297,11 @@ export function isRunning({ state }: Pick<IGroup, 'state'>): boolean {
 /** Whether a group has to be restored before it uses the GPU, and nothing restores it yet. */
 export function isAway(group: IGroup): boolean {
   const { state, preferences, prefetch } = group;
+  const { swapped, disk } = memoryOf(group);
   return (
     ['idle', 'idle_lease', 'hibernated'].includes(state) &&
     !(prefetch || preferences.frozen || preferences.on_hold) &&
-    (state === 'hibernated' || memoryOf(group).swapped > 0)
+    (state === 'hibernated' || swapped + disk > 0)
   );
 }
 
@@ -340,16 +346,32 @@ export function isOf(
   );
 }
 
-/** Bytes of a group on all GPUs. `resident` includes unevictable memory. */
-export function memoryOf(group: IGroup): {
+/** The memory of a group, in bytes: where it is, and what is clean and shared of that. */
+export interface IMemory {
   resident: number;
+  clean: number;
   swapped: number;
+  shared: number;
+  disk: number;
   total: number;
-} {
-  const sum = { resident: 0, swapped: 0, total: 0 };
+}
+
+/** Bytes of a group on all GPUs. `resident` includes unevictable memory. */
+export function memoryOf(group: IGroup): IMemory {
+  const sum = {
+    resident: 0,
+    clean: 0,
+    swapped: 0,
+    shared: 0,
+    disk: 0,
+    total: 0
+  };
   for (const share of group.gpus) {
     sum.resident += share.resident + share.unevictable;
+    sum.clean += share.clean ?? 0;
     sum.swapped += share.swapped;
+    sum.shared += share.shared ?? 0;
+    sum.disk += share.disk ?? 0;
     sum.total += share.footprint + share.unevictable;
   }
   return sum;

@@ -4,7 +4,8 @@ import type { IGroupShare } from '../core/shares';
 import { isResidue } from '../core/shares';
 import type { IGpu, IHost } from '../core/status';
 import { isolate, shortName } from '../words/mentions';
-import { hostMemoryText, partText } from '../words/panel';
+import { partText } from '../words/panel';
+import { hostMemoryText } from '../words/short';
 import type { IWording } from '../words/short';
 
 /** The kinds of memory that a bar shows. */

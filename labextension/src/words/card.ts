@@ -4,10 +4,16 @@ import type { IGroup } from '../core/status';
 import { isReady, isWaiting, memoryOf } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { gpusText } from './details';
-import { hostMemoryText, idleText, runningText } from './panel';
+import { idleText, runningText } from './panel';
 import { whyText } from './reasons';
 import type { IWording } from './short';
-import { leftText, onGpuText, placeText } from './short';
+import {
+  diskText,
+  hostMemoryText,
+  leftText,
+  onGpuText,
+  placeText
+} from './short';
 import { freedText, isBrief, prefetchText, turnText, wakeText } from './states';
 
 /** The state of the active notebook, with the one time that matters: `Waiting, 2nd · about 9 s`. */
@@ -123,7 +129,7 @@ export function cardMemory(
   gpus: ReadonlyMap<string, number> | null
 ): string {
   const { trans, units } = wording;
-  const { resident, swapped } = memoryOf(group);
+  const { resident, swapped, disk } = memoryOf(group);
   const parts: string[] = [];
   if (group.state === 'hibernated' && group.hibernation) {
     parts.push(
@@ -141,6 +147,9 @@ export function cardMemory(
     }
     if (swapped > 0) {
       parts.push(hostMemoryText(formatBytes(swapped, units), trans));
+    }
+    if (disk > 0) {
+      parts.push(diskText(formatBytes(disk, units), trans));
     }
     if (parts.length === 0) {
       parts.push(trans.__('nothing on the GPU'));

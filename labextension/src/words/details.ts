@@ -19,6 +19,7 @@ import {
   prefetchText,
   sleepTitle,
   stateText,
+  tiersText,
   turnText,
   wakeText,
   whereText,
@@ -128,9 +129,10 @@ export function detailsOf(
 ): string {
   const { trans } = wording;
   const elapsed = now - group.at;
-  const { resident, swapped } = memoryOf(group);
+  const memory = memoryOf(group);
   const lines = [
-    memoryText(resident, swapped, wording),
+    memoryText(memory, wording),
+    tiersText(memory, wording),
     sleepTitle(group, trans)
   ];
   if (isWaiting(group)) {

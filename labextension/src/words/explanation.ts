@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { formatDuration, formatPercent } from '../core/format';
+import { formatBytes, formatDuration, formatPercent } from '../core/format';
 import type { ICode, Params } from '../core/status';
 import { isolate, shorten, shortName, wordName } from './mentions';
 import { ownerName } from './reasons';
@@ -39,6 +39,10 @@ export function explanationText(answer: unknown, wording: IWording): string {
   if (isCode(next)) {
     lines.push(nextText(next, before, wording));
   }
+  const moved = memberOf(found, 'moved');
+  if (isCode(moved)) {
+    lines.push(movedText(moved, wording));
+  }
   if (isCode(pace)) {
     lines.push(paceText(pace, wording));
   }
@@ -77,6 +81,33 @@ function nameOf({ group, name }: IBefore, { names }: IWording): string {
 function number(params: Params, key: string): number {
   const value = Number(params[key]);
   return Number.isFinite(value) ? value : 0;
+}
+
+/** How much of the last eviction needed no copy, and why. */
+function movedText({ params }: ICode, { trans, units }: IWording): string {
+  const size = (key: string): string => formatBytes(number(params, key), units);
+  const reasons = [
+    number(params, 'clean') > 0 &&
+      trans.__('%1 had not changed since the last copy', size('clean')),
+    number(params, 'zero') > 0 &&
+      trans.__('%1 contained only zeros', size('zero')),
+    number(params, 'shared') > 0 &&
+      trans.__(
+        '%1 was already in host memory for another notebook of the same user',
+        size('shared')
+      )
+  ].filter(Boolean);
+  return reasons.length > 0
+    ? trans.__(
+        'the last eviction moved %1 and copied %2: %3',
+        size('bytes'),
+        size('copied'),
+        reasons.join(', ')
+      )
+    : trans.__(
+        'the last eviction copied all %1, because it had changed',
+        size('bytes')
+      );
 }
 
 /** The text for a rule. Each rule is one of the policies' sort keys. */

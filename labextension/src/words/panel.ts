@@ -53,8 +53,3 @@ export function partText(
   const [used, total] = formatPart(part, whole, units);
   return trans.__('%1 of %2', used, total);
 }
-
-/** How much is in host memory. */
-export function hostMemoryText(size: string, trans: ITranslation): string {
-  return trans.__('%1 in host memory', size);
-}

@@ -84,9 +84,16 @@ export function reasonText(
       );
     case 'making_room': {
       const names = victims(params);
-      return names
+      const text = names
         ? trans.__('making room by evicting %1 of %2', size('lack'), names)
         : trans.__('making room by evicting %1', size('lack'));
+      return number(params, 'clean') > 0
+        ? trans.__(
+            '%1, %2 of it without a copy because it has not changed',
+            text,
+            size('clean')
+          )
+        : text;
     }
     case 'filling': {
       const names = victims(params);

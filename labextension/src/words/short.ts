@@ -95,6 +95,16 @@ export function onGpuText(size: string, trans: ITranslation): string {
   return trans.__('%1 on the GPU', size);
 }
 
+/** How much is on disk. */
+export function diskText(size: string, trans: ITranslation): string {
+  return trans.__('%1 on disk', size);
+}
+
+/** How much is in host memory. */
+export function hostMemoryText(size: string, trans: ITranslation): string {
+  return trans.__('%1 in host memory', size);
+}
+
 /** The state of a group that its user has frozen. */
 export function frozenText(trans: ITranslation): string {
   return trans.__('frozen');

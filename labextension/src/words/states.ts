@@ -12,6 +12,7 @@ import type {
   IGroup,
   ISleep,
   IGroupPreferences,
+  IMemory,
   IPrefetch,
   Kind
 } from '../core/status';
@@ -19,7 +20,13 @@ import { isReady, memoryOf } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import { refusalText } from './refusals';
 import type { IWording } from './short';
-import { frozenText, stateName } from './short';
+import {
+  diskText,
+  frozenText,
+  hostMemoryText,
+  onGpuText,
+  stateName
+} from './short';
 
 /** The name of a kind of event. */
 export function kindText(kind: Kind, trans: ITranslation): string {
@@ -34,8 +41,7 @@ export function kindText(kind: Kind, trans: ITranslation): string {
 
 /** Where a group's memory is. */
 export function whereText(group: IGroup, wording: IWording): string {
-  const { resident, swapped } = memoryOf(group);
-  return memoryText(resident, swapped, wording);
+  return memoryText(memoryOf(group), wording);
 }
 
 /** The time within which most such waits end; '' once that time has passed. */
@@ -314,24 +320,45 @@ export function preferencesText(
 
 /** Where a group's memory is. */
 export function memoryText(
-  resident: number,
-  swapped: number,
+  { resident, swapped, disk }: Pick<IMemory, 'resident' | 'swapped' | 'disk'>,
   { trans, units }: Pick<IWording, 'trans' | 'units'>
 ): string {
-  if (resident + swapped === 0) {
+  const size = (bytes: number): string => formatBytes(bytes, units);
+  if (resident + swapped + disk === 0) {
     return trans.__('no GPU memory');
   }
-  if (swapped === 0) {
+  if (swapped + disk === 0) {
     return trans.__('all on the GPU');
   }
-  if (resident === 0) {
+  if (resident + disk === 0) {
     return trans.__('all in host memory');
   }
-  return trans.__(
-    '%1 on the GPU, %2 in host memory',
-    formatBytes(resident, units),
-    formatBytes(swapped, units)
-  );
+  if (resident + swapped === 0) {
+    return trans.__('all on disk');
+  }
+  const parts = [
+    resident > 0 && onGpuText(size(resident), trans),
+    swapped > 0 && hostMemoryText(size(swapped), trans),
+    disk > 0 && diskText(size(disk), trans)
+  ];
+  return parts.filter(Boolean).join(', ');
+}
+
+/** What of a group's memory needs no copy, or no memory of its own; '' if there is none. */
+export function tiersText(
+  { clean, shared }: Pick<IMemory, 'clean' | 'shared'>,
+  { trans, units }: Pick<IWording, 'trans' | 'units'>
+): string {
+  const parts = [
+    clean > 0 &&
+      trans.__('unchanged since its last copy: %1', formatBytes(clean, units)),
+    shared > 0 &&
+      trans.__(
+        'shared in host memory with other notebooks of the same user: %1',
+        formatBytes(shared, units)
+      )
+  ];
+  return parts.filter(Boolean).join(' · ');
 }
 
 /** The notebooks that a list does not name. */

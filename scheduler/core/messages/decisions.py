@@ -121,6 +121,23 @@ class PreparePool(Struct, frozen=True):
     bytes: int
 
 
+class Spill(Struct, frozen=True):
+    """The clients whose host memory may go to the disk, those first that have been idle the longest.
+
+    The memory of the first ``at_once`` goes there now, and that of the others when host memory is needed. Both lists
+    hold until the next decision of their kind.
+    """
+
+    clients: tuple[int, ...]
+    at_once: int = 0
+
+
+class Fetch(Struct, frozen=True):
+    """The clients whose host memory is to come back from the disk, in this order."""
+
+    clients: tuple[int, ...]
+
+
 class Park(Struct, frozen=True):
     """Stay out of the driver, so that the process can be checkpointed; ``Parked`` answers."""
 
@@ -193,5 +210,5 @@ class Log(Struct, frozen=True):
 
 Decision = (
     Grant | Revoke | Step | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | PreparePool
-    | Park | Hibernate | Wakeup | Hibernated | Awake | ReadDevice | Log
+    | Spill | Fetch | Park | Hibernate | Wakeup | Hibernated | Awake | ReadDevice | Log
 )  # fmt: skip

@@ -118,6 +118,13 @@ class UsageChanged(Struct, frozen=True):
 
 
 class Evicted(Struct, frozen=True):
+    """An eviction has ended.
+
+    ``bytes`` left the GPU. Of these, ``copied`` had to be copied to host memory, ``zero`` were zeros, and ``shared``
+    are equal to data that another client of the user holds there. The rest had not changed since its last copy.
+    ``hashed``: bytes whose hashes were computed to find that out.
+    """
+
     client: int
     serial: int
     usage: Usage
@@ -125,6 +132,9 @@ class Evicted(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
+    hashed: int = 0
+    zero: int = 0
+    shared: int = 0
 
 
 class Moving(Struct, frozen=True):
@@ -137,6 +147,9 @@ class Moving(Struct, frozen=True):
     copied: int
     duration: float
     status: MoveStatus
+    hashed: int = 0
+    zero: int = 0
+    shared: int = 0
 
 
 class Restored(Struct, frozen=True):
@@ -149,6 +162,10 @@ class Restored(Struct, frozen=True):
     status: MoveStatus
     #: The driver's error if not everything could be moved; 0: not known.
     error: int = 0
+    #: As in ``Evicted``. A restore hashes nothing and shares nothing.
+    hashed: int = 0
+    zero: int = 0
+    shared: int = 0
 
 
 class Parked(Struct, frozen=True):
@@ -376,11 +393,28 @@ class Measured(Struct, frozen=True):
 class HostMemory(Struct, frozen=True):
     """The bytes of host memory that all swapped data may take.
 
-    ``most``: the budget if no other program needed host memory.
+    ``most``: the budget if no other program needed host memory. ``shared``: bytes that the statements of clients count
+    more than once, because equal data of one user is stored once.
     """
 
     budget: int
     most: int = 0
+    shared: int = 0
+
+
+class Disk(Struct, frozen=True):
+    """The state of the disk to which host memory may go.
+
+    Attributes
+    ----------
+    size
+        Bytes that may be there; 0: no more data goes there.
+    held
+        Bytes of each client that are there.
+    """
+
+    size: int
+    held: dict[int, int] = {}
 
 
 class Hibernatable(Struct, frozen=True):
@@ -431,5 +465,5 @@ Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
     | Parked | Wake | Cell | Queued | Cancel | Release | Reserve | HibernateNow | WakeNow | Rename | Adjust | Entitle
     | Hold | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory
-    | Hibernatable | Checkpointed | Woken | Notice | Tick
+    | Disk | Hibernatable | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip

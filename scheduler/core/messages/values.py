@@ -44,3 +44,9 @@ class Usage(Struct):
     unevictable: int = 0
     context: int = 0
     host: int = 0
+    #: Bytes of ``resident`` that can be evicted without a copy, as far as the client knows.
+    clean: int = 0
+    #: Bytes of ``host`` that other clients of the same user hold, too; and evicted bytes on disk. Like ``host``, both
+    #: are sums over all of the client's GPUs.
+    shared: int = 0
+    disk: int = 0

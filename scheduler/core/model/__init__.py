@@ -11,6 +11,7 @@ from .records import (
     Delayed,
     Departures,
     DurationPredictor,
+    Eviction,
     Hibernation,
     LeaseState,
     Obstacle,
@@ -22,9 +23,11 @@ from .records import (
     Reservation,
     Stage,
     Subscribers,
+    Tiers,
     Totals,
     Trial,
     Unfit,
+    unchanged,
 )
 from .state import (
     Model,
@@ -46,6 +49,7 @@ __all__ = [
     "Delayed",
     "Departures",
     "DurationPredictor",
+    "Eviction",
     "Gpu",
     "Group",
     "Hibernation",
@@ -62,6 +66,7 @@ __all__ = [
     "Share",
     "Stage",
     "Subscribers",
+    "Tiers",
     "Totals",
     "Trial",
     "Unfit",
@@ -72,4 +77,5 @@ __all__ = [
     "is_managed",
     "staying",
     "staying_contexts",
+    "unchanged",
 ]

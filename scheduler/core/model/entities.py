@@ -28,6 +28,7 @@ from .records import (
     Reservation,
     Stage,
     Subscribers,
+    Tiers,
     Totals,
     Unfit,
 )
@@ -57,17 +58,15 @@ class Gpu:
     #: Bytes that are being evicted; and unevictable bytes that were admitted but may not be allocated yet.
     leaving: int = 0
     unsettled: int = 0
-    #: Bytes of leased footprints that are not resident yet, whose room is taken; of a share that fills, those allotted.
+    #: Bytes of leased footprints that are not resident yet, whose room is taken. Of a share that fills: as allotted.
     arriving: int = 0
     #: The share that gets all room that appears here, because its lease began before the room was there.
     filling: Share | None = None
     #: Bytes that other programs use; and bytes of clients that have exited, until a reading shows that they are free.
     foreign: int = 0
     pending_reclaim: int = 0
-    #: When the last client with memory here exited.
     exited_at: float = 0.0
-    #: The memory of the previous scheduler's clients here, by their numbers in its list. Until they have attached again
-    #: or exited, it is part of ``pending_reclaim``.
+    #: Memory of the last scheduler's clients, by their numbers there: ``pending_reclaim`` until they attach or exit
     returning: dict[int, Usage] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     victims: Victims[Share] = field(default_factory=Victims)
@@ -90,7 +89,6 @@ class Gpu:
     press_at: float = 0.0
     #: Promised bytes that were never allocated.
     unused: int = 0
-    #: Whether an administrator drains it.
     drained: bool = False
     #: The waits for it, in order; and the number of waiting groups that could be served.
     queue: list[Wait] = field(default_factory=list)
@@ -168,6 +166,8 @@ class Holding:
     #: Bytes beyond the statements of a process that states no context. They are not charged to it.
     beyond: int = 0
     host: int = 0
+    #: What can leave without a copy, and what of the evicted data is shared or on disk.
+    tiers: Tiers = field(default_factory=Tiers)
     #: Bytes that the client was ordered to evict, until it answers.
     evicting: int = 0
     #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU; and the value
@@ -439,7 +439,7 @@ class Group:
     hibernate_asked_at: float | None = None
     #: Whether restoring it on another GPU has failed, so that it is not tried again.
     settled: bool = False
-    #: Whether it only represents a notebook that may be started (``views/when.py``). Nothing is remembered about it.
+    #: Whether it only represents a notebook that a program may start (``views/when.py``). Nothing is remembered of it.
     assumed: bool = False
     #: The timers for its class, and for its hibernation when it is idle.
     ages: Timer = field(init=False)
@@ -490,7 +490,7 @@ class Group:
 
     @property
     def footprint_cost(self) -> float:
-        """Seconds that it takes to move the group's footprint one way."""
+        """Seconds that it takes to copy the group's footprint one way."""
         return sum(s.goal / s.gpu.bandwidth for s in self.shares.values())
 
     @property

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from ..messages import Grow, Priority, Sign
+from ..messages import Evicted, Grow, Priority, Sign
 
 #: The expected residue of a checkpointed process on its GPU until readings have shown it, in bytes; at most the size of
 #: its context. It is 4 MiB on an NVIDIA H200 (driver 580), where NVML counts it as used and names no process.
@@ -31,6 +31,14 @@ WaitType = TypeVar("WaitType")
 #: A client and a group, whose classes are in ``entities.py``, too.
 ClientType = TypeVar("ClientType")
 GroupType = TypeVar("GroupType")
+
+
+class Tiers(NamedTuple):
+    """What a client stated about its memory on a GPU besides how much it has (``Usage``)."""
+
+    clean: int = 0
+    shared: int = 0
+    disk: int = 0
 
 
 @dataclass(slots=True)
@@ -213,6 +221,39 @@ class BurstTime:
         self.burst_before, self.counted_burst = self.so_far(now, busy), self.ran_before
 
 
+@dataclass(slots=True, eq=False)
+class Eviction:
+    """What was evicted from a group since its memory was last restored, in bytes."""
+
+    at: float
+    bytes: int = 0
+    copied: int = 0
+    zero: int = 0
+    shared: int = 0
+    hashed: int = 0
+    #: Whether memory was restored since.
+    over: bool = False
+
+    def add(self, move: Evicted, now: float) -> None:
+        """Add a finished eviction."""
+        self.at = now
+        self.bytes += move.bytes
+        self.copied += move.copied
+        self.zero += move.zero
+        self.shared += move.shared
+        self.hashed += move.hashed
+
+    @property
+    def clean(self) -> int:
+        """Bytes that left without a copy, because they had not changed."""
+        return unchanged(self.bytes, self.copied, self.zero, self.shared)
+
+
+def unchanged(moved: int, copied: int, zero: int, shared: int) -> int:
+    """Return the bytes of an eviction that needed no copy because they had not changed: the rest."""
+    return max(0, moved - copied - zero - shared)
+
+
 @dataclass(slots=True)
 class Totals:
     """A group's counters; the usage report keeps its times."""
@@ -221,6 +262,8 @@ class Totals:
     waits: int = 0
     evicted: int = 0
     restored: int = 0
+    #: What was evicted since memory was last restored.
+    eviction: Eviction | None = None
 
 
 @dataclass(slots=True, eq=False)

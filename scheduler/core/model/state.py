@@ -45,6 +45,11 @@ class Model:
     #: Bytes of host memory that swapped data may take; and bytes of all promises.
     host_budget: int = 0
     promised: int = 0
+    #: Bytes that the clients' statements of host memory count more than once, when this was last measured.
+    host_shared: int = 0
+    #: Bytes that may be on the disk, 0: no more data goes there; and bytes of each client that are there.
+    disk_size: int = 0
+    on_disk: dict[int, int] = field(default_factory=dict)
     #: Groups that are agents'.
     agents: dict[str, Group] = field(default_factory=dict)
     #: Whether any client has memory that the GPU may page.
@@ -61,9 +66,20 @@ class Model:
     last_share: int = 0
 
     def host_room(self) -> int:
-        """Return the host memory that is still unused."""
+        """Return the host memory, and the room on the disk, that is still unused."""
         held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
-        return max(0, self.host_budget - held)
+        return max(0, self.host_budget + self.disk_size - held + self.host_saved())
+
+    def host_saved(self) -> int:
+        """Return the bytes of host memory that clients state more than once, because equal data is stored once."""
+        if not self.host_shared:
+            return 0
+        stated = [
+            max((h.tiers.shared for h in client.holdings.values()), default=0)
+            for client in self.clients.values()
+        ]
+        # What the client with the most shares is stored at least once. The total may be outdated.
+        return min(self.host_shared, sum(stated) - max(stated, default=0))
 
     def need(self, wait: Wait, gpu: Gpu) -> int:
         """Return the room that serving a wait takes on a GPU."""

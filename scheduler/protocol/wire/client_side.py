@@ -89,6 +89,9 @@ def _usage_values(usage: ev.Usage) -> tuple[Any, ...]:
         usage.unevictable,
         usage.context,
         usage.host,
+        usage.clean,
+        usage.shared,
+        usage.disk,
     )
 
 
@@ -163,6 +166,11 @@ def encode_event(event: ev.Event) -> bytes:
                 _usage_values(event.usage),
                 event.bytes,
                 event.copied,
+                *(
+                    (0, 0, 0)
+                    if isinstance(event, ev.Restored)
+                    else (event.hashed, event.zero, event.shared)
+                ),
                 nanoseconds(event.duration),
                 MOVE_CODES[event.status],
                 event.error if isinstance(event, ev.Restored) else 0,

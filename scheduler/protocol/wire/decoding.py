@@ -69,6 +69,9 @@ def _usage(usage: Any) -> ev.Usage:
         usage.unevictable,
         usage.context,
         usage.host,
+        usage.clean,
+        usage.shared,
+        usage.disk,
     )
 
 
@@ -206,11 +209,13 @@ def _decode_moved(moved: Any) -> tuple[int, ev.Usage, int, int, float, ev.MoveSt
 
 
 def _decode_evicted(client: int, group: str, body: bytes) -> ev.Event:
-    return ev.Evicted(client, *_decode_moved(ffi.from_buffer(MOVED_P, body)))
+    moved = ffi.from_buffer(MOVED_P, body)
+    return ev.Evicted(client, *_decode_moved(moved), moved.hashed, moved.zero, moved.shared)
 
 
 def _decode_moving(client: int, group: str, body: bytes) -> ev.Event:
-    return ev.Moving(client, *_decode_moved(ffi.from_buffer(MOVED_P, body)))
+    moved = ffi.from_buffer(MOVED_P, body)
+    return ev.Moving(client, *_decode_moved(moved), moved.hashed, moved.zero, moved.shared)
 
 
 def _decode_restored(client: int, group: str, body: bytes) -> ev.Event:

@@ -30,6 +30,11 @@ def size(amount: float) -> str:
     return f"{_digits(value)} {unit}"
 
 
+def of_which(whole: float, part: float, what: str) -> str:
+    """Format a number of bytes, and a part of them if there is one: ``24 GiB (21.5 GiB clean)``."""
+    return f"{size(whole)} ({size(part)} {what})" if part else size(whole)
+
+
 def duration(seconds: float) -> str:
     """Format a duration: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``1 d 6 h``."""
     tenths = math.floor(10 * max(0.0, seconds) + 0.5)

@@ -30,6 +30,13 @@ RESERVATIONS: Mapping[str, str] = {
     "lost": "lost its reservation",
     "cancelled": "cancelled its reservation",
 }
+
+
+def _spares(found: Mapping[str, Any]) -> bool:
+    """Whether an eviction found that part of the memory needs no copy."""
+    return any(found.get(name) for name in ("hashed", "zero", "shared"))
+
+
 #: By kind of event, its sentence; of those about a notebook or program, what follows its name.
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "join": lambda found: "started using the GPU",
@@ -40,7 +47,11 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         if found.get("waited")
         else "was granted the GPU immediately"
     ),
-    "evict": lambda found: f"had {size(found['copied'])} of its memory evicted to the host",
+    "evict": lambda found: (
+        f"had {size(found['bytes'])} of its memory evicted, {size(found['copied'])} of it with a copy"
+        if _spares(found)
+        else f"had {size(found['copied'])} of its memory evicted to the host"
+    ),
     "refuse": lambda found: f"was refused memory: {found['text']}",
     "hibernate": lambda found: (
         f"was hibernated in {duration(found['seconds'])}, which freed {size(found['bytes'])}"

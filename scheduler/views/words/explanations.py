@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...._version import docs_url
-from .amounts import duration, fine, percent
+from .amounts import duration, fine, percent, size
 from .codes import code_text
 from .groups import queued_text
 from .reasons import REASONS, gpus, owner, reason_text
@@ -183,6 +183,29 @@ NEXT: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+def _uncopied(given: dict[str, Any]) -> str:
+    """Return how much of an eviction left without a copy, and why."""
+    reasons = [
+        (given["clean"], "had not changed since the last copy"),
+        (given["zero"], "contained only zeros"),
+        (given["shared"], "was already in host memory for another notebook of the same user"),
+    ]
+    found = [(part, text) for part, text in reasons if part]
+    when = f"the last eviction was {duration(given['for'])} ago"
+    if not found:
+        return f"{when}; all {size(given['bytes'])} were copied, because they had changed"
+    if len(found) == 1 and given["clean"]:
+        why = ", because they had not changed"
+    else:
+        why = ": " + ", ".join(f"{size(part)} {text}" for part, text in found)
+    whole = sum(part for part, _ in found)
+    return f"{when}; {size(whole)} of {size(given['bytes'])} left without a copy{why}"
+
+
+#: How much an eviction moved.
+MOVES: dict[str, Callable[[dict[str, Any]], str]] = {"evicted": _uncopied}
+
+
 def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a group of an explanation with the sentence for each of its codes."""
     texts = {
@@ -191,6 +214,7 @@ def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
         "prefetch": code_text(PREFETCHES, group.get("prefetch")),
         "reason": reason_text(group["reason"]),
         "next": code_text(NEXT, group["next"]),
+        "moved": code_text(MOVES, group.get("moved")),
     }
     worded = {key: group.get(key) and {**group[key], "text": text} for key, text in texts.items()}
     before = [{**other, "text": code_text(RULES, other)} for other in group["before"]]
@@ -214,6 +238,8 @@ def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
             lines.append(f"  {group['prefetch']['text']}")
         for place, other in enumerate(group["before"], start=1):
             lines.append(f"  {place}. {other['name'] or other['group']} {other['text']}")
+        if group.get("moved"):
+            lines.append(f"  {group['moved']['text']}")
         if group["next"]:
             lines.append(f"  to run next: {group['next']['text']}")
         if group["reason"] and group["reason"]["code"] in REASONS:

@@ -48,6 +48,11 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "making_room": lambda given: (
         f"making room by evicting {size(given['lack'])}"
         + (f" of {_victims(given)}" if given["victims"] else "")
+        + (
+            f", {size(given['clean'])} of it without a copy because it has not changed"
+            if given.get("clean")
+            else ""
+        )
     ),
     "filling": lambda given: (
         "restoring its memory"

@@ -28,6 +28,18 @@ class MemoryInvariants(State):
         check_status(self.core, self.now)
 
     @invariant()
+    def clean_memory_only_makes_evictions_cheaper(self) -> None:
+        costs = self.core.costs
+        for group in self.core.groups.values():
+            assert 0 <= costs.clean(group) <= sum(s.resident for s in group.shares.values())
+            assert 0 <= costs.eviction_cost(group) <= group.footprint_cost
+            if not costs.clean(group):
+                assert costs.eviction_cost(group) == group.footprint_cost
+            for share in group.shares.values():
+                whole = share.resident / share.gpu.bandwidth
+                assert whole / 2 <= costs.absence_cost(share, share.resident) <= whole
+
+    @invariant()
     def free_memory_goes_to_the_group_that_is_filling(self) -> None:
         for gpu in self.core.gpus.values():
             if gpu.filling is not None:

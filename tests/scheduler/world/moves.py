@@ -33,8 +33,7 @@ class MemoryMoves(Machine):
             return False
         if short:
             piece = 0
-        memory.mapped -= piece
-        memory.host += piece
+        leaving.copied += memory.move_out(piece)
         leaving.done += piece
         report: Any = ev.Moving
         over = short or leaving.done >= leaving.size or not memory.mapped
@@ -45,8 +44,9 @@ class MemoryMoves(Machine):
         done = leaving.done
         out.append(
             report(
-                process.number, leaving.order.serial, memory.usage(leaving.order.gpu), done, done,
-                done / SPEED, "done" if whole or not over else "partial",
+                process.number, leaving.order.serial, memory.usage(leaving.order.gpu), done,
+                leaving.copied, leaving.copied / SPEED, "done" if whole or not over else "partial",
+                hashed=done,
             )
         )  # fmt: skip
         return True
@@ -79,8 +79,7 @@ class MemoryMoves(Machine):
                     if not arriving.wanted:
                         out.append(ev.Released(process.number, lease, "release"))
                     return True
-                memory.mapped += piece
-                memory.host = min(memory.host, memory.promised - memory.mapped)
+                memory.move_in(piece)
                 arriving.came[gpu] += piece
                 return True
             waits = waits or (need > 0 and gpu not in arriving.last)

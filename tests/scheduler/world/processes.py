@@ -15,6 +15,10 @@ class Memory:
     mapped: int = 0
     #: Bytes in host memory: copies of evicted memory.
     host: int = 0
+    #: Bytes on the GPU that have not changed since they were last copied; and how many quarters of what is restored
+    #: will not change.
+    clean: int = 0
+    unchanging: int = 0
     unevictable: int = 0
     #: Bytes with which its contexts were admitted, and bytes that they take beyond that (fewer if negative).
     context: int = 0
@@ -24,7 +28,30 @@ class Memory:
     left: int = 0
 
     def usage(self, gpu: str) -> ev.Usage:
-        return ev.Usage(gpu, self.promised, self.mapped, self.unevictable, self.context, self.host)
+        clean, shared = min(self.clean, self.mapped), self.host // 3
+        return ev.Usage(
+            gpu,
+            self.promised,
+            self.mapped,
+            self.unevictable,
+            self.context,
+            self.host,
+            clean,
+            shared,
+        )
+
+    def move_out(self, piece: int) -> int:
+        """Evict a piece, its clean part first; return how much of it was copied."""
+        free = min(self.clean, self.mapped, piece)
+        self.clean -= free
+        self.mapped -= piece
+        self.host += piece
+        return piece - free
+
+    def move_in(self, piece: int) -> None:
+        self.mapped += piece
+        self.clean = min(self.clean + piece * self.unchanging // 4, self.mapped)
+        self.host = min(self.host, self.promised - self.mapped)
 
     @property
     def physical(self) -> int:
@@ -43,6 +70,7 @@ class Eviction:
     #: Bytes that it will move in all: fewer than ordered if it fails.
     size: int
     done: int = 0
+    copied: int = 0
 
 
 @dataclass
@@ -106,4 +134,5 @@ class Process:
         return self.limits.get(gpu, ev.ALL)
 
     def on(self, gpu: str) -> Memory:
-        return self.memory.setdefault(gpu, Memory())
+        # Of the memory of every fifth process, all changes, and nothing of every fifth one's.
+        return self.memory.setdefault(gpu, Memory(unchanging=self.number % 5))

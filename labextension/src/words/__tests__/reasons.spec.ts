@@ -30,6 +30,11 @@ describe('reasonText', () => {
       'making room by evicting 1 GiB of a, b'
     ],
     [
+      'making_room',
+      { lack: GiB, victims: ['a.ipynb'], clean: GiB / 2 },
+      'making room by evicting 1 GiB of a, 512 MiB of it without a copy because it has not changed'
+    ],
+    [
       'filling',
       { arrived: GiB, footprint: 3 * GiB, victims: ['a.ipynb'] },
       'restoring its memory while evicting a: 1 GiB of 3 GiB'

@@ -22,6 +22,7 @@ import {
   freedText,
   boundText,
   memoryText,
+  tiersText,
   prefetchText,
   sleepTitle,
   stateText,
@@ -127,11 +128,35 @@ describe('availabilityText', () => {
 
 describe('memoryText', () => {
   it('describes where the memory is', () => {
-    expect(memoryText(0, 0, wording)).toBe('no GPU memory');
-    expect(memoryText(GiB, 0, wording)).toBe('all on the GPU');
-    expect(memoryText(0, GiB, wording)).toBe('all in host memory');
-    expect(plain(memoryText(2 * GiB, GiB, wording))).toBe(
-      '2 GiB on the GPU, 1 GiB in host memory'
+    const text = (resident: number, swapped: number, disk: number): string =>
+      plain(
+        memoryText(
+          {
+            resident: resident * GiB,
+            swapped: swapped * GiB,
+            disk: disk * GiB
+          },
+          wording
+        )
+      );
+    expect(text(0, 0, 0)).toBe('no GPU memory');
+    expect(text(1, 0, 0)).toBe('all on the GPU');
+    expect(text(0, 1, 0)).toBe('all in host memory');
+    expect(text(0, 0, 1)).toBe('all on disk');
+    expect(text(2, 1, 0)).toBe('2 GiB on the GPU, 1 GiB in host memory');
+    expect(text(2, 1, 3)).toBe(
+      '2 GiB on the GPU, 1 GiB in host memory, 3 GiB on disk'
+    );
+    expect(text(0, 1, 3)).toBe('1 GiB in host memory, 3 GiB on disk');
+  });
+
+  it('names what is clean and shared only if there is any', () => {
+    const text = (clean: number, shared: number): string =>
+      plain(tiersText({ clean: clean * GiB, shared: shared * GiB }, wording));
+    expect(text(0, 0)).toBe('');
+    expect(text(3, 0)).toBe('unchanged since its last copy: 3 GiB');
+    expect(text(3, 2)).toBe(
+      'unchanged since its last copy: 3 GiB · shared in host memory with other notebooks of the same user: 2 GiB'
     );
   });
 });

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How fast an idle notebook's data comes from a disk: bytes from the disk to the end of the first CUDA kernel.
+
+The limit is the disk itself: ``dd iflag=direct`` of a file of the same size in the same folder, before and after ours,
+and ``fio`` with several requests under way where it is installed. ``GPUSHARE_BENCH_DISK`` names the folder; without
+it, ``/var/tmp``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..harness.figures import Figure, quartile_distance
+from ..harness.machine import Machine, machine
+from ..programs.distinct import DistinctHolder
+
+GIB = 1 << 30
+#: What the notebook holds, on a real GPU and on the simulated one; and the blocks that it consists of.
+SIZE, SIMULATED_SIZE, BLOCK = 24 * GIB, 2 * GIB, 512 << 20
+ROUNDS = 5
+#: The fraction of the disk's own speed to reach.
+TARGET = 0.9
+#: Bytes per second of the simulated GPU's copies: an H200's.
+BANDWIDTH = "54700000000"
+#: Seconds in which data has to reach the disk.
+PATIENCE = 600.0
+
+
+def run() -> Iterator[Figure]:
+    """Measure how long a notebook waits whose data is on a disk."""
+    with tempfile.TemporaryDirectory(
+        prefix="gpushare-", dir=os.environ.get("GPUSHARE_BENCH_DISK", "/var/tmp")
+    ) as name:
+        folder = Path(name)
+        flags = ("--disk-folder", name, "--disk-size", str(2 * SIZE), "--disk-after", "0.1")
+        with machine(
+            *flags,
+            whole=True,
+            GPUSHARE_SIM_BANDWIDTH=BANDWIDTH,
+            GPUSHARE_SIM_MEMORY=str(SIMULATED_SIZE * 3 // 2),
+        ) as here:
+            size = SIMULATED_SIZE if here.driver.simulated else SIZE
+            yield from _measure(here, folder, size)
+
+
+def _measure(here: Machine, folder: Path, size: int) -> Iterator[Figure]:
+    file = folder / "dd"
+    _write(file, size)
+    holder = DistinctHolder(here.client_environ("idle"), torch=False)
+    holder.call("hold", size, BLOCK, 1)
+    ours, to_disk, limits = [], [], []
+    for _ in range(ROUNDS):
+        to_disk.append(_spill(here))
+        before = max(_dd(file, size), _fio(file, size))
+        start, end = holder.call("touch")
+        ours.append(size / (end - start) / 1e9)
+        # The speed of a disk that others use changes, so ours is compared with what was there before and after.
+        limits.append((before + max(_dd(file, size), _fio(file, size))) / 2)
+    equal = bool(holder.call("equal"))
+    holder.close()
+    rate, limit = statistics.median(ours), statistics.median(limits)
+    what = f"{size / GIB:g} GiB from the disk to the first kernel"
+    spread = quartile_distance(ours)
+    yield Figure("disk", what, rate, "GB/s", limit, ROUNDS, spread, None)
+    parts = [one / other for one, other in zip(ours, limits, strict=True)]
+    yield Figure(
+        "disk",
+        "part of the disk's own speed (at least)",
+        statistics.median(parts),
+        "",
+        None,
+        ROUNDS,
+        quartile_distance(parts),
+        TARGET,
+    )
+    yield Figure(
+        "disk",
+        "to the disk, from the eviction on",
+        statistics.median(to_disk),
+        "GB/s",
+        None,
+        ROUNDS,
+        quartile_distance(to_disk),
+    )
+    yield Figure("disk", "every byte right", float(equal), "", None, 1, 0.0, 1.0)
+
+
+def _group(here: Machine) -> Any:
+    return here.group("idle")
+
+
+def _spill(here: Machine) -> float:
+    """Evict the notebook's data, and wait until all of it is on the disk; return the bytes per ns."""
+    start = time.monotonic()
+    here.control("evict", group="bench-idle")
+    while True:
+        group = _group(here)
+        swapped = sum(gpu["swapped"] for gpu in group["gpus"])
+        if sum(gpu["resident"] for gpu in group["gpus"]) == 0 and group["disk"] == swapped:
+            break
+        if time.monotonic() > start + PATIENCE:
+            raise RuntimeError(f"only {group['disk']} of {swapped} bytes went to the disk")
+        time.sleep(0.005)
+    return float(swapped / (time.monotonic() - start) / 1e9)
+
+
+def _write(file: Path, size: int) -> None:
+    command = ["dd", "if=/dev/urandom", f"of={file}", "bs=16M", "oflag=direct", "iflag=fullblock"]
+    subprocess.run([*command, f"count={size >> 24}"], capture_output=True, check=True)
+
+
+def _dd(file: Path, size: int) -> float:
+    start = time.monotonic()
+    command = ["dd", f"if={file}", "of=/dev/null", "bs=16M", "iflag=direct"]
+    subprocess.run(command, capture_output=True, check=True)
+    return size / (time.monotonic() - start) / 1e9
+
+
+def _fio(file: Path, size: int) -> float:
+    """Return the speed of reads with 8 requests under way; 0: fio is not installed."""
+    if shutil.which("fio") is None:
+        return 0.0
+    command = ["fio", "--name=read", f"--filename={file}", "--rw=read", "--bs=16M", "--direct=1"]
+    command += ["--iodepth=8", "--ioengine=libaio", f"--size={size}", "--output-format=json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return float(json.loads(done.stdout)["jobs"][0]["read"]["bw_bytes"]) / 1e9

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The helper of the disk tier with a fault: ``faulty_disk_helper.py FAULT [PIPE] SOCKET``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import time
+from typing import Any
+
+from jupyter_gpushare.scheduler.memory import disk_helper
+
+PIPE = sys.argv[2]
+_real_write, _real_read = os.pwritev, os.preadv
+_failed = False
+
+
+def _fail_once(*_: Any) -> int:
+    global _failed
+    _failed = True
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _write(*arguments: Any) -> int:
+    return _real_write(*arguments) if _failed else _fail_once()
+
+
+def _read(*arguments: Any) -> int:
+    return _real_read(*arguments) if _failed else _fail_once()
+
+
+def _stop(*_: Any) -> int:
+    """Report that the call has been reached, and never end it. The next helper works."""
+    # Several threads come here, and the test reads once.
+    with contextlib.suppress(BrokenPipeError), open(PIPE, "wb") as pipe:
+        pipe.write(b"x")
+    time.sleep(3600)
+    return 0
+
+
+match sys.argv[1]:
+    case "write":
+        os.pwritev = _write
+    case "read":
+        os.preadv = _read
+    case "stop-in-write" if os.path.exists(PIPE):
+        os.pwritev = _stop
+    case "stop-in-read" if os.path.exists(PIPE):
+        os.preadv = _stop
+    case "no-room":
+        disk_helper.host_budget = lambda *_: 0
+
+sys.argv[1:] = sys.argv[-1:]
+raise SystemExit(disk_helper.main())
