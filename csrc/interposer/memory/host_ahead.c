@@ -97,7 +97,7 @@ static bool claim_to_free(struct gs_host_pool *pool, uint32_t i, bool settled)
 /* Whether the chunk is to leave memory, and this process can end its page-lock. */
 static bool leaves(const struct gs_host_pool *pool, uint32_t i)
 {
-    return gs_host.moving == 0 && gpushare_pool_place(&pool->shared->chunks[i]) == GPUSHARE_POOL_GOING;
+    return gpushare_pool_place(&pool->shared->chunks[i]) == GPUSHARE_POOL_GOING;
 }
 
 /*
@@ -203,7 +203,9 @@ static uint64_t choose_locked(struct job *job)
     uint64_t now = gs_now_ns();
     if (gs_host.pools == NULL)
         return 0;
-    if (gs_host.taking != 0 || gs_host_crew_works() || now - gs_host.last_move_ns < between_moves_ns)
+    /* Not only copies: while this thread page-locks, the driver maps memory ten times slower. */
+    if (gs_host.taking != 0 || gs_host.moving != 0 || gs_host_crew_works() ||
+        now - gs_host.last_move_ns < between_moves_ns)
         return between_moves_ns;
     for (struct gs_host_pool **link = &gs_host.pools->next; *link != NULL; link = &(*link)->next)
         if (leave_pool(link, job))
@@ -263,7 +265,7 @@ static void lock_chunks(const struct job *job, CUcontext context)
         gs_host.refused = gs_host.refused || (continues && result != CUDA_SUCCESS);
         if (populated && result != CUDA_SUCCESS)
             gs_host_print_refused_locked(result);
-        continues = result == CUDA_SUCCESS && gs_host.taking == 0 && gs_host.context == context;
+        continues = result == CUDA_SUCCESS && gs_host.taking == 0 && gs_host.moving == 0 && gs_host.context == context;
         pool->chunks[i].working = false;
         gs_mutex_unlock(&gs_host.lock);
         if (continues && e + 1 < job->count)
