@@ -146,6 +146,7 @@ class View:
         return {
             **_plain(status),
             **{key: status[key] for key in _OPEN if key in status},
+            **self._host(status),
             "gpus": [
                 {**_plain(gpu), "name": gpu["name"], "uuid": gpu["uuid"]} for gpu in status["gpus"]
             ],
@@ -155,6 +156,13 @@ class View:
                 for notice in status["notices"]
             ],
         }
+
+    def _host(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        if "host" not in status:
+            return {}
+        # The administrator's folder and an error there identify no user, but say why notebooks wait.
+        tier = status["host"].get("disk_tier")
+        return {"host": {**_plain(status["host"]), "disk_tier": tier}}
 
     def hides(self, event: Mapping[str, Any]) -> bool:
         """Whether an event is hidden from the user, because it shows that another user returned to a notebook."""

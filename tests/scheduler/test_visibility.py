@@ -330,6 +330,12 @@ def test_unlisted_fields_are_not_shown(view: View) -> None:
     }
 
 
+def test_all_users_see_why_the_disk_has_failed(view: View) -> None:
+    tier = {"folder": "/disk", "used": 5, "fault": "No space left on device"}
+    status = {"gpus": [], "groups": [], "notices": [], "host": {"budget": 7, "disk_tier": tier}}
+    assert view.status(status)["host"] == status["host"]
+
+
 def test_others_do_not_see_that_a_user_comes_back(view: View) -> None:
     told = {"hint": "typing", "likelihood": 0.6, "bytes": 0, "seconds": 0.0, "result": "begun"}
     event = {

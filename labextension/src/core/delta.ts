@@ -146,7 +146,8 @@ const isSample: Check = value =>
 const isHost = nullable(
   shape({
     ...numbers('budget', 'swapped', 'promised'),
-    pool: optional(nullable(shape(numbers('in_use', 'prepared'))))
+    pool: optional(nullable(shape(numbers('in_use', 'prepared')))),
+    disk_tier: optional(nullable(shape({ fault: isText })))
   })
 );
 

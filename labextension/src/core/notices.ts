@@ -7,7 +7,7 @@ const FULL = 0.98;
 /** Notices that matter only while their notebook exists. */
 const OF_LIVING = ['stuck', 'hibernation_stuck'];
 
-/** The notices for users: each notice of the scheduler once, and full host memory. */
+/** The notices for users: each notice of the scheduler once, full host memory, and a disk that has failed. */
 export function noticesOf({
   host,
   gpus,
@@ -23,6 +23,15 @@ export function noticesOf({
   return [
     ...(isFull
       ? [{ group: '', code: 'host_full', params: { ...host } as Params }]
+      : []),
+    ...(host?.disk_tier?.fault
+      ? [
+          {
+            group: '',
+            code: 'disk_failed',
+            params: { fault: host.disk_tier.fault }
+          }
+        ]
       : []),
     // Kernels that do not share are listed in a section of their own.
     ...notices.filter(

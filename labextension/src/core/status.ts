@@ -59,6 +59,8 @@ export interface IHost {
   promised: number;
   /** Host memory for swapped data, of which some is ready before it is needed. */
   pool?: { in_use: number; prepared: number } | null;
+  /** The disk for data of idle notebooks. `fault`: why no more goes there, or "". */
+  disk_tier?: { fault: string } | null;
 }
 
 /** A message as a code. The user interface has the text. */

@@ -45,6 +45,11 @@ export function noticeText(
         formatBytes(Number(params['swapped']) || 0, 'binary'),
         formatBytes(Number(params['budget']) || 0, 'binary')
       );
+    case 'disk_failed':
+      return trans.__(
+        'No more data goes to the disk: %1. No data is lost.',
+        text(params, 'fault')
+      );
     case 'maintenance':
       return trans.__('Maintenance: %1', text(params, 'text'));
     case 'underreported':

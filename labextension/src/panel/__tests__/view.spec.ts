@@ -275,6 +275,19 @@ describe('noticesOf', () => {
     }
   });
 
+  it('says why no more data goes to the disk', () => {
+    const host = {
+      ...{ swapped: 0, budget: GiB, promised: 0 },
+      disk_tier: { fault: 'No space left on device' }
+    };
+    const [notice] = noticesOf({ ...makeStatus(), host });
+    expect(notice !== undefined && noticeText('', notice, trans)).toBe(
+      'No more data goes to the disk: No space left on device. No data is lost.'
+    );
+    const well = { ...host, disk_tier: { fault: '' } };
+    expect(noticesOf({ ...makeStatus(), host: well })).toEqual([]);
+  });
+
   it('has no notice without GPUs, or about an unknown host', () => {
     const host = { swapped: 0, budget: 0, promised: 0 };
     expect(noticesOf({ ...makeStatus(), gpus: [], host })).toEqual([]);
