@@ -137,6 +137,14 @@ export interface IUsage {
   idle_energy?: number | null;
 }
 
+/** What a node answered when it was asked for its report. */
+export interface INodeUsage {
+  /** Null: it did not respond, or refused. */
+  report: IUsage | null;
+  /** Why it refused. */
+  refused?: string;
+}
+
 export interface IHead {
   name: string;
   away: boolean;

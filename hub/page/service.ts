@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { Debouncer, Poll } from '@lumino/polling';
 
-import type { Division, INode, IUsage, IViewer } from './messages';
+import type { Division, INode, INodeUsage, IViewer } from './messages';
 import type { Link, Store } from './store';
 import { TEXT } from './text';
 
@@ -60,26 +60,21 @@ export class Service {
     }
   }
 
-  /** Return the usage reports of all nodes since a time; a node without one has null. */
+  /** Return the usage reports of all nodes since a time. */
   async usage(
     by: readonly Division[],
     since: number
-  ): Promise<ReadonlyMap<string, IUsage | null>> {
+  ): Promise<ReadonlyMap<string, INodeUsage>> {
     const query = new URLSearchParams({ since: String(since) });
     by.forEach(division => query.append('by', division));
     try {
       const answer = await this._fetch(`usage?${query}`);
       const found = (await answer.json()) as {
-        nodes?: Record<string, { report: IUsage | null }>;
+        nodes?: Record<string, INodeUsage>;
         message?: string;
       };
       if (found.nodes) {
-        return new Map(
-          Object.entries(found.nodes).map(([name, { report }]) => [
-            name,
-            report
-          ])
-        );
+        return new Map(Object.entries(found.nodes));
       }
       this._store.report(TEXT.failed(found.message ?? TEXT.noAnswer), true);
     } catch {

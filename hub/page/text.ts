@@ -136,6 +136,8 @@ export const TEXT = {
   noUse: 'No notebook used a GPU in this period.',
   noUsage: (nodes: readonly string[]): string =>
     `Not included, because they did not respond: ${nodes.join(', ')}.`,
+  usageRefused: (name: string, why: string): string =>
+    `Not included: ${name}. ${why}`,
   idleEnergy: (amount: string): string =>
     `In addition, idle GPUs consumed ${amount} kWh, which are not charged to any notebook.`,
   waiting: (number: number): string => `${number} waiting`,

@@ -22,7 +22,8 @@ function use(changes: Partial<IUse>): IUse {
 }
 
 let asked: (readonly Division[])[];
-let nodes: Map<string, IUsage | null>;
+/** The report of each node, null if it does not respond, or why it refuses. */
+let nodes: Map<string, IUsage | string | null>;
 
 async function shown(seesAll = true): Promise<HTMLElement> {
   const store = new Store();
@@ -30,7 +31,16 @@ async function shown(seesAll = true): Promise<HTMLElement> {
   const service = new Service(store);
   jest.spyOn(service, 'usage').mockImplementation(by => {
     asked.push(by);
-    return Promise.resolve(nodes);
+    return Promise.resolve(
+      new Map(
+        [...nodes].map(([name, found]) => [
+          name,
+          typeof found === 'string'
+            ? { report: null, refused: found }
+            : { report: found }
+        ])
+      )
+    );
   });
   const element = document.createElement('div');
   const root = createRoot(element);
@@ -61,7 +71,7 @@ beforeEach(() => {
 });
 
 it('adds up the nodes', async () => {
-  nodes = new Map([
+  nodes = new Map<string, IUsage | string | null>([
     [
       'gpu1',
       {
@@ -78,7 +88,8 @@ it('adds up the nodes', async () => {
         idle_energy: null
       }
     ],
-    ['gpu3', null]
+    ['gpu3', null],
+    ['gpu4', 'This node keeps no records.']
   ]);
   const element = await shown();
   expect(asked).toEqual([['user']]);
@@ -91,11 +102,12 @@ it('adds up the nodes', async () => {
     ['ada', '1.00', '2.00', '1.00', '1 GiB', '1.000', '1.00 EUR']
   ]);
   expect(element.textContent).toContain('did not respond: gpu3.');
+  expect(element.textContent).toContain('gpu4. This node keeps no records.');
   expect(element.textContent).toContain('idle GPUs consumed 1.000 kWh');
 });
 
 it('shows what was not measured, and no cost without prices', async () => {
-  nodes = new Map([
+  nodes = new Map<string, IUsage | string | null>([
     [
       'gpu1',
       {
@@ -124,7 +136,7 @@ it('shows no cost in several currencies', async () => {
 });
 
 it('requests a new report for other rows', async () => {
-  nodes = new Map([
+  nodes = new Map<string, IUsage | string | null>([
     [
       'gpu1',
       {
@@ -158,6 +170,8 @@ it('requests a new report for other rows', async () => {
 });
 
 it('shows that there was no usage', async () => {
-  nodes = new Map([['gpu1', { rows: [], prices: null }]]);
+  nodes = new Map<string, IUsage | string | null>([
+    ['gpu1', { rows: [], prices: null }]
+  ]);
   expect((await shown()).textContent).toContain('No notebook used a GPU');
 });

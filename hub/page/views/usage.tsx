@@ -2,7 +2,7 @@
 import React from 'react';
 
 import { isolate } from '../../../labextension/src/words/mentions';
-import type { Division, IUsage, IUse } from '../messages';
+import type { Division, INodeUsage, IUsage, IUse } from '../messages';
 import type { Service } from '../service';
 import type { IState } from '../store';
 import { Table } from '../table';
@@ -72,10 +72,10 @@ function useUsage(
   service: Service,
   choice: Choice,
   days: number
-): ReadonlyMap<string, IUsage | null> | null {
+): ReadonlyMap<string, INodeUsage> | null {
   const [found, setFound] = React.useState<ReadonlyMap<
     string,
-    IUsage | null
+    INodeUsage
   > | null>(null);
   React.useEffect(() => {
     let isWanted = true;
@@ -94,12 +94,14 @@ function useUsage(
 }
 
 function Uses(props: {
-  found: ReadonlyMap<string, IUsage | null>;
+  found: ReadonlyMap<string, INodeUsage>;
   choice: Choice;
 }): JSX.Element {
   const { found, choice } = props;
-  const reports = [...found.values()].flatMap(report => report ?? []);
-  const missing = [...found].flatMap(([name, report]) => (report ? [] : name));
+  const reports = [...found.values()].flatMap(({ report }) => report ?? []);
+  const silent = [...found].flatMap(([name, { report, refused }]) =>
+    report || refused ? [] : name
+  );
   const keys = DIVISIONS[choice];
   const rows = together(reports, keys);
   const currency = currencyOf(reports);
@@ -115,7 +117,15 @@ function Uses(props: {
   const idle = reports.reduce((sum, each) => sum + (each.idle_energy ?? 0), 0);
   return (
     <>
-      {missing.length > 0 && <p className="notice">{TEXT.noUsage(missing)}</p>}
+      {silent.length > 0 && <p className="notice">{TEXT.noUsage(silent)}</p>}
+      {[...found].map(
+        ([name, { refused }]) =>
+          refused && (
+            <p className="notice" key={name}>
+              {TEXT.usageRefused(name, refused)}
+            </p>
+          )
+      )}
       {rows.length > 0 ? (
         <Table
           caption={TEXT.divisions[choice]}
