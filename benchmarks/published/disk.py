@@ -104,13 +104,16 @@ def _spill(here: Machine) -> float:
     here.control("evict", group="bench-idle")
     while True:
         group = _group(here)
-        swapped = sum(gpu["swapped"] for gpu in group["gpus"])
-        if sum(gpu["resident"] for gpu in group["gpus"]) == 0 and group["disk"] == swapped:
+        on_disk, elsewhere = (
+            sum(gpu[kind] for gpu in group["gpus"] for kind in kinds)
+            for kinds in (("disk",), ("resident", "swapped"))
+        )
+        if elsewhere == 0:
             break
         if time.monotonic() > start + PATIENCE:
-            raise RuntimeError(f"only {group['disk']} of {swapped} bytes went to the disk")
+            raise RuntimeError(f"{elsewhere} bytes did not go to the disk, {on_disk} did")
         time.sleep(0.005)
-    return float(swapped / (time.monotonic() - start) / 1e9)
+    return float(on_disk / (time.monotonic() - start) / 1e9)
 
 
 def _write(file: Path, size: int) -> None:

@@ -333,8 +333,8 @@ class Core:
             self._notices.report_policy_failure(*self.policy.failure, instead=self.policy.name)
             self.policy.failure = None
         # 3. Which host memory goes to the disk, and which comes back.
-        changed = turn.touched or self._host_reserve.asked
-        if self._disk.stale or (changed and self._disk.is_in_use()):
+        has_disk = self.model.disk_size or self.model.on_disk
+        if self._disk.stale or (has_disk and (turn.touched or self._host_reserve.asked)):
             self._disk.decide()
         # 4. The host memory to prepare.
         if turn.reserve_stale or self._host_reserve.asked:

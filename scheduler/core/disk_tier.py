@@ -53,10 +53,6 @@ class DiskTier:
             self._fetch = fetch
             self.turn.decisions.append(fetch)
 
-    def is_in_use(self) -> bool:
-        """Whether anything may have to be decided."""
-        return bool(self.model.disk_size or self._spill.clients or self._fetch.clients)
-
     def _decide_spill(self) -> None:
         now, after = self.turn.now, self.model.rules.disk_after
         idle: list[tuple[float, int, Client]] = []

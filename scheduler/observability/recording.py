@@ -312,7 +312,7 @@ def _read(text: str | bytes, number: int) -> Line:
         kind = _EVENTS[name]
         if not fields.keys() <= set(kind.__struct_fields__):
             raise KeyError(name)
-        return Line(at, msgspec.convert(fields, kind), decisions, checksum)
+        return Line(at, msgspec.convert(fields, kind, str_keys=True), decisions, checksum)
     except (KeyError, msgspec.ValidationError):
         raise RecordingError(
             f"line {number} of the recording is no event that this release knows"

@@ -17,8 +17,8 @@ FOREIGN = 77
 
 __all__ = ["make_machine"]
 
-#: The oldest version whose kernels and schedulers have to work with the present one: protocol 6, control requests 7.
-BASELINE = "2609aa8def5006e23ba7b30438691ebe7cef9a5d"
+#: The oldest version whose kernels and schedulers have to work with the present one: protocol 7, control requests 7.
+BASELINE = "3eaaf1a9249d3a338760a985aa47153e05a27648"
 
 
 @pytest.fixture(autouse=True)

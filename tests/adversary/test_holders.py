@@ -237,7 +237,10 @@ def test_a_corrupted_pool_harms_only_its_user(node: Node, small: FakeClient) -> 
             table.pool.data_offset = 1 << 63
             for index in range(64):
                 chunk = table.chunk(index)
-                chunk.owner, chunk.prepared, chunk.page_locked_by = 0xFFFFFFFF, 7, (1 << 64) - 1
+                chunk.prepared, chunk.place, chunk.page_locked_by = 7, 0xFFFFFFFF, (1 << 64) - 1
+                for unit in range(len(chunk.users)):
+                    chunk.users[unit], chunk.used_at[unit] = (1 << 64) - 1, 0xFFFFFFFF
+                    chunk.units[unit].generation = (1 << 64) - 1
             table.pool.chunk_count = 0xFFFFFFFF
             time.sleep(1.2)
             works(small)

@@ -89,7 +89,7 @@ def test_times_are_shown_beside_the_drivers_own_and_the_possible(
         assert ours["n"] == hibernate.ROUNDS
         assert ours["value"] > 0
         assert ours["bare"] == alone["value"] > 0
-        assert sum(metric.startswith(what) for metric in figures) == 4 + (way == "wake")
+        assert sum(metric.startswith(what) for metric in figures) == 5
 
 
 @pytest.mark.slow

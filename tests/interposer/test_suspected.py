@@ -65,9 +65,9 @@ def look():
     use()
     found.append(holds(address, 4 * MIB, 3))
 threads = [threading.Thread(target=lambda: ok(driver.cuCtxDestroy(going))), threading.Thread(target=look)]
-# The interposer gives back what it page-locked there. Its helper makes a stream where it works next.
+# The interposer has given back what it page-locked there. Its helper makes a stream where it works next.
 before = counted("injected")
-sim.gpushare_sim_fail(b"cuMemHostUnregister%!gpushare/hang,cuStreamCreate%gpushare/0ms")
+sim.gpushare_sim_fail(b"cuCtxDestroy%!gpushare/hang,cuStreamCreate%gpushare/0ms")
 threads[0].start()
 await_counted("injected", before + 1)
 threads[1].start()

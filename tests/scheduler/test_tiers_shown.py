@@ -141,12 +141,14 @@ def test_the_tables_show_what_is_clean_shared_or_on_disk_and_hide_zeros(shown: b
         states(process, resident=24, clean=20, host=10, shared=4, disk=6)
         states(lab.process("b", 4), host=4, shared=4)
     said = {**state(lab), "driver": {"simulated": False}}
+    if shown:
+        said["host"]["disk_tier"] = {"used": 6 * GIB, "size": 9 * GIB, "fault": ""}
     text = render(said).plain
     table = str(Status(answers.status(said), "a")._repr_html_())
     for part in ("24 GiB (20 GiB clean)", "10 GiB (4 GiB shared)", "6 GiB"):
         assert (part in text) is shown
         assert (part in table) is shown
-    for part in ("ON DISK", "4 GiB saved by sharing", "6 GiB on disk"):
+    for part in ("ON DISK", "4 GiB saved by sharing", "disk 6 GiB of 9 GiB in use"):
         assert (part in text) is shown
     assert ("on disk" in table) is shown
 

@@ -286,6 +286,9 @@ bool gs_host_crew_complete(const struct gs_host_record *record, int state, CUcon
         }
         made = made && (chunk->page_locked_in != NULL || !chunk->lacks_pages);
     }
+    /* Otherwise, chunks that others are still page-locking would be missing when the caller tries again. */
+    if (!made)
+        gs_host_crew_settle();
     return made;
 }
 

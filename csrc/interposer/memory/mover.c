@@ -23,10 +23,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/*
- * How long the helper sleeps when only time can help: during a copy, or when the driver or another process has to free
- * memory.
- */
+/* How long the helper sleeps when only time can help: during a copy, or when a driver or process has to free memory. */
 static const uint64_t copy_pause = GS_MILLISECOND / 20;
 static const uint64_t short_pause = GS_MILLISECOND;
 /* How long it sleeps when a message will wake it. */
@@ -66,8 +63,7 @@ enum step {
     STEP_STARTED,
     STEP_FULL, /* a piece that is moving has to finish first */
     STEP_NO_ROOM,
-    /* an application thread has to be done with a block first, or the scheduler reads data from a disk */
-    STEP_AWAITED,
+    STEP_AWAITED, /* an application thread uses a block, or the scheduler reads data from a disk */
     STEP_NOTHING, /* no piece is left to start */
     STEP_FAILED
 };
@@ -78,7 +74,7 @@ static bool in_use_locked(const struct gs_block *block)
     return (block->moving && block->flights == 0) || gs_block_awaited_locked(block);
 }
 
-/* The block is in use, or no context is left in which it could be copied. */
+/* Without a context it cannot be copied. */
 static bool unavailable_locked(const struct gs_block *block)
 {
     return block->context == NULL || in_use_locked(block);
