@@ -83,13 +83,20 @@ class Traffic:
 
     def __init__(self, page: LabPage) -> None:
         self._page = page.page
-        self.requests: list[dict[str, Any]] = []
+        self._requests: list[dict[str, Any]] = []
         self._page.on("request", self._note)
         self._page.evaluate(COUNT)
 
     def _note(self, request: Request) -> None:
         if "gpushare/api" in request.url and request.method != "GET":
-            self.requests.append(json.loads(request.post_data or "{}"))
+            self._requests.append(json.loads(request.post_data or "{}"))
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """The bodies of the requests."""
+        # Playwright delivers events only while a call of its own waits for the browser.
+        self._page.evaluate("() => {}")
+        return self._requests
 
     @property
     def messages(self) -> int:
