@@ -18,6 +18,7 @@
 #include "memory/lane.h"
 #include "memory/memory.h"
 #include "memory/outward.h"
+#include "memory/staging.h"
 
 #include <string.h>
 
@@ -624,6 +625,7 @@ static bool land_in(struct arrival *arrival)
         gs_piece_release_host(piece);
         clean = clean_bytes(piece, (uint64_t)bytes);
     } else if (piece->state == GS_PIECE_SWAPPED) {
+        gs_staging_cancel(piece->host);
         block->backend->abort_in(block, i);
     } else if (result != CUDA_SUCCESS) {
         block->backend->drop(block, i);

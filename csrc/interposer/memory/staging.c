@@ -417,6 +417,11 @@ CUresult gs_staging_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream s
 CUresult gs_staging_flush(CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
+    /* A ring ends only once its copies have. */
+    gs_mutex_lock(&staging.lock);
+    while (staging.state == ENDING)
+        gs_cond_wait(&staging.changed, &staging.lock);
+    gs_mutex_unlock(&staging.lock);
     if (!enter())
         return result; /* there was no ring for the copies */
     for (unsigned slot = 0; slot < SLOTS; slot++) {
@@ -448,6 +453,8 @@ static bool has_jobs_locked(const void *owner)
 
 void gs_staging_cancel(const void *owner)
 {
+    if (owner == NULL)
+        return;
     gs_mutex_lock(&staging.lock);
     cancel_locked(owner);
     while (has_jobs_locked(owner))
@@ -458,11 +465,13 @@ void gs_staging_cancel(const void *owner)
 void gs_staging_context_ends(CUcontext context)
 {
     gs_mutex_lock(&staging.lock);
-    if (staging.state == PRESENT && staging.context == context) {
+    if (staging.state != ABSENT && staging.context == context) {
+        /* The context may have failed, so neither this thread nor one that is removing the ring waits for its GPU. */
         cancel_locked(NULL);
         for (unsigned slot = 0; slot < SLOTS; slot++)
             __atomic_store_n(&staging.turns[slot].by_gpu, staging.turn[slot], __ATOMIC_RELEASE);
-        remove_ring_locked();
+        if (staging.state == PRESENT)
+            remove_ring_locked();
     }
     while (staging.state == ENDING)
         gs_cond_wait(&staging.changed, &staging.lock);
