@@ -72,7 +72,8 @@ void gs_lane_context_ends(CUcontext context)
     gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
         struct gs_lane *lane = &lanes[i];
-        while (lane->context == context && lane->busy)
+        /* Copies in another context may use host memory that was page-locked in this one. */
+        while (lane->busy)
             gs_cond_wait(&lane_left, &gs_memory_lock);
         if (lane->context != context)
             continue;
