@@ -12,6 +12,7 @@
 #include "memory/host.h"
 #include "memory/host_ahead.h"
 #include "memory/host_disk.h"
+#include "memory/host_state.h"
 #include "pool.h"
 #include "pool_pages.h"
 
@@ -59,6 +60,20 @@ uint32_t gs_session_contended(void)
 
 static uint64_t ahead_ns; /* of the real time */
 
+/* The linker has these called instead of gs_cond_timedwait_at, and that as the other. */
+void __real_gs_cond_timedwait_at(pthread_cond_t *cond, struct gs_mutex *mutex, const struct timespec *until,
+                                 const char *place);
+void __wrap_gs_cond_timedwait_at(pthread_cond_t *cond, struct gs_mutex *mutex, const struct timespec *until,
+                                 const char *place);
+void __wrap_gs_cond_timedwait_at(pthread_cond_t *cond, struct gs_mutex *mutex, const struct timespec *until,
+                                 const char *place)
+{
+    struct timespec real = {.tv_sec =
+                                until->tv_sec - (time_t)(__atomic_load_n(&ahead_ns, __ATOMIC_RELAXED) / 1000000000),
+                            .tv_nsec = until->tv_nsec};
+    __real_gs_cond_timedwait_at(cond, mutex, &real, place);
+}
+
 uint64_t gs_now_ns(void)
 {
     struct timespec now;
@@ -74,7 +89,7 @@ static struct {
     unsigned count;
     void *populated[MOST_LOCKED]; /* since they were last unlocked */
     unsigned populated_count;
-    bool refuses;
+    bool refuses, refuses_to_unlock;
 } driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static __thread CUcontext current;
 
@@ -136,6 +151,10 @@ static CUresult host_unregister(void *address)
     pthread_mutex_lock(&driver.lock);
     unsigned i = find_locked(address);
     require(i < driver.count, "unregisters what is not registered");
+    if (driver.refuses_to_unlock) {
+        pthread_mutex_unlock(&driver.lock);
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     driver.locked[i] = driver.locked[--driver.count];
     forget_populated(address);
     pthread_mutex_unlock(&driver.lock);
@@ -603,6 +622,9 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         printf("%d\n", gs_host_rest(is_busy));
     } else if (strcmp(word, "later") == 0) {
         __atomic_add_fetch(&ahead_ns, first * 1000000000, __ATOMIC_RELAXED);
+        gs_mutex_lock(&gs_host.lock);
+        pthread_cond_broadcast(&gs_host.changed);
+        gs_mutex_unlock(&gs_host.lock);
         printf("ok\n");
     } else if (strcmp(word, "expect") == 0) {
         gs_host_expect(first, CONTEXT);
@@ -615,6 +637,14 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         printf("ok\n");
     } else if (strcmp(word, "refuse") == 0) {
         driver.refuses = first != 0;
+        printf("ok\n");
+    } else if (strcmp(word, "refuse_to_unlock") == 0) {
+        pthread_mutex_lock(&driver.lock);
+        driver.refuses_to_unlock = first != 0;
+        pthread_mutex_unlock(&driver.lock);
+        printf("ok\n");
+    } else if (strcmp(word, "moving") == 0) {
+        (first != 0 ? gs_host_begin_moving : gs_host_end_moving)();
         printf("ok\n");
     } else if (strcmp(word, "fail_populating") == 0) {
         pthread_mutex_lock(&system_calls.lock);

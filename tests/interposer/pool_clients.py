@@ -27,6 +27,8 @@ HEADER = struct.Struct("=IIQQQIIII32s304x")
 ENTRY = struct.Struct("=8QQI4x8I16x320x")
 DATA = 2 * MIB
 EXCLUSIVE = 1 << 63
+#: The place of a chunk that is to leave memory.
+GOING = 1
 PATIENCE = 60.0
 
 
@@ -77,6 +79,9 @@ class Pool:
             prepared,
             *[0] * 8,
         )
+
+    def set_place(self, i: int, place: int) -> None:
+        struct.pack_into("=I", self.memory, HEADER.size + i * ENTRY.size + 76, place)
 
     def set_users(self, i: int, users: list[int]) -> None:
         struct.pack_into("=8Q", self.memory, HEADER.size + i * ENTRY.size, *users)
@@ -265,7 +270,7 @@ def build_pool_client(tmp_path_factory: pytest.TempPathFactory, root: Path) -> C
         command += [f"-I{csrc}", f"-I{folder / 'gen'}", f"-I{interop}", "-isystem", str(include)]
         command += ["-include", str(interop / "driver.h"), "-Wl,--wrap=madvise"]
         command += [*flags, "-o", str(folder / "host_pool")]
-        command += ["-DGS_LOCK_RANKS", str(HERE / "host_pool.c")]
+        command += ["-DGS_LOCK_RANKS", "-Wl,--wrap=gs_cond_timedwait_at", str(HERE / "host_pool.c")]
         command += [str(csrc / f"interposer/{name}.c") for name in SOURCES]
         subprocess.run(command, check=True)
         made[flags] = folder / "host_pool"

@@ -13,6 +13,7 @@ from jupyter_gpushare.scheduler.memory.pool import Pool as SchedulerPool
 from tests.interposer.pool_clients import (
     CHUNK,
     EXCLUSIVE,
+    GOING,
     MIB,
     MakeClient,
     MakePool,
@@ -281,6 +282,47 @@ def test_page_locks_are_dropped_while_all_memory_is_away(
     client.call("away", 0)
     client.call("prepare", 5 * CHUNK)
     until(lambda: client.registered == 5)
+
+
+def test_page_locks_end_during_a_move_if_a_chunk_is_to_leave_memory(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(4)
+    for i in range(4):
+        pool.put(i, users=1 << 5, prepared=1)
+    client = make_client(pool)
+    client.offer(pool, slot=3)
+    client.call("prepare", 3 * CHUNK)
+    until(lambda: client.registered == 3)
+    client.call("moving", 1)
+    leaving, *others = pool.page_locked_by(3)
+    pool.set_place(leaving, GOING)
+    until(lambda: pool.page_locked_by(3) == others)
+    client.call("moving", 0)
+
+
+def test_pages_stay_if_the_driver_does_not_end_a_page_lock(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(3)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("give", client.taken(2 * CHUNK))
+    locked = pool.page_locked_by(0)
+    assert client.registered == 2
+    client.call("refuse_to_unlock", 1)
+    client.call("end_context")
+    client.call("refuse_to_unlock", 0)
+    # For others, they are page-locked as before. What it copies there itself is not.
+    piece = client.taken(3 * CHUNK, value=2)
+    assert client.holds(piece, value=2)
+    assert pool.page_locked_by(0) == [0, 1, 2]
+    assert client.registered == 3
+    client.call("give", piece)
+    client.call("prepare", 0)
+    client.call("later", 2)
+    until(lambda: client.registered == 2)
+    assert pool.page_locked_by(0) == locked
 
 
 def test_page_locks_are_dropped_before_a_process_is_parked(

@@ -158,6 +158,7 @@ def test_the_same_pool_is_kept_when_sent_again(
 def test_the_descriptor_is_closed(make_pool: MakePool, make_client: MakeClient) -> None:
     pool = make_pool(4)
     client = make_client(pool)
+    assert client.owned == 0  # once it answers, it has started
     before = client.descriptors
     client.offer(pool)
     client.taken(CHUNK)

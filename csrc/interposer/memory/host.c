@@ -156,8 +156,11 @@ bool gs_host_take(struct gs_host_record *record, const struct gs_host_digests *d
     bool taken = place_locked(record) && gs_host_crew_complete(record, GS_UNIT_WRITING, context);
     gs_host.taking--;
     gs_host.last_move_ns = gs_now_ns();
-    if (!taken)
+    if (!taken) {
+        /* Otherwise, threads would go on with chunks that are nobody's, and that are missing at the next try. */
+        gs_host_crew_settle();
         leave_pool_locked(record);
+    }
     gs_mutex_unlock(&gs_host.lock);
     return taken;
 }

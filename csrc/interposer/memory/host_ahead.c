@@ -52,6 +52,8 @@ static const uint64_t linger_ns = 1000 * GS_MILLISECOND;
 static const uint64_t rest_after_ns = 15 * GS_SECOND;
 /* Other processes release units, and the scheduler changes the limit, without notice. */
 static const uint64_t look_again_ns = 1000 * GS_MILLISECOND;
+/* A look at all chunks takes a moment, in which moves wait. */
+static const uint64_t look_for_going_ns = 100 * GS_MILLISECOND;
 
 struct job {
     enum { NOTHING, LOCK, UNLOCK, UNMAP, END_STAGING } kind;
@@ -113,7 +115,7 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
         bool page_locked = chunk->page_locked_in != NULL;
         bool going = page_locked && leaves(pool, i);
         if ((chunk->used != 0 && !going) || chunk->stage != GS_HOST_AT_REST || (chunk->homes != 0) != homes ||
-            (page_locked && i < limit && !going && (!over || !settled)))
+            chunk->stays_locked || (page_locked && i < limit && !going && (!over || !settled)))
             continue;
         *job = (struct job){.kind = UNLOCK, .pool = pool, .free_pages = claim_to_free(pool, i, settled)};
         if (!page_locked && !job->free_pages)
@@ -124,12 +126,26 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
     return false;
 }
 
-/* Chooses a chunk of any pool that is page-locked. */
-static bool find_any(struct job *job)
+static bool is_any(const struct gs_host_pool *pool, uint32_t i)
+{
+    (void)pool;
+    (void)i;
+    return true;
+}
+
+/* Whether the chunk is to leave memory, and no move of this process needs its page-lock. */
+static bool is_in_the_way(const struct gs_host_pool *pool, uint32_t i)
+{
+    const struct gs_host_chunk *chunk = &pool->chunks[i];
+    return chunk->used == 0 && chunk->stage == GS_HOST_AT_REST && leaves(pool, i);
+}
+
+/* Chooses a chunk of any pool that is page-locked, and is as wanted. */
+static bool find_page_locked(bool (*wanted)(const struct gs_host_pool *, uint32_t), struct job *job)
 {
     for (struct gs_host_pool *pool = gs_host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
-            if (pool->chunks[i].page_locked_in == NULL)
+            if (pool->chunks[i].page_locked_in == NULL || !wanted(pool, i))
                 continue;
             *job = (struct job){.kind = UNLOCK, .pool = pool};
             add_chunk(job, i);
@@ -143,7 +159,7 @@ static bool find_any(struct job *job)
 static bool begin_page_lock(struct gs_host_pool *pool, uint32_t i, struct job *job)
 {
     struct gs_host_chunk *chunk = &pool->chunks[i];
-    if (chunk->page_locked_in != NULL || chunk->stage != GS_HOST_AT_REST || chunk->working ||
+    if (chunk->page_locked_in != NULL || chunk->stays_locked || chunk->stage != GS_HOST_AT_REST || chunk->working ||
         !gpushare_pool_begin_page_lock(&pool->shared->chunks[i], pool->slot))
         return false;
     add_chunk(job, i);
@@ -203,6 +219,12 @@ static uint64_t choose_locked(struct job *job)
     uint64_t now = gs_now_ns();
     if (gs_host.pools == NULL)
         return 0;
+    /* A move, also one of another process, may be waiting for the room of chunks that are to leave memory. */
+    if (now - gs_host.looked_ns >= look_for_going_ns) {
+        if (find_page_locked(is_in_the_way, job))
+            return 0;
+        gs_host.looked_ns = now;
+    }
     /* Not only copies: while this thread page-locks, the driver maps memory ten times slower. */
     if (gs_host.taking != 0 || gs_host.moving != 0 || gs_host_crew_works() ||
         now - gs_host.last_move_ns < between_moves_ns)
@@ -218,7 +240,7 @@ static uint64_t choose_locked(struct job *job)
     }
     if (gs_host.away && now - gs_host.last_move_ns >= rest_after_ns)
         gs_host.rests = true;
-    if (gs_host.rests && find_any(job))
+    if (gs_host.rests && find_page_locked(is_any, job))
         return 0;
     if (find_excess(pool, settled, false, job) || find_excess(pool, settled, true, job) || find_to_page_lock(pool, job))
         return 0;
@@ -254,15 +276,16 @@ static void lock_chunks(const struct job *job, CUcontext context)
     gs_population_begin(&population);
     GS_REAL(cuCtxSetCurrent)(context);
     bool continues = true;
-    for (unsigned e = 0; e < job->count; e++) {
+    unsigned e = 0;
+    for (; e < job->count && continues; e++) {
         uint32_t i = job->chunks[e];
-        bool populated = continues && gs_population_await(&population, e);
+        bool populated = gs_population_await(&population, e);
         CUresult result = populated ? gs_host_pool_page_lock(pool, i) : CUDA_ERROR_OUT_OF_MEMORY;
         gs_mutex_lock(&gs_host.lock);
         /* If this is false, a move has page-locked the chunk. */
         if (result == CUDA_SUCCESS || pool->chunks[i].page_locked_in == NULL)
             gs_host_record_page_lock_locked(pool, i, result == CUDA_SUCCESS ? context : NULL);
-        gs_host.refused = gs_host.refused || (continues && result != CUDA_SUCCESS);
+        gs_host.refused = gs_host.refused || result != CUDA_SUCCESS;
         if (populated && result != CUDA_SUCCESS)
             gs_host_print_refused_locked(result);
         continues = result == CUDA_SUCCESS && gs_host.taking == 0 && gs_host.moving == 0 && gs_host.context == context;
@@ -272,7 +295,15 @@ static void lock_chunks(const struct job *job, CUcontext context)
             pause_if_computing();
     }
     GS_REAL(cuCtxSetCurrent)(NULL);
+    /* Other threads may be populating the rest, whose pages may be freed as soon as the bits are cleared. */
     gs_population_end(&population);
+    gs_mutex_lock(&gs_host.lock);
+    for (; e < job->count; e++) {
+        if (pool->chunks[job->chunks[e]].page_locked_in == NULL)
+            gs_host_record_page_lock_locked(pool, job->chunks[e], NULL);
+        pool->chunks[job->chunks[e]].working = false;
+    }
+    gs_mutex_unlock(&gs_host.lock);
 }
 
 /*
@@ -288,6 +319,7 @@ static CUcontext begin_job_locked(const struct job *job)
         job->pool->page_locked--;
         gs_host_pool_count_bare(job->pool, chunk);
     }
+    gs_host.working = true;
     gs_host.working_in = context;
     gs_host.unlocking = job->kind == UNLOCK;
     return context;
@@ -295,6 +327,7 @@ static CUcontext begin_job_locked(const struct job *job)
 
 static void end_job_locked(void)
 {
+    gs_host.working = false;
     gs_host.working_in = NULL;
     pthread_cond_broadcast(&gs_host.changed);
 }
@@ -304,17 +337,18 @@ static void unlock_chunk(const struct job *job, CUcontext context)
     struct gs_host_pool *pool = job->pool;
     uint32_t i = job->chunks[0];
     char *address = gs_host_pool_address(pool, i);
+    CUresult result = CUDA_SUCCESS;
     GS_REAL(cuCtxSetCurrent)(context);
     if (context != NULL)
-        GS_REAL(cuMemHostUnregister)(address);
+        result = GS_REAL(cuMemHostUnregister)(address);
     GS_REAL(cuCtxSetCurrent)(NULL);
-    if (job->free_pages) {
+    if (job->free_pages && gs_host_has_unlocked(result)) {
         gpushare_pool_spoil_chunk(&pool->shared->chunks[i]);
         if (madvise(address, GPUSHARE_POOL_CHUNK, MADV_REMOVE) == 0)
             gpushare_pool_set_prepared(&pool->shared->chunks[i], false);
     }
     gs_mutex_lock(&gs_host.lock);
-    gs_host_record_page_lock_locked(pool, i, NULL);
+    gs_host_record_unlock_locked(pool, i, result);
     if (job->free_pages)
         gpushare_pool_unclaim_chunk(&pool->shared->chunks[i]);
     pool->chunks[i].working = pool->chunks[i].unlocking = false;
@@ -419,7 +453,10 @@ void gs_host_prepare(uint64_t bytes, CUcontext context)
 
 void gs_host_context_ends(CUcontext context)
 {
+    CUcontext before = NULL;
     gs_staging_context_ends(context);
+    GS_REAL(cuCtxGetCurrent)(&before);
+    GS_REAL(cuCtxSetCurrent)(context);
     gs_mutex_lock(&gs_host.lock);
     if (gs_host.context == context)
         gs_host.context = NULL;
@@ -430,12 +467,12 @@ void gs_host_context_ends(CUcontext context)
         for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
             if (pool->chunks[i].page_locked_in != context)
                 continue;
-            /* Fails if the lock is gone already. */
-            GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, i));
-            gs_host_record_page_lock_locked(pool, i, NULL);
+            CUresult result = GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, i));
+            gs_host_record_unlock_locked(pool, i, result);
         }
     }
     gs_mutex_unlock(&gs_host.lock);
+    GS_REAL(cuCtxSetCurrent)(before);
 }
 
 void gs_host_set_away(bool away)
@@ -464,9 +501,9 @@ bool gs_host_rest(bool (*busy)(void))
     gs_host.taking++;
     gs_host.away = gs_host.rests = true;
     gs_host_crew_settle();
-    while (gs_host.working_in != NULL)
+    while (gs_host.working)
         gs_cond_wait(&gs_host.changed, &gs_host.lock);
-    for (struct job job; (left = find_any(&job));) {
+    for (struct job job; (left = find_page_locked(is_any, &job));) {
         CUcontext context = begin_job_locked(&job);
         gs_mutex_unlock(&gs_host.lock);
         unlock_chunk(&job, context);
@@ -490,7 +527,7 @@ void gs_host_after_fork(void)
     gs_host.pools = NULL;
     gs_host.context = gs_host.working_in = NULL;
     gs_host.wanted = gs_host.taking = gs_host.moving = 0;
-    gs_host.started = false;
+    gs_host.started = gs_host.working = false;
     gs_host.away = gs_host.rests = false;
     gs_host_crew_after_fork();
     gs_staging_after_fork();

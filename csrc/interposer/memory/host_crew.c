@@ -125,7 +125,7 @@ static bool lock_next_locked(void)
     while (chunk->unlocking)
         gs_cond_wait(&crew.changed, &gs_host.lock);
     CUcontext context = crew.context;
-    if (context != NULL && chunk->page_locked_in == NULL &&
+    if (context != NULL && chunk->page_locked_in == NULL && !chunk->stays_locked &&
         gpushare_pool_begin_page_lock(&pool->shared->chunks[i], pool->slot)) {
         crew.locking++;
         gs_mutex_unlock(&gs_host.lock);
@@ -286,9 +286,6 @@ bool gs_host_crew_complete(const struct gs_host_record *record, int state, CUcon
         }
         made = made && (chunk->page_locked_in != NULL || !chunk->lacks_pages);
     }
-    /* Otherwise, chunks that others are still page-locking would be missing when the caller tries again. */
-    if (!made)
-        gs_host_crew_settle();
     return made;
 }
 

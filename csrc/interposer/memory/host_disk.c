@@ -43,27 +43,22 @@ void gs_host_end_moving(void)
     gs_mutex_unlock(&gs_host.lock);
 }
 
-static bool is_silent(const struct gs_host_pool *pool)
+static bool is_silent(struct gs_host_pool *pool)
 {
-    static const struct gs_host_pool *of;
-    static uint32_t beat;
-    static uint64_t since;
-    uint32_t now_beat = __atomic_load_n(&pool->shared->disk_beat, __ATOMIC_RELAXED);
+    uint32_t beat = __atomic_load_n(&pool->shared->disk_beat, __ATOMIC_RELAXED);
     uint64_t now = gs_now_ns();
     /* After a long time without a question, the clock starts again. */
-    static uint64_t asked;
-    if (of != pool || beat != now_beat || now - asked > silence_ns / 2) {
-        of = pool;
-        beat = now_beat;
-        since = now;
+    if (pool->beat != beat || now - pool->beat_seen > silence_ns / 2) {
+        pool->beat = beat;
+        pool->beat_since = now;
     }
-    asked = now;
-    return now - since > silence_ns;
+    pool->beat_seen = now;
+    return now - pool->beat_since > silence_ns;
 }
 
 enum gs_host_where gs_host_where(const struct gs_host_record *record)
 {
-    const struct gs_host_pool *pool = record->pool;
+    struct gs_host_pool *pool = record->pool;
     enum gs_host_where where = GS_HOST_HERE;
     for (unsigned u = 0; u < record->count && where != GS_HOST_FAILS; u++) {
         const struct gs_host_unit *unit = &record->units[u];

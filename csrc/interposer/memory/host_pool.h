@@ -31,6 +31,7 @@ struct gs_host_chunk {
     bool lacks_pages; /* the host had no pages for it */
     bool working;     /* the thread is page-locking or unlocking it */
     bool unlocking;
+    bool stays_locked; /* the driver did not end the page-lock, so the pages must stay, and copies do without it */
     struct gs_host_pool *pool; /* valid if it is not at rest */
     struct gs_host_chunk *queued;
     bool bare;                          /* used, and not page-locked */
@@ -59,6 +60,8 @@ struct gs_host_pool {
     unsigned records;     /* that need units of this pool */
     uint32_t page_locked; /* chunks that this process has page-locked, whatever process uses them now */
     uint32_t bare;        /* chunks that this process uses and has not page-locked */
+    uint32_t beat;        /* the scheduler's disk, as it was first seen at `beat_since` and last at `beat_seen` */
+    uint64_t beat_since, beat_seen;
     struct gs_host_kept oldest[GS_HOST_OLDEST];
     unsigned oldest_count, oldest_next;
     struct gs_host_pool *next;

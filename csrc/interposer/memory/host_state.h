@@ -45,11 +45,12 @@ struct gs_host {
     bool rests;                 /* nothing is to be page-locked until its next restore */
     bool refused;               /* the last attempt to page-lock in advance failed */
     bool started;
-    CUcontext working_in; /* the thread is calling the driver */
-    bool unlocking;       /* and is ending a page-lock there */
+    bool working;         /* on a job of host_ahead.c */
+    CUcontext working_in; /* the job calls the driver there */
+    bool unlocking;       /* the job ends a page-lock */
     unsigned taking;
     unsigned moving; /* moves that use the contents of units, see host_disk.h */
-    uint64_t last_move_ns;
+    uint64_t last_move_ns, looked_ns;
     uint64_t bytes, shared, page_locked_late; /* atomic */
     bool printed_page_lock_refused;
 };
@@ -57,6 +58,9 @@ struct gs_host {
 extern struct gs_host gs_host;
 
 void gs_host_record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context);
+/* With the driver's answer to the end of a page-lock. In a context that has failed, it may refuse. */
+void gs_host_record_unlock_locked(struct gs_host_pool *pool, uint32_t i, CUresult result);
+bool gs_host_has_unlocked(CUresult result);
 void gs_host_print_refused_locked(CUresult result);
 /* The present pool, which is made if there is none. NULL: that is not possible. */
 struct gs_host_pool *gs_host_present_locked(void);

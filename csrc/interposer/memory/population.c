@@ -79,6 +79,9 @@ bool gs_population_await(struct gs_population *population, unsigned e)
 
 void gs_population_end(struct gs_population *population)
 {
+    gs_mutex_lock(&population->lock);
+    population->failed = true;
+    gs_mutex_unlock(&population->lock);
     for (unsigned t = 0; t < population->thread_count; t++)
         pthread_join(population->threads[t], NULL);
     pthread_cond_destroy(&population->progress);
