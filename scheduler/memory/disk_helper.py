@@ -22,8 +22,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from ..._protocol import ffi, lib
 from .budget import host_budget
@@ -88,6 +88,13 @@ class _Store:
         self.seals.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+class _Task(NamedTuple):
+    """A request, and who gets its answer."""
+
+    request: Write | Read | Free
+    answer: Callable[[Done], None]
 
 
 class Copier:
@@ -187,10 +194,8 @@ class Helper:
     def __init__(self, connection: socket.socket, copiers: list[Copier] | None = None) -> None:
         self._connection = connection
         self._stores: dict[int, _Store] = {}
-        self._requests: queue.PriorityQueue[tuple[int, int, int, Any]] = queue.PriorityQueue()
+        self._requests: queue.PriorityQueue[tuple[int, int, int, _Task]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._answers: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self._orphaned = False
         for copier in copiers or [Copier() for _ in range(THREADS)]:
             threading.Thread(target=self._work, args=(copier,), daemon=True).start()
 
@@ -204,8 +209,7 @@ class Helper:
                 case Close():
                     self._stores.pop(request.pool).close()
                 case _:
-                    self._submit(request)
-        self._orphaned = True
+                    self._submit(request, self._answer)
         self._drop_waiting()
         self._requests.join()
         for store in self._stores.values():
@@ -219,8 +223,15 @@ class Helper:
             return None
         return (decode_request(data), descriptors) if data else None
 
-    def _submit(self, request: Write | Read | Free) -> None:
-        self._requests.put((_PRIORITY[type(request)], request.index, next(self._numbers), request))
+    def _submit(self, request: Write | Read | Free, answer: Callable[[Done], None]) -> None:
+        """Have a request carried out. Whoever submits it gets the answer, also after the scheduler's end."""
+        task = _Task(request, answer)
+        self._requests.put((_PRIORITY[type(request)], request.index, next(self._numbers), task))
+
+    def _answer(self, done: Done) -> None:
+        # After the scheduler's end, nobody needs the answer.
+        with contextlib.suppress(OSError):
+            self._connection.send(encode(done))
 
     def _drop_waiting(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -230,14 +241,8 @@ class Helper:
 
     def _work(self, copier: Copier) -> None:
         while True:
-            request = self._requests.get()[-1]
-            done = copier.carry_out(self._stores[request.pool], request)
-            if self._orphaned:
-                self._answers.put(done)
-            else:
-                # After the scheduler's end, nobody needs the answer.
-                with contextlib.suppress(OSError):
-                    self._connection.send(encode(done))
+            request, answer = self._requests.get()[-1]
+            answer(copier.carry_out(self._stores[request.pool], request))
             self._requests.task_done()
 
     # --- After the scheduler's end ----------------------------------------------------------------
@@ -249,14 +254,15 @@ class Helper:
             for number, store in self._stores.items()
             for slot, process in _processes(store.seals)
         }
+        answers: queue.SimpleQueue[Done] = queue.SimpleQueue()
         while any(self._stands(number, store, processes) for number, store in self._stores.items()):
             under_way = 0
             for number, store in self._stores.items():
                 lib.gpushare_pool_beat(store.care)
-                under_way += self._read_some(number, store)
+                under_way += self._read_some(number, store, answers.put)
             failed = False
             for _ in range(under_way):
-                done = self._answers.get()
+                done = answers.get()
                 store = self._stores[done.request.pool]
                 lib.gpushare_pool_end_coming(
                     store.care, store.pool, done.request.index, done.error == 0
@@ -288,7 +294,7 @@ class Helper:
         lib.gpushare_pool_count_on_disk(store.care, units)
         return any(units)
 
-    def _read_some(self, number: int, store: _Store) -> int:
+    def _read_some(self, number: int, store: _Store, answer: Callable[[Done], None]) -> int:
         """Begin to read chunks of one pool, and return their number."""
         moving = lib.gpushare_pool_moving(store.care)
         room = host_budget(None, 0) // CHUNK
@@ -300,7 +306,7 @@ class Helper:
                 index = lib.gpushare_pool_begin_coming(store.care, (1 << SLOTS) - 1, 0)
             if index < 0:
                 break
-            self._submit(Read(number, index))
+            self._submit(Read(number, index), answer)
             begun += 1
         return begun
 
