@@ -16,20 +16,19 @@ import logging
 import os
 import secrets
 import select
-import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ..._protocol import ffi, lib
-from .disk_files import CHUNK, KEY_BYTES, DiskFile, SealTable, open_file
-from .disk_messages import MOST, Close, Done, Free, Open, Read, Request, Write, decode_done, encode
-from .pool import SLOTS, UNIT, Pool
+from ..._protocol import lib
+from .disk_files import CHUNK, KEY_BYTES, SealTable, open_file
+from .disk_link import DiskLink
+from .disk_messages import Close, Done, Free, Read, Write
+from .disk_store import DiskWishes, Store
+from .pool import SLOTS, Pool
 
 log = logging.getLogger(__name__)
 
@@ -57,21 +56,6 @@ class DiskOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskWishes:
-    """What is to happen to one pool's chunks."""
-
-    #: The slots of clients whose data may go, those first that have been idle the longest; and how many of them go even
-    #: if host memory is not needed.
-    spill: tuple[int, ...] = ()
-    at_once: int = 0
-    #: The slots of clients whose data is to come back, in this order.
-    fetch: tuple[int, ...] = ()
-    #: Chunks that may be in memory; and of these, how many should be free.
-    budget: int = 0
-    free: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class DiskStatus:
     """The tier's state.
 
@@ -96,39 +80,6 @@ class DiskStatus:
     direct: bool | None
     encrypted: bool
     fault: str
-
-
-@dataclass(slots=True, eq=False)
-class _Store:
-    """A pool with its file."""
-
-    number: int
-    pool: Pool
-    file: DiskFile
-    seals: SealTable
-    key: bytes
-    wishes: DiskWishes = field(default_factory=DiskWishes)
-    writing: set[int] = field(default_factory=set)
-    reading: set[int] = field(default_factory=set)
-    #: Chunks whose part of the file is being freed, so that nothing may be written there.
-    freeing: set[int] = field(default_factory=set)
-    #: Chunks on the disk, and bytes of each slot there.
-    used: int = 0
-    held: dict[int, int] = field(default_factory=dict)
-    #: When failed reads are tried again.
-    again_at: float = 0.0
-
-    @property
-    def care(self) -> Any:
-        return self.pool.care
-
-    def open_message(self) -> Open:
-        care = self.care
-        return Open(self.number, care.data_offset, care.chunk_count, self.file.direct, self.key)
-
-    def close(self) -> None:
-        self.seals.close()
-        os.close(self.file.descriptor)
 
 
 def _bits(slots: Sequence[int]) -> int:
@@ -159,19 +110,17 @@ class DiskTier:
     ) -> None:
         self.options = options
         self._changed = changed
-        self._command = list(
+        self._link = DiskLink(
             command or (sys.executable, "-m", "jupyter_gpushare.scheduler.memory.disk_helper")
         )
-        self._stores: dict[int, _Store] = {}
-        self._of_pool: dict[Pool, _Store] = {}
+        self._stores: dict[int, Store] = {}
+        self._of_pool: dict[Pool, Store] = {}
         self._last_number = 0
         #: Guards the stores between this tier's thread and the callers.
         self._lock = threading.RLock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._helper: subprocess.Popen[bytes] | None = None
-        self._connection: socket.socket | None = None
         self._start_at = 0.0
         self._fault = ""
         self._written = self._read = 0
@@ -198,13 +147,12 @@ class DiskTier:
                 self._fail("the package cryptography is not installed")
                 return
             self._last_number += 1
-            store = _Store(self._last_number, pool, file, SealTable(pool.care.chunk_count), key)
+            store = Store(self._last_number, pool, file, SealTable(pool.care.chunk_count), key)
             for slot, process in pool.lent.items():
                 store.seals.set_process(slot, process.pid)
             self._direct = file.direct
             self._stores[store.number] = self._of_pool[pool] = store
-            if self._helper is not None:
-                self._send(store.open_message(), store)
+            self._link.send(store.open_message(), store.descriptors)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gpushare-disk", daemon=True)
                 self._thread.start()
@@ -220,7 +168,7 @@ class DiskTier:
             with self._lock:
                 if not (store.writing or store.reading or store.freeing):
                     del self._of_pool[pool], self._stores[store.number]
-                    self._send(Close(store.number))
+                    self._link.send(Close(store.number))
                     store.close()
                     return
             time.sleep(BUSY_LOOK)
@@ -266,15 +214,10 @@ class DiskTier:
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join()
-        if self._helper is None and any(store.used for store in self._stores.values()):
+        is_needed = any(store.used for store in self._stores.values())
+        if is_needed and self._link.process is None:
             self._start()
-        if self._connection is not None:
-            self._connection.close()
-        if self._helper is not None:
-            # It may outlive this process.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._helper.wait(0 if any(s.used for s in self._stores.values()) else PATIENCE)
-            self._helper.returncode = 0
+        self._link.leave(0 if is_needed else PATIENCE)
         for store in self._stores.values():
             store.close()
         self._stores.clear()
@@ -288,8 +231,8 @@ class DiskTier:
         while True:
             poll = select.poll()
             poll.register(self._wake, select.POLLIN)
-            if self._connection is not None:
-                poll.register(self._connection, select.POLLIN)
+            if self._link.connection is not None:
+                poll.register(self._link.connection, select.POLLIN)
             poll.poll((BUSY_LOOK if busy else IDLE_LOOK) * 1000)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -311,39 +254,50 @@ class DiskTier:
     def _step(self) -> bool:
         """Begin what can be begun now; return whether more is to be done soon."""
         busy = False
+        stuck = self._link.is_stuck()
+        if stuck:
+            self._give_up()
         for store in self._stores.values():
             self._free_unused(store)
             busy |= self._fetch(store)
             if not self._fault:
                 busy |= self._spill(store)
-            if store.used:
+            if (store.used or store.writing) and self._link.connection is not None and not stuck:
                 lib.gpushare_pool_beat(store.care)
         return busy
 
-    def _count(self, store: _Store) -> None:
-        units = ffi.new("uint32_t[]", SLOTS)
-        lib.gpushare_pool_count_on_disk(store.care, units)
-        store.held = {slot: units[slot] * UNIT for slot in range(SLOTS) if units[slot]}
-        # The number of chunks that clients may use depends on how many are in memory.
-        lib.gpushare_pool_set_limit(store.care, store.wishes.budget)
+    def _give_up(self) -> None:
+        """Expect nothing more from the disk, which may hang forever."""
+        self._fail(f"the disk of {self.options.folder} does not respond")
+        for store in self._stores.values():
+            if store.writing:
+                store.abandon_writes()
+                self._count(store)
+
+    def _count(self, store: Store) -> None:
+        store.count()
         self._dirty = True
 
-    def _free_unused(self, store: _Store) -> None:
-        index = 0
-        while store.used and (index := lib.gpushare_pool_drop_unused(store.care, index)) >= 0:
+    def _free_unused(self, store: Store) -> None:
+        index, freed = 0, False
+        while store.used and len(store.freeing) < UNDER_WAY:
+            index = lib.gpushare_pool_drop_unused(store.care, index)
+            if index < 0:
+                break
+            store.used -= 1
             self._free(store, index)
-        if index:
+            freed = True
+        if freed:
             self._count(store)
 
-    def _free(self, store: _Store, index: int) -> None:
+    def _free(self, store: Store, index: int) -> None:
         """Free a chunk of the file."""
-        store.used -= 1
-        if self._send(Free(store.number, index)):
+        if self._link.send(Free(store.number, index)):
             store.freeing.add(index)
 
     # --- From the disk ----------------------------------------------------------------------------
 
-    def _fetch(self, store: _Store) -> bool:
+    def _fetch(self, store: Store) -> bool:
         """Begin to read; return whether something is still to be read."""
         if store.used == 0:
             return False
@@ -363,13 +317,13 @@ class DiskTier:
                 if index < 0:
                     break
                 lib.gpushare_pool_set_limit(store.care, store.wishes.budget)
-                if not self._send(Read(store.number, index)):
-                    return True
                 store.reading.add(index)
+                if not self._link.send(Read(store.number, index)):
+                    return True
                 room -= 1
         return True
 
-    def _is_stuck(self, store: _Store) -> bool:
+    def _is_stuck(self, store: Store) -> bool:
         """Whether no room will appear. Then the budget is exceeded, because the client cannot go on."""
         if store.reading or store.writing:
             return False
@@ -385,7 +339,7 @@ class DiskTier:
         used = sum(store.used + len(store.writing) for store in self._stores.values())
         return self.options.size // CHUNK - used
 
-    def _spill(self, store: _Store) -> bool:
+    def _spill(self, store: Store) -> bool:
         """Begin to write; return whether something is still to be written."""
         wishes = store.wishes
         lacking = self._lacking(store)
@@ -406,7 +360,7 @@ class DiskTier:
                 break
         return True
 
-    def _write_of(self, store: _Store, whose: int, may: int, most: int) -> int:
+    def _write_of(self, store: Store, whose: int, may: int, most: int) -> int:
         """Begin to write chunks of one client; return their number."""
         begun = index = 0
         while len(store.writing) < UNDER_WAY and begun < most:
@@ -417,13 +371,13 @@ class DiskTier:
                 lib.gpushare_pool_set_place(store.care.pool.chunks + index, lib.GPUSHARE_POOL_GOING)
                 index += 1
                 continue
-            if not self._send(Write(store.number, index)):
-                break
             store.writing.add(index)
+            if not self._link.send(Write(store.number, index)):
+                break
             begun += 1
         return begun
 
-    def _lacking(self, store: _Store) -> int:
+    def _lacking(self, store: Store) -> int:
         """Return how many chunks have to leave, so that there is room in memory."""
         wishes, figures = store.wishes, store.pool.figures()
         coming = min(
@@ -432,7 +386,7 @@ class DiskTier:
         lacking = figures.in_use // CHUNK + wishes.free + coming - wishes.budget
         return max(0, lacking - len(store.writing))
 
-    def _mark(self, store: _Store, may: int, lacking: int, most: int) -> int:
+    def _mark(self, store: Store, may: int, lacking: int, most: int) -> int:
         """Have clients end the page-locks of chunks that go next; return the number of chunks."""
         marked = 0
         for place, slot in enumerate(store.wishes.spill):
@@ -444,17 +398,11 @@ class DiskTier:
     # --- Answers ----------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        while self._connection is not None:
-            try:
-                data = self._connection.recv(MOST, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._helper_ended()
-                return
-            self._conclude(decode_done(data))
+        for done in self._link.receive():
+            self._conclude(done)
+        status = self._link.ended()
+        if status is not None:
+            self._helper_ended(status)
 
     def _conclude(self, done: Done) -> None:
         store = self._stores.get(done.request.pool)
@@ -462,21 +410,26 @@ class DiskTier:
             return
         index, descriptor = done.request.index, store.pool.descriptor
         match done.request:
+            case Write() if index in store.abandoned:
+                store.abandoned.discard(index)
+                self._free(store, index)
             case Write():
                 store.writing.discard(index)
-                store.used += 1
                 written = done.error == 0
                 if written:
                     self._written += CHUNK
                 else:
                     self._fail(_write_failure(self.options.folder, done))
-                if not lib.gpushare_pool_end_leaving(store.care, descriptor, index, written):
+                if lib.gpushare_pool_end_leaving(store.care, descriptor, index, written):
+                    store.used += 1
+                else:
                     self._free(store, index)
             case Read():
                 store.reading.discard(index)
                 lib.gpushare_pool_end_coming(store.care, descriptor, index, done.error == 0)
                 if done.error == 0:
                     self._read += CHUNK
+                    store.used -= 1
                     self._free(store, index)
                 else:
                     store.again_at = time.monotonic() + PAUSE
@@ -489,67 +442,29 @@ class DiskTier:
         if not self._fault:
             log.error("no more data goes to the disk: %s. No data is lost", fault)
             self._fault = fault
-        self._dirty = True
+            self._dirty = True
 
     # --- The helper -------------------------------------------------------------------------------
 
     def _ensure_helper(self) -> bool:
-        if self._helper is None and time.monotonic() >= self._start_at:
+        if self._link.process is None and time.monotonic() >= self._start_at:
             self._start()
-        return self._helper is not None
+        return self._link.connection is not None
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._helper = subprocess.Popen(
-                [*self._command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                # A signal to the terminal's session must not end it: it has data that is nowhere else.
-                start_new_session=True,
-            )
+            self._link.start()
         except OSError as error:
-            ours.close()
             self._start_at = time.monotonic() + PAUSE
             self._fail(f"the helper process could not be started: {error.strerror}")
             return
-        finally:
-            theirs.close()
-        self._connection = ours
         for store in self._stores.values():
-            if not self._send(store.open_message(), store):
-                return
+            self._link.send(store.open_message(), store.descriptors)
 
-    def _send(self, message: Request, store: _Store | None = None) -> bool:
-        """Send a message, an ``Open`` with the descriptors. False: the helper has ended."""
-        if self._connection is None:
-            return False
-        descriptors = []
-        if store is not None:
-            descriptors = [store.pool.descriptor, store.file.descriptor, store.seals.descriptor]
-        try:
-            # Few messages are under way, so there is always room for one more.
-            socket.send_fds(self._connection, [encode(message)], descriptors)
-        except OSError:
-            self._helper_ended()
-            return False
-        return True
-
-    def _helper_ended(self) -> None:
-        """Handle the end of the helper. Nothing is read or written any more once its process has ended."""
-        helper, self._helper = self._helper, None
-        assert helper is not None
-        assert self._connection is not None
-        self._connection.close()
-        self._connection = None
-        helper.kill()
-        status = helper.wait()
+    def _helper_ended(self, status: int) -> None:
         self._start_at = time.monotonic() + PAUSE
         for store in self._stores.values():
-            lib.gpushare_pool_settle(store.care)
-            store.writing.clear()
-            store.reading.clear()
-            store.freeing.clear()
+            store.settle()
             self._count(store)
         self._fail(f"the helper process has ended with status {status}")
 

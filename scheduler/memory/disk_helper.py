@@ -30,6 +30,8 @@ from .budget import host_budget
 from .disk_files import CHUNK, NONCE_BYTES, SLOTS, SealTable
 from .disk_messages import (
     MOST,
+    Answer,
+    Begun,
     Close,
     Done,
     Free,
@@ -94,7 +96,7 @@ class _Task(NamedTuple):
     """A request, and who gets its answer."""
 
     request: Write | Read | Free
-    answer: Callable[[Done], None]
+    answer: Callable[[Answer], None]
 
 
 class Copier:
@@ -223,15 +225,15 @@ class Helper:
             return None
         return (decode_request(data), descriptors) if data else None
 
-    def _submit(self, request: Write | Read | Free, answer: Callable[[Done], None]) -> None:
-        """Have a request carried out. Whoever submits it gets the answer, also after the scheduler's end."""
+    def _submit(self, request: Write | Read | Free, answer: Callable[[Answer], None]) -> None:
+        """Have a request carried out. Whoever submits it gets the answers, also after the scheduler's end."""
         task = _Task(request, answer)
         self._requests.put((_PRIORITY[type(request)], request.index, next(self._numbers), task))
 
-    def _answer(self, done: Done) -> None:
-        # After the scheduler's end, nobody needs the answer.
+    def _answer(self, answer: Answer) -> None:
+        # After the scheduler's end, nobody needs it.
         with contextlib.suppress(OSError):
-            self._connection.send(encode(done))
+            self._connection.send(encode(answer))
 
     def _drop_waiting(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -242,6 +244,7 @@ class Helper:
     def _work(self, copier: Copier) -> None:
         while True:
             request, answer = self._requests.get()[-1]
+            answer(Begun(request))
             answer(copier.carry_out(self._stores[request.pool], request))
             self._requests.task_done()
 
@@ -255,11 +258,16 @@ class Helper:
             for slot, process in _processes(store.seals)
         }
         answers: queue.SimpleQueue[Done] = queue.SimpleQueue()
+
+        def note(answer: Answer) -> None:
+            if isinstance(answer, Done):
+                answers.put(answer)
+
         while any(self._stands(number, store, processes) for number, store in self._stores.items()):
             under_way = 0
             for number, store in self._stores.items():
                 lib.gpushare_pool_beat(store.care)
-                under_way += self._read_some(number, store, answers.put)
+                under_way += self._read_some(number, store, note)
             failed = False
             for _ in range(under_way):
                 done = answers.get()
@@ -294,7 +302,7 @@ class Helper:
         lib.gpushare_pool_count_on_disk(store.care, units)
         return any(units)
 
-    def _read_some(self, number: int, store: _Store, answer: Callable[[Done], None]) -> int:
+    def _read_some(self, number: int, store: _Store, answer: Callable[[Answer], None]) -> int:
         """Begin to read chunks of one pool, and return their number."""
         moving = lib.gpushare_pool_moving(store.care)
         room = host_budget(None, 0) // CHUNK

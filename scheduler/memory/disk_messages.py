@@ -50,6 +50,12 @@ class Free(msgspec.Struct, frozen=True, tag=True):
     index: int
 
 
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """A ``Write``, ``Read`` or ``Free`` is carried out now."""
+
+    request: Write | Read | Free
+
+
 class Done(msgspec.Struct, frozen=True, tag=True):
     """A ``Write``, ``Read`` or ``Free`` has ended. ``error``: an errno, or 0; ``text``: the reason."""
 
@@ -59,6 +65,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Open | Close | Write | Read | Free
+Answer = Begun | Done
 encode = msgspec.msgpack.encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_done = msgspec.msgpack.Decoder(Done).decode
+decode_answer = msgspec.msgpack.Decoder(Answer).decode

@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import lib
-from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier, DiskWishes
+from jupyter_gpushare.scheduler.memory import disk_link
+from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier
 from jupyter_gpushare.scheduler.memory.disk_files import open_file
+from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
 from tests.support.disk import COMING, DISK, GOING, LEAVING, LOST, MEMORY, Lab, until
 
@@ -61,6 +63,12 @@ def spill(lab: Lab, tier: DiskTier, *slots: int) -> None:
 
 def fetch(lab: Lab, tier: DiskTier, *slots: int, budget: int = BUDGET) -> None:
     tier.set_wishes(lab.pool, DiskWishes(fetch=slots, budget=budget))
+
+
+def helper_of(tier: DiskTier) -> int:
+    process = tier._link.process
+    assert process is not None
+    return process.pid
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
@@ -252,12 +260,107 @@ def test_a_helper_that_is_killed_loses_nothing(
     with reached.open("rb") as pipe:
         assert pipe.read(1) == b"x"
     assert (LEAVING if when == "write" else COMING) in lab.places(*range(4))
-    assert tier._helper is not None
-    tier._helper.send_signal(signal.SIGKILL)
+    os.kill(helper_of(tier), signal.SIGKILL)
     until(lambda: "helper process has ended" in tier.status().fault)
     reached.unlink()
     until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
     assert all(lab.is_right(index) for index in range(4))
+
+
+# --- A disk that hangs --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """By which a helper shows that a call hangs; the call goes on once it is removed."""
+    made = tmp_path / "pipe"
+    os.mkfifo(made)
+    return made
+
+
+def await_hang(pipe: Path) -> None:
+    with pipe.open("rb") as reached:
+        assert reached.read(1) == b"x"
+
+
+def beats(lab: Lab) -> bool:
+    """Whether clients see that data can be read, within more than two looks of the tier."""
+    before = lab.table.pool.disk_beat
+    time.sleep(1.2)
+    return bool(lab.table.pool.disk_beat != before)
+
+
+def test_clients_see_beats_while_the_first_chunks_are_being_written(
+    lab: Lab, make_tier: MakeTier, pipe: Path
+) -> None:
+    lab.write(0, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
+    spill(lab, tier, 0)
+    await_hang(pipe)
+    assert lab.place(0) == LEAVING
+    before = lab.table.pool.disk_beat
+    until(lambda: lab.table.pool.disk_beat != before)
+    pipe.unlink()
+    until(lambda: lab.place(0) == DISK)
+
+
+def test_what_a_disk_that_hangs_should_write_stays_in_memory(
+    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_link, "DEADLINE", 0.3)
+    for index in range(4):
+        lab.write(index, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
+    spill(lab, tier, 0)
+    await_hang(pipe)
+    until(lambda: tier.status().fault != "")
+    assert tier.status().fault == f"the disk of {tier.options.folder} does not respond"
+    until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
+    lab.release(0, slot=0)
+    lab.write(0, slot=0, value=7)
+    pipe.unlink()
+    store = tier._of_pool[lab.pool]
+    until(lambda: not (store.abandoned or store.freeing))
+    assert lab.places(*range(4)) == [MEMORY] * 4
+    assert all(lab.is_right(index) for index in range(4))
+    assert tier.status().used == 0
+    assert os.fstat(store.file.descriptor).st_blocks == 0
+
+
+def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
+    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_link, "DEADLINE", 0.3)
+    for index in range(2):
+        lab.write(index, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-read", str(pipe)))
+    spill(lab, tier, 0)
+    until(lambda: lab.places(0, 1) == [DISK, DISK])
+    fetch(lab, tier, 0)
+    await_hang(pipe)
+    until(lambda: "does not respond" in tier.status().fault)
+    assert not beats(lab)
+    assert lab.places(0, 1) == [COMING, COMING]
+    pipe.unlink()
+    until(lambda: lab.places(0, 1) == [MEMORY, MEMORY])
+    assert lab.is_right(0)
+    assert lab.is_right(1)
+
+
+def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> None:
+    lab.write(0, slot=0)
+    tier = make_tier()
+    spill(lab, tier, 0)
+    until(lambda: lab.place(0) == DISK)
+    tier._link._command = ["/missing"]
+    os.kill(helper_of(tier), signal.SIGKILL)
+    until(lambda: "helper process has ended" in tier.status().fault)
+    fetch(lab, tier, 0)
+    assert not beats(lab)
+    assert lab.place(0) == DISK
+
+
+# --- After the scheduler's end ------------------------------------------------------------------
 
 
 def test_after_the_schedulers_end_the_helper_brings_the_data_back(
@@ -269,8 +372,7 @@ def test_after_the_schedulers_end_the_helper_brings_the_data_back(
     tier = make_tier()
     spill(lab, tier, 0)
     until(lambda: lab.places(*range(4)) == [DISK] * 4)
-    assert tier._helper is not None
-    helper = tier._helper.pid
+    helper = helper_of(tier)
     tier.stop()
     until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
     assert all(lab.is_right(index) for index in range(4))
@@ -287,8 +389,7 @@ def test_after_the_schedulers_end_the_helper_ends_with_the_clients(
     tier = make_tier(command=(*FAULTY, "no-room"))
     spill(lab, tier, 0)
     until(lambda: lab.place(0) == DISK)
-    assert tier._helper is not None
-    helper = tier._helper.pid
+    helper = helper_of(tier)
     beat = lab.table.pool.disk_beat
     tier.stop()
     until(lambda: lab.table.pool.disk_beat > beat + 5)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The scheduler's side of the helper process (``disk_helper.py``): its process, and the requests without an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+from .disk_messages import MOST, Begun, Close, Done, Open, Request, decode_answer, encode
+
+#: Seconds that a request may take once it was begun, or that none is begun. Clients give up after as long without a
+#: beat.
+DEADLINE = 10.0
+#: The most that counts as time between two looks: during a pause of this machine, the disk was paused, too.
+LONGEST_LOOK = 1.0
+
+
+class DiskLink:
+    """Runs one helper at a time. Only the tier's thread uses it, except before and after that runs.
+
+    Parameters
+    ----------
+    command
+        The command, to which the number of the helper's socket is added.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        #: Since when each request without an answer is carried out; None: it waits for its turn.
+        self._asked: dict[Request, float | None] = {}
+        #: When the helper last said something, or had nothing to do; and the time, without pauses of this machine.
+        self._heard_at = self._now = 0.0
+        self._looked_at = time.monotonic()
+
+    @property
+    def connection(self) -> socket.socket | None:
+        """The socket, if requests can be sent."""
+        return self._connection
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The helper's process, until ``ended`` has returned its status."""
+        return self._process
+
+    def start(self) -> None:
+        """Start a helper; there must be none.
+
+        Raises
+        ------
+        OSError
+            It could not be started.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = subprocess.Popen(
+                [*self._command, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # A signal to the terminal's session must not end it: it has data that is nowhere else.
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._connection = ours
+
+    def send(self, message: Request, descriptors: Sequence[int] = ()) -> bool:
+        """Send a message. False: the helper has ended, or is about to."""
+        if self._connection is None:
+            return False
+        try:
+            # Few messages are under way, so there is always room for one more.
+            socket.send_fds(self._connection, [encode(message)], descriptors)
+        except OSError:
+            self.hang_up()
+            return False
+        if not isinstance(message, (Open, Close)):
+            if not self._asked:
+                self._heard_at = self._now
+            self._asked[message] = None
+        return True
+
+    def receive(self) -> Iterator[Done]:
+        """Yield the answers that have come. If the helper has ended, hang up."""
+        while self._connection is not None:
+            try:
+                data = self._connection.recv(MOST, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.hang_up()
+                return
+            self._heard_at = self._now
+            answer = decode_answer(data)
+            if isinstance(answer, Begun):
+                self._asked[answer.request] = self._now
+            else:
+                del self._asked[answer.request]
+                yield answer
+
+    def is_stuck(self) -> bool:
+        """Whether a request takes too long; to be asked in each round, after ``receive``."""
+        now = time.monotonic()
+        self._now += min(now - self._looked_at, LONGEST_LOOK)
+        self._looked_at = now
+        if not self._asked:
+            return False
+        begun = [since for since in self._asked.values() if since is not None]
+        return self._now - min(begun, default=self._heard_at) > DEADLINE
+
+    def hang_up(self) -> None:
+        """Have the helper end. ``ended`` tells when it has."""
+        if self._process is None or self._connection is None:
+            return
+        self._connection.close()
+        self._connection = None
+        self._process.kill()
+
+    def ended(self) -> int | None:
+        """Return the status of a helper that has ended, once; None: there is none. Nothing is read or written then."""
+        if self._process is None or self._connection is not None:
+            return None
+        # A disk that hangs keeps its process from ending.
+        status = self._process.poll()
+        if status is not None:
+            self._process = None
+            self._asked.clear()
+        return status
+
+    def leave(self, patience: float) -> None:
+        """Close the connection, and wait so many seconds for the helper's end. It may outlive this process."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+            self._process.returncode = 0
