@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..._protocol import lib
-from .disk_files import CHUNK, KEY_BYTES, SealTable, open_file
+from .disk_clock import DiskClock
+from .disk_files import CHUNK, KEY_BYTES, DiskFile, SealTable
 from .disk_link import DiskLink
 from .disk_messages import Close, Done, Free, Read, Write
+from .disk_opener import Opener
 from .disk_store import DiskWishes, Store
 from .pool import SLOTS, Pool
 
@@ -110,9 +112,12 @@ class DiskTier:
     ) -> None:
         self.options = options
         self._changed = changed
+        self._clock = DiskClock()
         self._link = DiskLink(
-            command or (sys.executable, "-m", "jupyter_gpushare.scheduler.memory.disk_helper")
+            command or (sys.executable, "-m", "jupyter_gpushare.scheduler.memory.disk_helper"),
+            self._clock,
         )
+        self._opener = Opener(options.folder, self._clock, self._opened, self._not_opened)
         self._stores: dict[int, Store] = {}
         self._of_pool: dict[Pool, Store] = {}
         self._last_number = 0
@@ -132,30 +137,45 @@ class DiskTier:
     def add(self, pool: Pool) -> None:
         """Let data of a pool go to the disk. If that cannot be, the tier has failed."""
         with self._lock:
+            if self._fault or self._stopping:
+                return
             try:
-                file = open_file(self.options.folder)
-                key = b""
-                if self.options.encrypted:
-                    import cryptography  # noqa: F401
-
-                    key = secrets.token_bytes(KEY_BYTES)
+                key, seals = self._make_key(), SealTable(pool.care.chunk_count)
             except OSError as error:
-                self._fail(f"{self.options.folder} cannot be used: {error.strerror}")
+                self._fail(f"the list of what is there cannot be made: {error.strerror}")
                 return
             except ImportError:
-                os.close(file.descriptor)
                 self._fail("the package cryptography is not installed")
                 return
             self._last_number += 1
-            store = Store(self._last_number, pool, file, SealTable(pool.care.chunk_count), key)
+            store = Store(self._last_number, pool, seals, key)
             for slot, process in pool.lent.items():
-                store.seals.set_process(slot, process.pid)
-            self._direct = file.direct
+                seals.set_process(slot, process.pid)
             self._stores[store.number] = self._of_pool[pool] = store
-            self._link.send(store.open_message(), store.descriptors)
+            self._opener.open(store)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gpushare-disk", daemon=True)
                 self._thread.start()
+
+    def _make_key(self) -> bytes:
+        if not self.options.encrypted:
+            return b""
+        import cryptography  # noqa: F401
+
+        return secrets.token_bytes(KEY_BYTES)
+
+    def _opened(self, store: Store, file: DiskFile) -> None:
+        with self._lock:
+            if self._fault or self._stopping or self._stores.get(store.number) is not store:
+                os.close(file.descriptor)
+                return
+            store.file, self._direct = file, file.direct
+            self._open_in_helper(store)
+            os.eventfd_write(self._wake, 1)
+
+    def _not_opened(self, error: OSError) -> None:
+        with self._lock:
+            self._fail(f"{self.options.folder} cannot be used: {error.strerror}")
 
     def remove(self, pool: Pool) -> None:
         """Stop using a pool that no process uses any more. Waits for what is under way."""
@@ -169,9 +189,14 @@ class DiskTier:
                 if not (store.writing or store.reading or store.freeing):
                     del self._of_pool[pool], self._stores[store.number]
                     self._link.send(Close(store.number))
-                    store.close()
+                    self._close(store)
                     return
             time.sleep(BUSY_LOOK)
+
+    def _close(self, store: Store) -> None:
+        store.seals.close()
+        if store.file is not None:
+            self._opener.close(store.file.descriptor)
 
     def note_process(self, pool: Pool, slot: int, pid: int) -> None:
         """Note the process of a slot, for the time after this scheduler."""
@@ -219,7 +244,8 @@ class DiskTier:
             self._start()
         self._link.leave(0 if is_needed else PATIENCE)
         for store in self._stores.values():
-            store.close()
+            self._close(store)
+        self._opener.stop()
         self._stores.clear()
         self._of_pool.clear()
         os.close(self._wake)
@@ -254,7 +280,8 @@ class DiskTier:
     def _step(self) -> bool:
         """Begin what can be begun now; return whether more is to be done soon."""
         busy = False
-        stuck = self._link.is_stuck()
+        self._clock.look()
+        stuck = self._link.is_stuck() or self._opener.is_stuck()
         if stuck:
             self._give_up()
         for store in self._stores.values():
@@ -341,6 +368,8 @@ class DiskTier:
 
     def _spill(self, store: Store) -> bool:
         """Begin to write; return whether something is still to be written."""
+        if store.file is None:
+            return False
         wishes = store.wishes
         lacking = self._lacking(store)
         may = _bits(wishes.spill) if lacking or wishes.at_once else 0
@@ -459,7 +488,12 @@ class DiskTier:
             self._fail(f"the helper process could not be started: {error.strerror}")
             return
         for store in self._stores.values():
-            self._link.send(store.open_message(), store.descriptors)
+            self._open_in_helper(store)
+
+    def _open_in_helper(self, store: Store) -> None:
+        opening = store.open_message()
+        if opening is not None:
+            self._link.send(*opening)
 
     def _helper_ended(self, status: int) -> None:
         self._start_at = time.monotonic() + PAUSE

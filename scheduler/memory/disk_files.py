@@ -101,15 +101,25 @@ class SealTable:
         The number of chunks of the pool.
     descriptor
         The table, if it exists already.
+
+    Raises
+    ------
+    OSError
+        The system provides none.
     """
 
     def __init__(self, chunk_count: int, descriptor: int | None = None) -> None:
         size = SLOTS * _PROCESS.size + chunk_count * _SEAL.size
         if descriptor is None:
             descriptor = os.memfd_create("gpushare-seals", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, size)
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, size)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._map = mmap.mmap(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            raise
 
     def close(self) -> None:
         """Unmap and close it."""

@@ -6,36 +6,33 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 
+from . import disk_clock
+from .disk_clock import DiskClock
 from .disk_messages import MOST, Begun, Close, Done, Open, Request, decode_answer, encode
-
-#: Seconds that a request may take once it was begun, or that none is begun. Clients give up after as long without a
-#: beat.
-DEADLINE = 10.0
-#: The most that counts as time between two looks: during a pause of this machine, the disk was paused, too.
-LONGEST_LOOK = 1.0
 
 
 class DiskLink:
-    """Runs one helper at a time. Only the tier's thread uses it, except before and after that runs.
+    """Runs one helper at a time. Callers hold the tier's lock.
 
     Parameters
     ----------
     command
         The command, to which the number of the helper's socket is added.
+    clock
+        The tier's time.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], clock: DiskClock) -> None:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         #: Since when each request without an answer is carried out; None: it waits for its turn.
         self._asked: dict[Request, float | None] = {}
-        #: When the helper last said something, or had nothing to do; and the time, without pauses of this machine.
-        self._heard_at = self._now = 0.0
-        self._looked_at = time.monotonic()
+        self._clock = clock
+        #: When the helper last said something, or had nothing to do.
+        self._heard_at = 0.0
 
     @property
     def connection(self) -> socket.socket | None:
@@ -83,7 +80,7 @@ class DiskLink:
             return False
         if not isinstance(message, (Open, Close)):
             if not self._asked:
-                self._heard_at = self._now
+                self._heard_at = self._clock.now
             self._asked[message] = None
         return True
 
@@ -99,23 +96,20 @@ class DiskLink:
             if not data:
                 self.hang_up()
                 return
-            self._heard_at = self._now
+            self._heard_at = self._clock.now
             answer = decode_answer(data)
             if isinstance(answer, Begun):
-                self._asked[answer.request] = self._now
+                self._asked[answer.request] = self._clock.now
             else:
                 del self._asked[answer.request]
                 yield answer
 
     def is_stuck(self) -> bool:
-        """Whether a request takes too long; to be asked in each round, after ``receive``."""
-        now = time.monotonic()
-        self._now += min(now - self._looked_at, LONGEST_LOOK)
-        self._looked_at = now
+        """Whether a request takes too long once it was begun, or none is begun for too long."""
         if not self._asked:
             return False
         begun = [since for since in self._asked.values() if since is not None]
-        return self._now - min(begun, default=self._heard_at) > DEADLINE
+        return self._clock.now - min(begun, default=self._heard_at) > disk_clock.DEADLINE
 
     def hang_up(self) -> None:
         """Have the helper end. ``ended`` tells when it has."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,9 +33,10 @@ class Store:
 
     number: int
     pool: Pool
-    file: DiskFile
     seals: SealTable
     key: bytes
+    #: None: it is being opened.
+    file: DiskFile | None = None
     wishes: DiskWishes = field(default_factory=DiskWishes)
     writing: set[int] = field(default_factory=set)
     reading: set[int] = field(default_factory=set)
@@ -55,15 +55,13 @@ class Store:
         """The pool for functions of ``pool_disk.h``."""
         return self.pool.care
 
-    @property
-    def descriptors(self) -> tuple[int, int, int]:
-        """What the helper gets with ``open_message``."""
-        return self.pool.descriptor, self.file.descriptor, self.seals.descriptor
-
-    def open_message(self) -> Open:
-        """Return the message with which the helper begins to use it."""
+    def open_message(self) -> tuple[Open, list[int]] | None:
+        """Return the message with which the helper begins to use it, and its descriptors; None: it has no file yet."""
+        if self.file is None:
+            return None
         care = self.care
-        return Open(self.number, care.data_offset, care.chunk_count, self.file.direct, self.key)
+        message = Open(self.number, care.data_offset, care.chunk_count, self.file.direct, self.key)
+        return message, [self.pool.descriptor, self.file.descriptor, self.seals.descriptor]
 
     def count(self) -> None:
         """Find out again what is on the disk."""
@@ -85,8 +83,3 @@ class Store:
         lib.gpushare_pool_settle(self.care)
         for under_way in (self.writing, self.reading, self.freeing, self.abandoned):
             under_way.clear()
-
-    def close(self) -> None:
-        """Close the file and the table."""
-        self.seals.close()
-        os.close(self.file.descriptor)

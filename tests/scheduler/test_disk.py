@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import lib
-from jupyter_gpushare.scheduler.memory import disk_link
+from jupyter_gpushare.scheduler.memory import disk, disk_clock, disk_opener
 from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier
 from jupyter_gpushare.scheduler.memory.disk_files import open_file
 from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
@@ -71,6 +72,12 @@ def helper_of(tier: DiskTier) -> int:
     return process.pid
 
 
+def file_of(tier: DiskTier, lab: Lab) -> int:
+    file = tier._of_pool[lab.pool].file
+    assert file is not None
+    return file.descriptor
+
+
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_data_goes_to_the_disk_and_comes_back(
     lab: Lab, make_tier: MakeTier, tmp_path: Path, encrypted: bool
@@ -103,7 +110,7 @@ def test_the_file_has_the_data_only_if_it_is_not_encrypted(
     tier = make_tier(encrypted=encrypted)
     spill(lab, tier, 0)
     until(lambda: lab.place(2) == DISK)
-    copy = os.open(f"/proc/self/fd/{tier._of_pool[lab.pool].file.descriptor}", os.O_RDONLY)
+    copy = os.open(f"/proc/self/fd/{file_of(tier, lab)}", os.O_RDONLY)
     found = os.pread(copy, CHUNK, 2 * CHUNK)
     os.close(copy)
     assert (found == lab.expected[2]) is not encrypted
@@ -188,7 +195,7 @@ def test_data_that_no_client_needs_any_more_leaves_the_disk(lab: Lab, make_tier:
     until(lambda: lab.place(0) == MEMORY)
     assert not lab.has_pages(0)
     until(lambda: tier.status().used == CHUNK)
-    descriptor = tier._of_pool[lab.pool].file.descriptor
+    descriptor = file_of(tier, lab)
     until(lambda: os.fstat(descriptor).st_blocks * 512 == CHUNK)
 
 
@@ -307,7 +314,7 @@ def test_clients_see_beats_while_the_first_chunks_are_being_written(
 def test_what_a_disk_that_hangs_should_write_stays_in_memory(
     lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_link, "DEADLINE", 0.3)
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
     for index in range(4):
         lab.write(index, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
@@ -324,13 +331,13 @@ def test_what_a_disk_that_hangs_should_write_stays_in_memory(
     assert lab.places(*range(4)) == [MEMORY] * 4
     assert all(lab.is_right(index) for index in range(4))
     assert tier.status().used == 0
-    assert os.fstat(store.file.descriptor).st_blocks == 0
+    assert os.fstat(file_of(tier, lab)).st_blocks == 0
 
 
 def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
     lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_link, "DEADLINE", 0.3)
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
     for index in range(2):
         lab.write(index, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-read", str(pipe)))
@@ -345,6 +352,45 @@ def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
     until(lambda: lab.places(0, 1) == [MEMORY, MEMORY])
     assert lab.is_right(0)
     assert lab.is_right(1)
+
+
+def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
+    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    works = threading.Event()
+    calls = []
+
+    def hang(folder: Path) -> Any:
+        calls.append(folder)
+        works.wait()
+        return open_file(folder)
+
+    monkeypatch.setattr(disk_opener, "open_file", hang)
+    tier = make_tier()
+    until(lambda: "does not respond" in tier.status().fault)
+    other = Lab(BUDGET)
+    tier.add(other.pool)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    works.set()
+    tier._opener.stop()
+    # Nobody needs the file any more.
+    assert len(calls) == 1
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert tier.status().direct is None
+    other.close()
+
+
+def test_too_many_open_files_are_a_fault(
+    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(disk, "SealTable", refuse)
+    tier = make_tier()
+    assert "Too many open files" in tier.status().fault
+    assert tier.held(lab.pool) == {}
 
 
 def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> None:
@@ -404,7 +450,7 @@ def test_a_folder_that_cannot_be_used_is_reported(
 ) -> None:
     tier = make_tier(folder=tmp_path / "missing")
     missing = f"{tmp_path / 'missing'} cannot be used: No such file or directory"
-    assert tier.status().fault == missing
+    until(lambda: tier.status().fault == missing)
 
 
 def test_files_have_no_name_and_belong_to_one_user(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Opens and closes the files of the disk tier in a thread, because a disk that hangs blocks whoever does that."""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from . import disk_clock
+from .disk_clock import DiskClock
+from .disk_files import DiskFile, open_file
+from .disk_store import Store
+
+#: Seconds for which the end waits for files to be closed.
+PATIENCE = 1.0
+
+
+class Opener:
+    """Opens and closes files, one after another.
+
+    Parameters
+    ----------
+    folder
+        The administrator's folder.
+    clock
+        The tier's time.
+    opened
+        Called in the thread with a store and its file, which is the callee's from then on.
+    failed
+        Called in the thread with the reason why a file could not be opened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: DiskClock,
+        opened: Callable[[Store, DiskFile], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._opened = opened
+        self._failed = failed
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="gpushare-files", daemon=True)
+        self._thread.start()
+
+    def open(self, store: Store) -> None:
+        """Make the file of a store."""
+        self._tasks.put(functools.partial(self._open, store))
+
+    def close(self, descriptor: int) -> None:
+        """Close a file, which frees its part of the disk if nobody else has it open."""
+        self._tasks.put(functools.partial(os.close, descriptor))
+
+    def is_stuck(self) -> bool:
+        """Whether a file takes too long."""
+        since = self._since
+        return since is not None and self._clock.now - since > disk_clock.DEADLINE
+
+    def stop(self) -> None:
+        """End after what was ordered so far, unless the disk hangs."""
+        self._tasks.put(None)
+        self._thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self._since = self._clock.now
+            task()
+            self._since = None
+
+    def _open(self, store: Store) -> None:
+        try:
+            file = open_file(self._folder)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._opened(store, file)
