@@ -178,20 +178,15 @@ class DiskTier:
             self._fail(f"{self.options.folder} cannot be used: {error.strerror}")
 
     def remove(self, pool: Pool) -> None:
-        """Stop using a pool that no process uses any more. Waits for what is under way."""
+        """Stop using a pool that no process uses any more. The helper ends what it is doing there."""
         with self._lock:
-            store = self._of_pool.get(pool)
+            store = self._of_pool.pop(pool, None)
             if store is None:
                 return
-            store.wishes = DiskWishes()
-        while True:
-            with self._lock:
-                if not (store.writing or store.reading or store.freeing):
-                    del self._of_pool[pool], self._stores[store.number]
-                    self._link.send(Close(store.number))
-                    self._close(store)
-                    return
-            time.sleep(BUSY_LOOK)
+            del self._stores[store.number]
+            if store.file is not None:
+                self._link.send(Close(store.number))
+            self._close(store)
 
     def _close(self, store: Store) -> None:
         store.seals.close()
@@ -243,11 +238,9 @@ class DiskTier:
         if is_needed and self._link.process is None:
             self._start()
         self._link.leave(0 if is_needed else PATIENCE)
-        for store in self._stores.values():
-            self._close(store)
+        for pool in list(self._of_pool):
+            self.remove(pool)
         self._opener.stop()
-        self._stores.clear()
-        self._of_pool.clear()
         os.close(self._wake)
 
     # --- The thread -------------------------------------------------------------------------------

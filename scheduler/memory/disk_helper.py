@@ -47,7 +47,7 @@ from .pool import Process
 #: Threads, each of which reads or writes one chunk at a time.
 THREADS = 8
 #: The order in which waiting requests are served: a notebook waits for what is read.
-_PRIORITY = {Read: 0, Write: 1, Free: 2}
+_PRIORITY = {Read: 0, Write: 1, Free: 2, Close: 3}
 #: The exit status after a defect (EX_SOFTWARE).
 BROKEN = 70
 #: Seconds between two looks at pools whose scheduler has ended.
@@ -78,6 +78,9 @@ class _Store:
             },
         )
         self.small: Any = ffi.new("uint32_t *")
+        #: Its tasks without an end; and whether it is closed after the last one, because nobody needs it any more.
+        self.tasks = 0
+        self.unneeded = False
 
     def chunk(self, index: int) -> memoryview:
         start = self.message.data_offset + index * CHUNK
@@ -93,9 +96,10 @@ class _Store:
 
 
 class _Task(NamedTuple):
-    """A request, and who gets its answer."""
+    """A request, the pool, and who gets the answers."""
 
-    request: Write | Read | Free
+    request: Write | Read | Free | Close
+    store: _Store
     answer: Callable[[Answer], None]
 
 
@@ -198,6 +202,8 @@ class Helper:
         self._stores: dict[int, _Store] = {}
         self._requests: queue.PriorityQueue[tuple[int, int, int, _Task]] = queue.PriorityQueue()
         self._numbers = itertools.count()
+        #: Guards the numbers of tasks.
+        self._lock = threading.Lock()
         for copier in copiers or [Copier() for _ in range(THREADS)]:
             threading.Thread(target=self._work, args=(copier,), daemon=True).start()
 
@@ -209,7 +215,9 @@ class Helper:
                 case Open():
                     self._stores[request.pool] = _Store(request, *descriptors)
                 case Close():
-                    self._stores.pop(request.pool).close()
+                    # The last task closes it, because a disk that hangs blocks whoever does.
+                    self._submit(request, self._answer)
+                    del self._stores[request.pool]
                 case _:
                     self._submit(request, self._answer)
         self._drop_waiting()
@@ -225,10 +233,16 @@ class Helper:
             return None
         return (decode_request(data), descriptors) if data else None
 
-    def _submit(self, request: Write | Read | Free, answer: Callable[[Answer], None]) -> None:
+    def _submit(
+        self, request: Write | Read | Free | Close, answer: Callable[[Answer], None]
+    ) -> None:
         """Have a request carried out. Whoever submits it gets the answers, also after the scheduler's end."""
-        task = _Task(request, answer)
-        self._requests.put((_PRIORITY[type(request)], request.index, next(self._numbers), task))
+        task = _Task(request, self._stores[request.pool], answer)
+        with self._lock:
+            task.store.tasks += 1
+            task.store.unneeded |= isinstance(request, Close)
+        index = 0 if isinstance(request, Close) else request.index
+        self._requests.put((_PRIORITY[type(request)], index, next(self._numbers), task))
 
     def _answer(self, answer: Answer) -> None:
         # After the scheduler's end, nobody needs it.
@@ -238,15 +252,32 @@ class Helper:
     def _drop_waiting(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                self._requests.get_nowait()
-                self._requests.task_done()
+                self._end(self._requests.get_nowait()[-1])
 
     def _work(self, copier: Copier) -> None:
         while True:
-            request, answer = self._requests.get()[-1]
-            answer(Begun(request))
-            answer(copier.carry_out(self._stores[request.pool], request))
-            self._requests.task_done()
+            task = self._requests.get()[-1]
+            self._carry_out(task, copier)
+            self._end(task)
+
+    def _carry_out(self, task: _Task, copier: Copier) -> None:
+        request, store, answer = task
+        if isinstance(request, Close):
+            return
+        answer(Begun(request))
+        if store.unneeded:
+            answer(Done(request, errno.ECANCELED, os.strerror(errno.ECANCELED)))
+        else:
+            answer(copier.carry_out(store, request))
+
+    def _end(self, task: _Task) -> None:
+        store = task.store
+        with self._lock:
+            store.tasks -= 1
+            is_last = store.unneeded and store.tasks == 0
+        if is_last:
+            store.close()
+        self._requests.task_done()
 
     # --- After the scheduler's end ----------------------------------------------------------------
 
@@ -327,7 +358,7 @@ def _processes(seals: SealTable) -> Iterator[tuple[int, Process]]:
                 yield slot, Process(pid)
 
 
-def _end(error: threading.ExceptHookArgs) -> None:
+def _break(error: threading.ExceptHookArgs) -> None:
     """End the process after a defect. Without its thread, a request would never be answered."""
     sys.__excepthook__(error.exc_type, error.exc_value or error.exc_type(), error.exc_traceback)
     os._exit(BROKEN)
@@ -338,7 +369,7 @@ def main(copiers: list[Copier] | None = None) -> int:
     # The scheduler's end is what ends this process, so that a terminal's or systemd's signal loses no data.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    threading.excepthook = _end
+    threading.excepthook = _break
     Helper(socket.socket(fileno=int(sys.argv[1])), copiers).run()
     return 0
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -70,6 +71,16 @@ def helper_of(tier: DiskTier) -> int:
     process = tier._link.process
     assert process is not None
     return process.pid
+
+
+def open_pools(tier: DiskTier) -> int:
+    """Return how many pools the helper has open."""
+    found = set()
+    for descriptor in os.scandir(f"/proc/{helper_of(tier)}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if "gpushare-pool" in os.readlink(descriptor.path):
+                found.add(os.stat(descriptor.path).st_ino)
+    return len(found)
 
 
 def file_of(tier: DiskTier, lab: Lab) -> int:
@@ -391,6 +402,32 @@ def test_too_many_open_files_are_a_fault(
     tier = make_tier()
     assert "Too many open files" in tier.status().fault
     assert tier.held(lab.pool) == {}
+
+
+def test_a_pool_is_removed_although_the_disk_hangs(
+    lab: Lab, make_tier: MakeTier, pipe: Path
+) -> None:
+    lab.write(0, slot=0)
+    lab.write(1, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
+    other = Lab(BUDGET)
+    tier.add(other.pool)
+    spill(lab, tier, 0)
+    await_hang(pipe)
+    until(lambda: open_pools(tier) == 2)
+    tier.remove(lab.pool)
+    assert tier.held(lab.pool) == {}
+    other.write(0, slot=0)
+    pipe.unlink()
+    spill(other, tier, 0)
+    until(lambda: other.place(0) == DISK)
+    until(lambda: open_pools(tier) == 1)
+    assert tier.status().fault == ""
+    fetch(other, tier, 0)
+    until(lambda: other.place(0) == MEMORY)
+    assert other.is_right(0)
+    tier.remove(other.pool)
+    other.close()
 
 
 def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> None:
