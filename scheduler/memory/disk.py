@@ -234,9 +234,10 @@ class DiskTier:
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join()
-        is_needed = any(store.used for store in self._stores.values())
-        if is_needed and self._link.process is None:
-            self._start()
+        with self._lock:
+            is_needed = any(store.used for store in self._stores.values())
+            if is_needed and self._link.process is None:
+                self._start()
         self._link.leave(0 if is_needed else PATIENCE)
         for pool in list(self._of_pool):
             self.remove(pool)

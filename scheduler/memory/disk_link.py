@@ -58,6 +58,8 @@ class DiskLink:
                 [*self._command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                # Whoever reads the scheduler's output to its end would wait for the helper.
+                stdout=subprocess.DEVNULL,
                 # A signal to the terminal's session must not end it: it has data that is nowhere else.
                 start_new_session=True,
             )

@@ -446,6 +446,16 @@ def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> N
 # --- After the scheduler's end ------------------------------------------------------------------
 
 
+def test_whoever_waits_for_the_schedulers_output_does_not_wait_for_the_helper(
+    lab: Lab, make_tier: MakeTier
+) -> None:
+    lab.write(0, slot=0)
+    tier = make_tier()
+    spill(lab, tier, 0)
+    until(lambda: lab.place(0) == DISK)
+    assert os.readlink(f"/proc/{helper_of(tier)}/fd/1") == os.devnull
+
+
 def test_after_the_schedulers_end_the_helper_brings_the_data_back(
     lab: Lab, make_tier: MakeTier, tmp_path: Path
 ) -> None:
