@@ -305,15 +305,12 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
 def _disk(chosen: Callable[..., Any]) -> DiskOptions | None:
     """Return the settings of the disk; None: there is none."""
     from .memory.disk import DiskOptions
-    from .memory.disk_files import default_size
 
     folder = chosen("disk_folder")
     if folder is None:
         return None
-    folder = Path(folder).absolute()
-    size = chosen("disk_size", None)
     return DiskOptions(
-        folder, default_size(folder) if size is None else size, chosen("disk_encryption", False)
+        Path(folder).absolute(), chosen("disk_size", None), chosen("disk_encryption", False)
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from .finding import Finding
 TOPIC = "disk"
 #: File systems that are not a local disk.
 IN_MEMORY = ("tmpfs", "ramfs")
+CREATE = "create it, then restart the scheduler"
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse.sshfs", "glusterfs", "lustre")
 
 
@@ -23,11 +25,12 @@ def check_disk(disk: dict[str, Any] | None) -> Iterator[Finding]:
     if disk is None:
         return
     if disk["fault"]:
+        is_missing = disk["fault"].endswith(os.strerror(errno.ENOENT))
         yield Finding(
             TOPIC,
             "fail",
             f"no more data goes to the disk: {disk['fault']}. No data is lost",
-            "correct this, then restart the scheduler",
+            CREATE if is_missing else "correct this, then restart the scheduler",
         )
         return
     folder = Path(disk["folder"])
@@ -50,8 +53,14 @@ def _concerns(folder: Path, disk: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     try:
         mode, space = folder.stat().st_mode, os.statvfs(folder)
+    except FileNotFoundError:
+        yield "it does not exist any more", CREATE
+        return
+    except PermissionError:
+        yield "this user cannot check it", "run gpushare doctor as root"
+        return
     except OSError as error:
-        yield f"this user cannot check it ({error.strerror})", "run gpushare doctor as root"
+        yield f"it cannot be checked ({error.strerror})", "check the disk"
         return
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         yield "every user can write to it", f"run: chmod o-w {folder}"

@@ -52,8 +52,8 @@ class DiskOptions:
     """The administrator's settings."""
 
     folder: Path
-    #: Bytes of all files together.
-    size: int
+    #: Bytes of all files together; None: half of what is free at the start.
+    size: int | None = None
     encrypted: bool = False
 
 
@@ -117,7 +117,10 @@ class DiskTier:
             command or (sys.executable, "-m", "jupyter_gpushare.scheduler.memory.disk_helper"),
             self._clock,
         )
-        self._opener = Opener(options.folder, self._clock, self._opened, self._not_opened)
+        self._opener = Opener(
+            options.folder, self._clock, self._checked, self._opened, self._not_opened
+        )
+        self._size = options.size or 0
         self._stores: dict[int, Store] = {}
         self._of_pool: dict[Pool, Store] = {}
         self._last_number = 0
@@ -133,6 +136,16 @@ class DiskTier:
         self._dirty = False
 
     # --- For the scheduler ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find out whether the folder can be used. If it cannot, the tier has failed."""
+        self._opener.check()
+        self._start_thread()
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpushare-disk", daemon=True)
+            self._thread.start()
 
     def add(self, pool: Pool) -> None:
         """Let data of a pool go to the disk. If that cannot be, the tier has failed."""
@@ -153,9 +166,7 @@ class DiskTier:
                 seals.set_process(slot, process.pid)
             self._stores[store.number] = self._of_pool[pool] = store
             self._opener.open(store)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gpushare-disk", daemon=True)
-                self._thread.start()
+            self._start_thread()
 
     def _make_key(self) -> bytes:
         if not self.options.encrypted:
@@ -163,6 +174,11 @@ class DiskTier:
         import cryptography  # noqa: F401
 
         return secrets.token_bytes(KEY_BYTES)
+
+    def _checked(self, size: int) -> None:
+        with self._lock:
+            if self.options.size is None:
+                self._size, self._dirty = size, True
 
     def _opened(self, store: Store, file: DiskFile) -> None:
         with self._lock:
@@ -216,7 +232,7 @@ class DiskTier:
     def status(self) -> DiskStatus:
         """Return the tier's state."""
         return DiskStatus(
-            size=self.options.size,
+            size=self._size,
             used=sum(store.used for store in list(self._stores.values())) * CHUNK,
             written=self._written,
             read=self._read,
@@ -358,7 +374,7 @@ class DiskTier:
     def _room_on_disk(self) -> int:
         """Return how many more chunks may be on the disk."""
         used = sum(store.used + len(store.writing) for store in self._stores.values())
-        return self.options.size // CHUNK - used
+        return self._size // CHUNK - used
 
     def _spill(self, store: Store) -> bool:
         """Begin to write; return whether something is still to be written."""

@@ -43,12 +43,14 @@ class DiskFile(NamedTuple):
 
 
 def default_size(folder: Path) -> int:
-    """Return the bytes that data may take on a disk if the administrator sets no limit: half of what is free."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        # The first file will show what is wrong.
-        return 0
+    """Return the bytes that data may take on a disk if the administrator sets no limit: half of what is free.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be used.
+    """
+    found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize // 2
 
 

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import disk_clock
 from .disk_clock import DiskClock
-from .disk_files import DiskFile, open_file
+from .disk_files import DiskFile, default_size, open_file
 from .disk_store import Store
 
 #: Seconds for which the end waits for files to be closed.
@@ -28,6 +29,8 @@ class Opener:
         The administrator's folder.
     clock
         The tier's time.
+    checked
+        Called in the thread with the default size, if files can be made in the folder.
     opened
         Called in the thread with a store and its file, which is the callee's from then on.
     failed
@@ -38,17 +41,23 @@ class Opener:
         self,
         folder: Path,
         clock: DiskClock,
+        checked: Callable[[int], None],
         opened: Callable[[Store, DiskFile], None],
         failed: Callable[[OSError], None],
     ) -> None:
         self._folder = folder
         self._clock = clock
+        self._checked = checked
         self._opened = opened
         self._failed = failed
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._since: float | None = None
         self._thread = threading.Thread(target=self._run, name="gpushare-files", daemon=True)
         self._thread.start()
+
+    def check(self) -> None:
+        """Find out whether files can be made in the folder, and its default size."""
+        self._tasks.put(self._check)
 
     def open(self, store: Store) -> None:
         """Make the file of a store."""
@@ -59,7 +68,7 @@ class Opener:
         self._tasks.put(functools.partial(os.close, descriptor))
 
     def is_stuck(self) -> bool:
-        """Whether a file takes too long."""
+        """Whether opening a file takes too long. Closing one may: the disk frees its data."""
         since = self._since
         return since is not None and self._clock.now - since > disk_clock.DEADLINE
 
@@ -70,13 +79,30 @@ class Opener:
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            self._since = self._clock.now
             task()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._since = self._clock.now
+        try:
+            yield
+        finally:
             self._since = None
+
+    def _check(self) -> None:
+        try:
+            with self._timed():
+                os.close(open_file(self._folder).descriptor)
+                size = default_size(self._folder)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._checked(size)
 
     def _open(self, store: Store) -> None:
         try:
-            file = open_file(self._folder)
+            with self._timed():
+                file = open_file(self._folder)
         except OSError as error:
             self._failed(error)
         else:

@@ -115,7 +115,9 @@ class PoolManager:
         self.disk = None if disk is None else DiskTier(disk, self._note_disk)
 
     def start(self) -> None:
-        """Make the pool if there is one for all users."""
+        """Make the pool if there is one for all users, and try the disk."""
+        if self.disk is not None:
+            self.disk.start()
         if not self._apart:
             self._account("")
 

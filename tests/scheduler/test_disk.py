@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import asyncio
 import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,72 +19,21 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import lib
-from jupyter_gpushare.scheduler.memory import disk, disk_clock, disk_opener
 from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier
 from jupyter_gpushare.scheduler.memory.disk_files import open_file
 from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
+from jupyter_gpushare.scheduler.memory.pool_manager import PoolManager
+from tests.scheduler.disk_tiers import (
+    BUDGET,
+    FAULTY,
+    MakeTier,
+    fetch,
+    file_of,
+    helper_of,
+    spill,
+)
 from tests.support.disk import COMING, DISK, GOING, LEAVING, LOST, MEMORY, Lab, until
-
-FAULTY = (sys.executable, str(Path(__file__).parent / "faulty_disk_helper.py"))
-BUDGET = 16
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    made = Lab(BUDGET)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def make_tier(lab: Lab, tmp_path: Path) -> Iterator[Callable[..., DiskTier]]:
-    tiers: list[DiskTier] = []
-
-    def make(
-        *, size: int = BUDGET, folder: Path = tmp_path, encrypted: bool = False, **settings: Any
-    ) -> DiskTier:
-        tier = DiskTier(DiskOptions(folder, size * CHUNK, encrypted), **settings)
-        tiers.append(tier)
-        tier.add(lab.pool)
-        return tier
-
-    yield make
-    for tier in tiers:
-        tier.stop()
-
-
-MakeTier = Callable[..., DiskTier]
-
-
-def spill(lab: Lab, tier: DiskTier, *slots: int) -> None:
-    tier.set_wishes(lab.pool, DiskWishes(spill=slots, at_once=len(slots), budget=BUDGET))
-
-
-def fetch(lab: Lab, tier: DiskTier, *slots: int, budget: int = BUDGET) -> None:
-    tier.set_wishes(lab.pool, DiskWishes(fetch=slots, budget=budget))
-
-
-def helper_of(tier: DiskTier) -> int:
-    process = tier._link.process
-    assert process is not None
-    return process.pid
-
-
-def open_pools(tier: DiskTier) -> int:
-    """Return how many pools the helper has open."""
-    found = set()
-    for descriptor in os.scandir(f"/proc/{helper_of(tier)}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            if "gpushare-pool" in os.readlink(descriptor.path):
-                found.add(os.stat(descriptor.path).st_ino)
-    return len(found)
-
-
-def file_of(tier: DiskTier, lab: Lab) -> int:
-    file = tier._of_pool[lab.pool].file
-    assert file is not None
-    return file.descriptor
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
@@ -285,164 +232,6 @@ def test_a_helper_that_is_killed_loses_nothing(
     assert all(lab.is_right(index) for index in range(4))
 
 
-# --- A disk that hangs --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pipe(tmp_path: Path) -> Path:
-    """By which a helper shows that a call hangs; the call goes on once it is removed."""
-    made = tmp_path / "pipe"
-    os.mkfifo(made)
-    return made
-
-
-def await_hang(pipe: Path) -> None:
-    with pipe.open("rb") as reached:
-        assert reached.read(1) == b"x"
-
-
-def beats(lab: Lab) -> bool:
-    """Whether clients see that data can be read, within more than two looks of the tier."""
-    before = lab.table.pool.disk_beat
-    time.sleep(1.2)
-    return bool(lab.table.pool.disk_beat != before)
-
-
-def test_clients_see_beats_while_the_first_chunks_are_being_written(
-    lab: Lab, make_tier: MakeTier, pipe: Path
-) -> None:
-    lab.write(0, slot=0)
-    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
-    spill(lab, tier, 0)
-    await_hang(pipe)
-    assert lab.place(0) == LEAVING
-    before = lab.table.pool.disk_beat
-    until(lambda: lab.table.pool.disk_beat != before)
-    pipe.unlink()
-    until(lambda: lab.place(0) == DISK)
-
-
-def test_what_a_disk_that_hangs_should_write_stays_in_memory(
-    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
-    for index in range(4):
-        lab.write(index, slot=0)
-    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
-    spill(lab, tier, 0)
-    await_hang(pipe)
-    until(lambda: tier.status().fault != "")
-    assert tier.status().fault == f"the disk of {tier.options.folder} does not respond"
-    until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
-    lab.release(0, slot=0)
-    lab.write(0, slot=0, value=7)
-    pipe.unlink()
-    store = tier._of_pool[lab.pool]
-    until(lambda: not (store.abandoned or store.freeing))
-    assert lab.places(*range(4)) == [MEMORY] * 4
-    assert all(lab.is_right(index) for index in range(4))
-    assert tier.status().used == 0
-    assert os.fstat(file_of(tier, lab)).st_blocks == 0
-
-
-def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
-    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
-    for index in range(2):
-        lab.write(index, slot=0)
-    tier = make_tier(command=(*FAULTY, "hang-in-read", str(pipe)))
-    spill(lab, tier, 0)
-    until(lambda: lab.places(0, 1) == [DISK, DISK])
-    fetch(lab, tier, 0)
-    await_hang(pipe)
-    until(lambda: "does not respond" in tier.status().fault)
-    assert not beats(lab)
-    assert lab.places(0, 1) == [COMING, COMING]
-    pipe.unlink()
-    until(lambda: lab.places(0, 1) == [MEMORY, MEMORY])
-    assert lab.is_right(0)
-    assert lab.is_right(1)
-
-
-def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
-    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
-    works = threading.Event()
-    calls = []
-
-    def hang(folder: Path) -> Any:
-        calls.append(folder)
-        works.wait()
-        return open_file(folder)
-
-    monkeypatch.setattr(disk_opener, "open_file", hang)
-    tier = make_tier()
-    until(lambda: "does not respond" in tier.status().fault)
-    other = Lab(BUDGET)
-    tier.add(other.pool)
-    descriptors = len(os.listdir("/proc/self/fd"))
-    works.set()
-    tier._opener.stop()
-    # Nobody needs the file any more.
-    assert len(calls) == 1
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert tier.status().direct is None
-    other.close()
-
-
-def test_too_many_open_files_are_a_fault(
-    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(disk, "SealTable", refuse)
-    tier = make_tier()
-    assert "Too many open files" in tier.status().fault
-    assert tier.held(lab.pool) == {}
-
-
-def test_a_pool_is_removed_although_the_disk_hangs(
-    lab: Lab, make_tier: MakeTier, pipe: Path
-) -> None:
-    lab.write(0, slot=0)
-    lab.write(1, slot=0)
-    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
-    other = Lab(BUDGET)
-    tier.add(other.pool)
-    spill(lab, tier, 0)
-    await_hang(pipe)
-    until(lambda: open_pools(tier) == 2)
-    tier.remove(lab.pool)
-    assert tier.held(lab.pool) == {}
-    other.write(0, slot=0)
-    pipe.unlink()
-    spill(other, tier, 0)
-    until(lambda: other.place(0) == DISK)
-    until(lambda: open_pools(tier) == 1)
-    assert tier.status().fault == ""
-    fetch(other, tier, 0)
-    until(lambda: other.place(0) == MEMORY)
-    assert other.is_right(0)
-    tier.remove(other.pool)
-    other.close()
-
-
-def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> None:
-    lab.write(0, slot=0)
-    tier = make_tier()
-    spill(lab, tier, 0)
-    until(lambda: lab.place(0) == DISK)
-    tier._link._command = ["/missing"]
-    os.kill(helper_of(tier), signal.SIGKILL)
-    until(lambda: "helper process has ended" in tier.status().fault)
-    fetch(lab, tier, 0)
-    assert not beats(lab)
-    assert lab.place(0) == DISK
-
-
 # --- After the scheduler's end ------------------------------------------------------------------
 
 
@@ -498,6 +287,32 @@ def test_a_folder_that_cannot_be_used_is_reported(
     tier = make_tier(folder=tmp_path / "missing")
     missing = f"{tmp_path / 'missing'} cannot be used: No such file or directory"
     until(lambda: tier.status().fault == missing)
+
+
+def test_a_folder_that_is_missing_is_reported_at_the_start(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+
+    async def begin() -> str:
+        pools = PoolManager(None, apart=True, disk=DiskOptions(missing))
+        pools.start()
+        try:
+            while not (fault := pools.disk_status()["fault"]):  # type: ignore[index]
+                await asyncio.sleep(0.01)
+        finally:
+            pools.stop()
+        return str(fault)
+
+    found = asyncio.run(begin())
+    assert found == f"{missing} cannot be used: No such file or directory"
+
+
+def test_without_a_size_half_of_what_is_free_is_used(tmp_path: Path) -> None:
+    tier = DiskTier(DiskOptions(tmp_path))
+    assert tier.status().size == 0
+    tier.start()
+    until(lambda: tier.status().size > 0)
+    assert os.listdir(tmp_path) == []
+    tier.stop()
 
 
 def test_files_have_no_name_and_belong_to_one_user(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,21 @@ import pytest
 
 from jupyter_gpushare.cli.doctor import disk
 from jupyter_gpushare.cli.doctor.disk import check_disk, file_system
+from jupyter_gpushare.cli.doctor.finding import Finding
 
 GIB = 1 << 30
 
 
-def report(folder: Path, **changes: Any) -> list[tuple[str, str]]:
+def findings(folder: Path, **changes: Any) -> list[Finding]:
     state = {
         "folder": str(folder), "size": GIB, "used": GIB // 2, "direct": True, "encrypted": False,
         "fault": "", **changes,
     }  # fmt: skip
-    return [(found.state, found.found) for found in check_disk(state)]
+    return list(check_disk(state))
+
+
+def report(folder: Path, **changes: Any) -> list[tuple[str, str]]:
+    return [(found.state, found.found) for found in findings(folder, **changes)]
 
 
 @pytest.fixture
@@ -44,6 +50,32 @@ def test_a_failed_disk(folder: Path) -> None:
     assert found == [
         ("fail", "no more data goes to the disk: the disk of /d is full. No data is lost")
     ]
+
+
+def test_a_folder_that_is_missing(folder: Path) -> None:
+    missing = folder / "missing"
+    (since,) = findings(missing)
+    assert (since.state, "does not exist any more" in since.found) == ("warn", True)
+    assert since.remedy == "create it, then restart the scheduler"
+    fault = f"{missing} cannot be used: No such file or directory"
+    (at_start,) = findings(missing, fault=fault)
+    assert at_start.state == "fail"
+    assert at_start.remedy == since.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [(errno.EACCES, "run gpushare doctor as root"), (errno.EIO, "check the disk")],
+)
+def test_a_folder_that_cannot_be_checked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: int, remedy: str
+) -> None:
+    def refuse(path: Path) -> Any:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "statvfs", refuse)
+    (found,) = findings(folder)
+    assert (found.state, found.remedy) == ("warn", remedy)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The disk tier with a disk that hangs: nobody else waits for it, and clients notice it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler.memory import disk, disk_clock, disk_opener
+from jupyter_gpushare.scheduler.memory.disk_files import open_file
+from tests.scheduler.disk_tiers import (
+    BUDGET,
+    FAULTY,
+    MakeTier,
+    await_hang,
+    fetch,
+    file_of,
+    helper_of,
+    open_pools,
+    spill,
+)
+from tests.support.disk import COMING, DISK, LEAVING, MEMORY, Lab, until
+
+
+def beats(lab: Lab) -> bool:
+    """Whether clients see that data can be read, within more than two looks of the tier."""
+    before = lab.table.pool.disk_beat
+    time.sleep(1.2)
+    return bool(lab.table.pool.disk_beat != before)
+
+
+def test_clients_see_beats_while_the_first_chunks_are_being_written(
+    lab: Lab, make_tier: MakeTier, pipe: Path
+) -> None:
+    lab.write(0, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
+    spill(lab, tier, 0)
+    await_hang(pipe)
+    assert lab.place(0) == LEAVING
+    before = lab.table.pool.disk_beat
+    until(lambda: lab.table.pool.disk_beat != before)
+    pipe.unlink()
+    until(lambda: lab.place(0) == DISK)
+
+
+def test_what_a_disk_that_hangs_should_write_stays_in_memory(
+    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    for index in range(4):
+        lab.write(index, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
+    spill(lab, tier, 0)
+    await_hang(pipe)
+    until(lambda: tier.status().fault != "")
+    assert tier.status().fault == f"the disk of {tier.options.folder} does not respond"
+    until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
+    lab.release(0, slot=0)
+    lab.write(0, slot=0, value=7)
+    pipe.unlink()
+    store = tier._of_pool[lab.pool]
+    until(lambda: not (store.abandoned or store.freeing))
+    assert lab.places(*range(4)) == [MEMORY] * 4
+    assert all(lab.is_right(index) for index in range(4))
+    assert tier.status().used == 0
+    assert os.fstat(file_of(tier, lab)).st_blocks == 0
+
+
+def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
+    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    for index in range(2):
+        lab.write(index, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-read", str(pipe)))
+    spill(lab, tier, 0)
+    until(lambda: lab.places(0, 1) == [DISK, DISK])
+    fetch(lab, tier, 0)
+    await_hang(pipe)
+    until(lambda: "does not respond" in tier.status().fault)
+    assert not beats(lab)
+    assert lab.places(0, 1) == [COMING, COMING]
+    pipe.unlink()
+    until(lambda: lab.places(0, 1) == [MEMORY, MEMORY])
+    assert lab.is_right(0)
+    assert lab.is_right(1)
+
+
+def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
+    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    works = threading.Event()
+    calls = []
+
+    def hang(folder: Path) -> Any:
+        calls.append(folder)
+        works.wait()
+        return open_file(folder)
+
+    monkeypatch.setattr(disk_opener, "open_file", hang)
+    tier = make_tier()
+    until(lambda: "does not respond" in tier.status().fault)
+    other = Lab(BUDGET)
+    tier.add(other.pool)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    works.set()
+    tier._opener.stop()
+    # Nobody needs the file any more.
+    assert len(calls) == 1
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert tier.status().direct is None
+    other.close()
+
+
+def test_too_many_open_files_are_a_fault(
+    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(disk, "SealTable", refuse)
+    tier = make_tier()
+    assert "Too many open files" in tier.status().fault
+    assert tier.held(lab.pool) == {}
+
+
+def test_a_pool_is_removed_although_the_disk_hangs(
+    lab: Lab, make_tier: MakeTier, pipe: Path
+) -> None:
+    lab.write(0, slot=0)
+    lab.write(1, slot=0)
+    tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
+    other = Lab(BUDGET)
+    tier.add(other.pool)
+    spill(lab, tier, 0)
+    await_hang(pipe)
+    until(lambda: open_pools(tier) == 2)
+    tier.remove(lab.pool)
+    assert tier.held(lab.pool) == {}
+    other.write(0, slot=0)
+    pipe.unlink()
+    spill(other, tier, 0)
+    until(lambda: other.place(0) == DISK)
+    until(lambda: open_pools(tier) == 1)
+    assert tier.status().fault == ""
+    fetch(other, tier, 0)
+    until(lambda: other.place(0) == MEMORY)
+    assert other.is_right(0)
+    tier.remove(other.pool)
+    other.close()
+
+
+def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> None:
+    lab.write(0, slot=0)
+    tier = make_tier()
+    spill(lab, tier, 0)
+    until(lambda: lab.place(0) == DISK)
+    tier._link._command = ["/missing"]
+    os.kill(helper_of(tier), signal.SIGKILL)
+    until(lambda: "helper process has ended" in tier.status().fault)
+    fetch(lab, tier, 0)
+    assert not beats(lab)
+    assert lab.place(0) == DISK
