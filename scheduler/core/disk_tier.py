@@ -2,8 +2,9 @@
 """Decides whose host memory may go to a disk, and whose comes back.
 
 The evicted memory of groups that have been idle the longest goes first: after ``Rules.disk_after``, or earlier if host
-memory is needed, which the server sees. A group needs its memory back when it has a lease, gets ready ahead of its use,
-or is the head of a queue. The server reads it while the group's other memory is being restored.
+memory is needed, which the server sees. If that is not enough, the memory of groups that wait goes, too: they were
+admitted because the disk has room for them. A group needs its memory back when it has a lease, gets ready ahead of its
+use, or is the head of a queue. The server reads it while the group's other memory is being restored.
 
 Nothing here moves data. While no disk is in use, there is nothing to decide.
 """
@@ -62,7 +63,8 @@ class DiskTier:
                 idle += [(since, c.number, c) for c in group.clients.values() if _in_host(c)]
         idle.sort(key=lambda entry: entry[:2])
         due = [entry for entry in idle if after is not None and entry[0] + after <= now]
-        self._set_spill(Spill(tuple(number for _, number, _ in idle), len(due)))
+        clients = [client for _, _, client in idle] + self._waiting()
+        self._set_spill(Spill(tuple(client.number for client in clients), len(due)))
         next_due = None
         if after is not None and len(due) < len(idle):
             next_due = idle[len(due)][0] + after
@@ -78,14 +80,30 @@ class DiskTier:
             return None
         return self.eligibility.idle_since(group)
 
+    def _waiting(self) -> list[Client]:
+        """Return the clients with evicted memory whose groups wait behind others, the last ones first."""
+        needed = self._needed_groups()
+        groups = {wait.group.id: wait.group for wait in self.model.queue}
+        return [
+            client
+            for group in reversed(groups.values())
+            if group.id not in needed and not (group.silent or group.yielding or group.restoring)
+            for client in group.clients.values()
+            if _in_host(client)
+        ]
+
     def _needed(self) -> list[Client]:
         """Return the clients whose memory is needed on a GPU, the most urgent first."""
+        groups = self._needed_groups()
+        return [client for group in groups.values() for client in group.clients.values()]
+
+    def _needed_groups(self) -> dict[str, Group]:
         groups: dict[str, Group] = dict(self.model.leased)
         groups.update(self.model.prefetching)
         for gpu in self.model.gpus.values():
             if gpu.queue:
                 groups.setdefault(gpu.queue[0].group.id, gpu.queue[0].group)
-        return [client for group in groups.values() for client in group.clients.values()]
+        return groups
 
 
 def _in_host(client: Client) -> bool:

@@ -84,3 +84,34 @@ def test_the_disk_counts_for_admission() -> None:
     c = m.process("c")
     answer = c.grow(60)
     assert answer is None or answer.status == "swapped"
+
+
+def test_those_who_wait_go_after_the_idle_ones_and_the_last_in_the_queue_first() -> None:
+    m = Machine(hibernate_after=None)
+    a, b, c, d = (away(m, name, 40) for name in "abcd")
+    e = away(m, "e", 40)
+    m.runs("x", 90)
+    m.do(DISK)
+    for process in (a, b, c):
+        told = process.request()
+    # The first one needs its memory next.
+    assert of(ev.Spill, told)[-1].clients == (d.number, e.number, c.number, b.number)
+    assert of(ev.Fetch, told) == []
+
+
+def test_what_waits_on_the_disk_comes_back_when_it_is_next() -> None:
+    m = Machine(hibernate_after=None)
+    a, b = away(m, "a", 60), away(m, "b", 60)
+    x = m.runs("x", 90)
+    m.do(DISK)
+    a.request()
+    b.request()
+    assert of(ev.Fetch, m.do(ev.Disk(1000 * GIB, {b.number: 40 * GIB}))) == []
+    x.end("cell")
+    m.do(ev.Release("x", evict=True))
+    told = x.release()
+    for order in of(ev.Evict, told):
+        told += x.evict(order)
+    assert a.state == "restoring"
+    assert b.state == "waiting"
+    assert of(ev.Fetch, told) == [ev.Fetch((b.number,))]

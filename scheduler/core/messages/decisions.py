@@ -122,7 +122,7 @@ class PreparePool(Struct, frozen=True):
 
 
 class Spill(Struct, frozen=True):
-    """The clients whose host memory may go to the disk, those first that have been idle the longest.
+    """The clients whose host memory may go to the disk: those that have been idle the longest, then those that wait.
 
     The memory of the first ``at_once`` goes there now, and that of the others when host memory is needed. Both lists
     hold until the next decision of their kind.
