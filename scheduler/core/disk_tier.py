@@ -37,7 +37,7 @@ class DiskTier:
     def on_disk(self, event: Disk) -> None:
         """Apply a new state of the disk."""
         before, self.model.disk_size = self.model.disk_size, event.size
-        self.model.on_disk = event.held
+        self.model.on_disk, self.model.off_disk = event.held, frozenset(event.apart)
         self.stale = True
         if before != event.size:
             self.turn.dirty.update(self.model.gpus)

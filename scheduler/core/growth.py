@@ -100,7 +100,7 @@ class GrowthAdmission:
             self._oversubscribe(client)
         unevictable = max(0, event.least.unevictable - holding.unevictable)
         stays = staying(holding, event)
-        demand = Demand(holding.share, more, fixed, event.oversubscribe, unevictable, stays)
+        demand = Demand(holding.share, client, more, fixed, event.oversubscribe, unevictable, stays)
         refusal = self.limits.refusal(demand)
         if refusal is not None:
             self._refuse_or_delay(holding, event, refusal, before)
@@ -162,7 +162,8 @@ class GrowthAdmission:
         """Promise evictable memory: on the GPU if the group holds a lease and there is room, otherwise swapped."""
         client, group, gpu = holding.client, holding.client.group, holding.share.gpu
         wanted = event.most - holding.promised - more
-        extra = self.limits.headroom(holding.share, more, wanted, event.oversubscribe)
+        demand = Demand(holding.share, client, more, 0, event.oversubscribe)
+        extra = self.limits.headroom(demand, wanted)
         if group.lease is None or group.yielding:
             there = not more and not (event.urgent and gpu.free < 0)
             self.promise(holding, event, more + extra, 0, "resident" if there else "swapped")

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from .eligibility import Eligibility
 from .foreign_use import outside
 from .messages import Growth, HostMemory
-from .model import Gpu, Model, Share, staying_contexts
+from .model import Client, Gpu, Model, Share, staying_contexts
 from .rules import MIB
 from .turn import Turn
 from .usage import GpuTime
@@ -27,6 +27,7 @@ class Demand(NamedTuple):
     """Memory that a client requests on one GPU, in addition to what it has."""
 
     share: Share
+    client: Client
     #: Evictable bytes, and others: unevictable ones and contexts.
     more: int
     fixed: int
@@ -175,20 +176,22 @@ class Limits:
         return Refusal("host", None, text)
 
     def _check_backing(self, demand: Demand) -> Refusal | None:
-        """Refuse memory with which all footprints would exceed what the GPU and host memory hold together."""
+        """Refuse memory with which all footprints would exceed what GPU, host memory and disk hold together."""
         gpu, more, fixed = demand.share.gpu, demand.more, demand.fixed
-        backed = self._backed(gpu, self.model.host_budget) - fixed
+        backed = self._backed(demand, self.model.host_budget) - fixed
         theirs = sum(u.promised for u in gpu.returning.values())
         promised = gpu.promised + theirs
         if promised + more <= backed:
             return None
-        disk = f" ({_amount(self.model.disk_size)} on disk)" if self.model.disk_size else ""
+        disk = ""
+        if self.model.disk_size and self.model.may_be_on_disk(demand.client):
+            disk = f" ({_amount(self.model.disk_size)} on disk)"
         text = (
             f"{_amount(demand.bytes)} more would make a total of {_amount(promised + demand.bytes)} for all kernels, "
             f"but the GPU and host memory together can hold only {_amount(max(0, backed + fixed))}{disk}"
         )
         relief = _others(promised + more <= backed + gpu.foreign + theirs)
-        if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
+        if relief is None and promised + more <= self._backed(demand, self._host_lately()) - fixed:
             relief = "host"
         return Refusal("host", relief, text)
 
@@ -269,20 +272,39 @@ class Limits:
                 return claim.whose, claim.entitlement.gpus
         return None
 
-    def _backed(self, gpu: Gpu, budget: int) -> int:
+    def _backed(self, demand: Demand, budget: int) -> int:
         """Return the bytes of footprints that a GPU, the remaining host memory and the disk can hold together.
 
         Memory leaves the GPU while other memory arrives from the host, so a switch takes no more than what is in
-        flight.
+        flight. The disk counts only for memory that can go there.
         """
-        host = budget - min(self.model.rules.host_in_flight, budget // 8) + self.model.disk_size
+        gpu, disk = demand.share.gpu, self.model.disk_size
+        host = budget - min(self.model.rules.host_in_flight, budget // 8)
         for client in self.model.clients.values():
             promised = sum(h.promised for h in client.holdings.values())
             host -= min(self.model.rules.host_slack, promised)
         for other in self.model.gpus.values():
             if other is not gpu:
-                host -= max(0, other.promised - other.capacity)
-        return max(0, gpu.capacity) + max(0, host)
+                excess = max(0, other.promised - other.capacity)
+                away = min(excess, disk, self._for_disk(other))
+                disk -= away
+                host -= excess - away
+        more = demand.more if self.model.may_be_on_disk(demand.client) else 0
+        disk = min(disk, self._for_disk(gpu) + more)
+        return max(0, gpu.capacity) + max(0, host + disk)
+
+    def _for_disk(self, gpu: Gpu) -> int:
+        """Return the bytes of footprints that could be on the disk if there is one."""
+        if not self.model.disk_size:
+            return 0
+        promised = sum(
+            holding.promised
+            for share in gpu.shares.values()
+            for holding in share.holdings.values()
+            if self.model.may_be_on_disk(holding.client)
+        )
+        # Those that return were admitted by the same rule.
+        return promised + sum(u.promised for u in gpu.returning.values())
 
     def _budget_host(self, budget: int, most: int) -> None:
         """Note how much host memory there is for swapped data, and the most that there can be."""
@@ -299,16 +321,16 @@ class Limits:
         best, until = self._host_best
         return 0 if until is None or self.turn.now >= until else best
 
-    def headroom(self, share: Share, more: int, wanted: int, over: bool) -> int:
+    def headroom(self, demand: Demand, wanted: int) -> int:
         """Return how many of the bytes that a client requests beyond its need can be promised."""
         low, high = 0, max(0, wanted)
-        if more <= 0 or high == 0:
+        if demand.more <= 0 or high == 0:
             return 0
-        if self.refusal(Demand(share, more + high, 0, over)) is None:
+        if self.refusal(demand._replace(more=demand.more + high)) is None:
             return high
         while high - low > 2 * MIB:
             middle = (low + high) // 2
-            if self.refusal(Demand(share, more + middle, 0, over)) is None:
+            if self.refusal(demand._replace(more=demand.more + middle)) is None:
                 low = middle
             else:
                 high = middle

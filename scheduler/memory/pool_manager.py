@@ -267,7 +267,8 @@ class PoolManager:
         for client, slot in self._slots.items():
             if size := of_pool[self._users[client]].get(slot, 0):
                 held[client] = size
-        return ev.Disk(0 if status.fault else status.size, held)
+        apart = tuple(sorted(self._users.keys() - self._slots.keys()))
+        return ev.Disk(0 if status.fault else status.size, held, apart)
 
     def disk_status(self) -> dict[str, Any] | None:
         """Return the disk's state, as docs/reference/control.md describes it; None: there is no disk."""

@@ -227,6 +227,7 @@ class Server:
                 waiting = decision.waiting
         self._welcome(connection, waiting, attach)
         self._execute(decisions, now)
+        self._update_disk()
         if attach.leased:
             # A client that returns to its group's lease is not worth an event.
             self._snapshots.append(take_snapshot(self.core, attach.group, now))

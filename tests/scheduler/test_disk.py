@@ -306,6 +306,20 @@ def test_a_folder_that_is_missing_is_reported_at_the_start(tmp_path: Path) -> No
     assert found == f"{missing} cannot be used: No such file or directory"
 
 
+def test_clients_without_a_place_in_a_pool_are_known(tmp_path: Path) -> None:
+    async def find() -> tuple[int, ...]:
+        pools = PoolManager(None, disk=DiskOptions(tmp_path, BUDGET * CHUNK))
+        pools.start()
+        for client in (1, 2):
+            pools.join(client, "")
+        assert pools.lend(2, os.getpid(), again=False) is not None
+        found = pools.on_disk()
+        pools.stop()
+        return found.apart
+
+    assert asyncio.run(find()) == (1,)
+
+
 def test_without_a_size_half_of_what_is_free_is_used(tmp_path: Path) -> None:
     tier = DiskTier(DiskOptions(tmp_path))
     assert tier.status().size == 0

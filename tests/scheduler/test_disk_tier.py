@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.scheduler.core_machine import GIB, Machine, of
 from tests.scheduler.prefetching import away
@@ -84,6 +88,37 @@ def test_the_disk_counts_for_admission() -> None:
     c = m.process("c")
     answer = c.grow(60)
     assert answer is None or answer.status == "swapped"
+
+
+@pytest.mark.parametrize(
+    ("kind", "second"),
+    [
+        ({}, "swapped"),
+        ({"backend": "managed"}, "host"),
+        ({"oversubscribe": True}, "host"),
+        ({"apart": True}, "host"),
+    ],
+    ids=["swap", "managed", "oversubscribing", "without a pool"],
+)
+def test_the_disk_counts_only_for_what_can_go_there(kind: dict[str, Any], second: str) -> None:
+    m = Machine()
+    for _ in range(2):
+        m.do(ev.HostMemory(1 * GIB, 1 * GIB))
+        # An earlier amount of host memory counts no more.
+        m.sleep(61.0)
+    apart = (2, 3) if kind.get("apart") else ()
+    m.do(ev.Disk(1000 * GIB, {}, apart))
+    m.process("a", 60)
+    answers = []
+    for group in ("b", "c"):
+        more = {name: value for name, value in kind.items() if name != "apart"}
+        answer = m.process(group, **more).grow(60)
+        assert answer is not None
+        answers.append(answer)
+    # The GPU can hold the first of them, because the other one can be on the disk.
+    assert answers[0].status == "swapped"
+    assert answers[1].status == second
+    assert "on disk" not in answers[1].text
 
 
 def test_those_who_wait_go_after_the_idle_ones_and_the_last_in_the_queue_first() -> None:

@@ -411,10 +411,13 @@ class Disk(Struct, frozen=True):
         Bytes that may be there; 0: no more data goes there.
     held
         Bytes of each client that are there.
+    apart
+        Clients whose memory cannot go there, because they have no place in a pool.
     """
 
     size: int
     held: dict[int, int] = {}
+    apart: tuple[int, ...] = ()
 
 
 class Hibernatable(Struct, frozen=True):

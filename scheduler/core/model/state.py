@@ -50,6 +50,8 @@ class Model:
     #: Bytes that may be on the disk, 0: no more data goes there; and bytes of each client that are there.
     disk_size: int = 0
     on_disk: dict[int, int] = field(default_factory=dict)
+    #: Clients whose memory cannot go there, because they have no place in a pool.
+    off_disk: frozenset[int] = frozenset()
     #: Groups that are agents'.
     agents: dict[str, Group] = field(default_factory=dict)
     #: Whether any client has memory that the GPU may page.
@@ -69,6 +71,14 @@ class Model:
         """Return the host memory, and the room on the disk, that is still unused."""
         held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
         return max(0, self.host_budget + self.disk_size - held + self.host_saved())
+
+    def may_be_on_disk(self, client: Client) -> bool:
+        """Whether evicted memory of a client can go to the disk."""
+        return (
+            client.backend == "swap"
+            and not client.oversubscribes
+            and client.number not in self.off_disk
+        )
 
     def host_saved(self) -> int:
         """Return the bytes of host memory that clients state more than once, because equal data is stored once."""
