@@ -42,6 +42,8 @@ MARKED_AHEAD = 32
 BUSY_LOOK, IDLE_LOOK = 0.02, 0.5
 #: Seconds after which a failed read is tried again, and a new helper is started.
 PAUSE = 1.0
+#: Seconds after which no process is expected any more to end its page-locks. Processes look every second.
+STALL = 5.0
 #: Seconds in which a helper without data ends.
 PATIENCE = 10.0
 ALL_SLOTS = (1 << SLOTS) - 1
@@ -364,6 +366,9 @@ class DiskTier:
         """Whether no room will appear. Then the budget is exceeded, because the client cannot go on."""
         if store.reading or store.writing:
             return False
+        stalled = store.stalled_since
+        if stalled is not None and self._clock.now - stalled > STALL:
+            return True
         can_spill = not self._fault and self._room_on_disk() > 0
         return not (
             can_spill and lib.gpushare_pool_can_leave(store.care, _bits(store.wishes.spill))
@@ -380,6 +385,14 @@ class DiskTier:
         """Begin to write; return whether something is still to be written."""
         if store.file is None:
             return False
+        tries = self._write_some(store)
+        if not tries or store.writing:
+            store.stalled_since = None
+        elif store.stalled_since is None:
+            store.stalled_since = self._clock.now
+        return tries
+
+    def _write_some(self, store: Store) -> bool:
         wishes = store.wishes
         lacking = self._lacking(store)
         may = _bits(wishes.spill) if lacking or wishes.at_once else 0

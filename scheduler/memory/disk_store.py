@@ -47,6 +47,8 @@ class Store:
     #: Chunks on the disk, and bytes of each slot there.
     used: int = 0
     held: dict[int, int] = field(default_factory=dict)
+    #: Since when nothing can be written because processes keep their page-locks.
+    stalled_since: float | None = None
     #: When failed reads are tried again.
     again_at: float = 0.0
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpushare._protocol import lib
 from jupyter_gpushare.scheduler.memory import disk, disk_clock, disk_opener
 from jupyter_gpushare.scheduler.memory.disk_files import open_file
+from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
 from tests.scheduler.disk_tiers import (
     BUDGET,
     FAULTY,
@@ -26,7 +28,7 @@ from tests.scheduler.disk_tiers import (
     open_pools,
     spill,
 )
-from tests.support.disk import COMING, DISK, LEAVING, MEMORY, Lab, until
+from tests.support.disk import COMING, DISK, GOING, LEAVING, MEMORY, Lab, until
 
 
 def beats(lab: Lab) -> bool:
@@ -37,8 +39,9 @@ def beats(lab: Lab) -> bool:
 
 
 def test_clients_see_beats_while_the_first_chunks_are_being_written(
-    lab: Lab, make_tier: MakeTier, pipe: Path
+    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(disk_clock, "DEADLINE", 3600.0)
     lab.write(0, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
     spill(lab, tier, 0)
@@ -53,12 +56,12 @@ def test_clients_see_beats_while_the_first_chunks_are_being_written(
 def test_what_a_disk_that_hangs_should_write_stays_in_memory(
     lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
     for index in range(4):
         lab.write(index, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
     spill(lab, tier, 0)
     await_hang(pipe)
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
     until(lambda: tier.status().fault != "")
     assert tier.status().fault == f"the disk of {tier.options.folder} does not respond"
     until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
@@ -76,7 +79,6 @@ def test_what_a_disk_that_hangs_should_write_stays_in_memory(
 def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
     lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
     for index in range(2):
         lab.write(index, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-read", str(pipe)))
@@ -84,6 +86,7 @@ def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
     until(lambda: lab.places(0, 1) == [DISK, DISK])
     fetch(lab, tier, 0)
     await_hang(pipe)
+    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
     until(lambda: "does not respond" in tier.status().fault)
     assert not beats(lab)
     assert lab.places(0, 1) == [COMING, COMING]
@@ -113,6 +116,7 @@ def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
     descriptors = len(os.listdir("/proc/self/fd"))
     works.set()
     tier._opener.stop()
+    tier._opener._thread.join()
     # Nobody needs the file any more.
     assert len(calls) == 1
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -133,8 +137,9 @@ def test_too_many_open_files_are_a_fault(
 
 
 def test_a_pool_is_removed_although_the_disk_hangs(
-    lab: Lab, make_tier: MakeTier, pipe: Path
+    lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(disk_clock, "DEADLINE", 3600.0)
     lab.write(0, slot=0)
     lab.write(1, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
@@ -156,6 +161,25 @@ def test_a_pool_is_removed_although_the_disk_hangs(
     assert other.is_right(0)
     tier.remove(other.pool)
     other.close()
+
+
+def test_a_process_that_keeps_its_page_locks_holds_nobody_up_for_long(
+    lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "STALL", 0.3)
+    lab.write(0, slot=0)
+    tier = make_tier()
+    spill(lab, tier, 0)
+    until(lambda: lab.place(0) == DISK)
+    # A stopped process.
+    for index in (1, 2):
+        lab.write(index, slot=1)
+        lib.gpushare_pool_set_page_locked(lab.table.chunk(index), 1, True)
+    tier.set_wishes(lab.pool, DiskWishes(spill=(1,), fetch=(0,), budget=2))
+    until(lambda: lab.place(0) == MEMORY)
+    assert lab.is_right(0)
+    assert lab.place(1) in (MEMORY, GOING)
+    assert tier.status().fault == ""
 
 
 def test_clients_see_that_there_is_no_helper(lab: Lab, make_tier: MakeTier) -> None:
