@@ -86,6 +86,13 @@ class _Store:
         start = self.message.data_offset + index * CHUNK
         return self._view[start : start + CHUNK]
 
+    def keep_written(self) -> None:
+        """Let clients use what is being written. Their data is still in memory, and only read there."""
+        chunks = self.care.pool.chunks
+        for index in range(self.message.chunk_count):
+            if lib.gpushare_pool_place(chunks + index) == lib.GPUSHARE_POOL_LEAVING:
+                lib.gpushare_pool_set_place(chunks + index, lib.GPUSHARE_POOL_MEMORY)
+
     def close(self) -> None:
         self._view.release()
         ffi.release(self._buffer)
@@ -221,6 +228,9 @@ class Helper:
                 case _:
                     self._submit(request, self._answer)
         self._drop_waiting()
+        for store in self._stores.values():
+            store.keep_written()
+        # A disk that hangs may keep this from going on.
         self._requests.join()
         for store in self._stores.values():
             lib.gpushare_pool_settle(store.care)

@@ -19,7 +19,7 @@ from jupyter_gpushare.scheduler.memory.disk_files import SealTable, open_file
 from jupyter_gpushare.scheduler.memory.disk_helper import Copier, Helper
 from jupyter_gpushare.scheduler.memory.disk_messages import Done, Open, Read, Request, Write, encode
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
-from tests.support.disk import COMING, DISK, LEAVING, MEMORY, PATIENCE, Lab, until
+from tests.support.disk import COMING, DISK, MEMORY, PATIENCE, Lab, until
 
 ALL = (1 << 63) - 1
 
@@ -136,9 +136,20 @@ def test_a_write_that_fails_after_the_schedulers_end_loses_nothing(scene: Scene)
     scene.send(Write(1, 2))
     until(lambda: not scene.helper._requests.empty())
     scene.end_scheduler()
-    assert lab.places(0, 1) == [DISK, LEAVING]
+    assert lab.place(0) == DISK
     scene.gate.released.set()
     until(lambda: not scene.thread.is_alive())
     assert lab.places(0, 1) == [MEMORY, MEMORY]
     assert lab.is_right(0)
     assert lab.is_right(1)
+
+
+def test_what_was_being_written_is_in_memory_although_the_disk_hangs(scene: Scene) -> None:
+    lab = scene.lab
+    scene.begin_writing(0)
+    scene.send(Write(1, 0))
+    scene.gate.reached.wait()
+    scene.connection.close()
+    until(lambda: lab.place(0) == MEMORY)
+    assert not scene.gate.released.is_set()
+    assert lab.is_right(0)
