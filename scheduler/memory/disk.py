@@ -253,8 +253,10 @@ class DiskTier:
         if self._thread is not None:
             self._thread.join()
         with self._lock:
+            # The helper may have ended since the last look.
+            self._receive()
             is_needed = any(store.used for store in self._stores.values())
-            if is_needed and self._link.process is None:
+            if is_needed and self._link.has_gone(PAUSE):
                 self._start()
         self._link.leave(0 if is_needed else PATIENCE)
         for pool in list(self._of_pool):
@@ -269,8 +271,11 @@ class DiskTier:
         while True:
             poll = select.poll()
             poll.register(self._wake, select.POLLIN)
-            if self._link.connection is not None:
-                poll.register(self._link.connection, select.POLLIN)
+            connection = self._link.connection
+            if connection is not None:
+                # Another thread may close it now.
+                with contextlib.suppress(ValueError):
+                    poll.register(connection, select.POLLIN)
             poll.poll((BUSY_LOOK if busy else IDLE_LOOK) * 1000)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)

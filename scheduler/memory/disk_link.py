@@ -132,6 +132,14 @@ class DiskLink:
             self._asked.clear()
         return status
 
+    def has_gone(self, patience: float) -> bool:
+        """Whether there is no helper, also none that was to end; waits so many seconds for that."""
+        if self._process is not None and self._connection is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+        self.ended()
+        return self._process is None
+
     def leave(self, patience: float) -> None:
         """Close the connection, and wait so many seconds for the helper's end. It may outlive this process."""
         if self._connection is not None:

@@ -262,6 +262,28 @@ def test_after_the_schedulers_end_the_helper_brings_the_data_back(
     assert os.listdir(tmp_path) == []
 
 
+def test_a_helper_that_has_just_ended_is_replaced_at_the_schedulers_end(
+    lab: Lab, make_tier: MakeTier
+) -> None:
+    lab.pool.lend(os.getpid())
+    lab.write(0, slot=0)
+    tier = make_tier()
+    spill(lab, tier, 0)
+    until(lambda: lab.place(0) == DISK)
+    helper = helper_of(tier)
+    with tier._lock:
+        # The tier's thread does not notice.
+        tier._stopping = True
+    assert tier._thread is not None
+    tier._thread.join()
+    tier._stopping = False
+    os.kill(helper, signal.SIGKILL)
+    os.waitid(os.P_PID, helper, os.WEXITED | os.WNOWAIT)
+    tier.stop()
+    until(lambda: lab.place(0) == MEMORY)
+    assert lab.is_right(0)
+
+
 def test_after_the_schedulers_end_the_helper_ends_with_the_clients(
     lab: Lab, make_tier: MakeTier
 ) -> None:
