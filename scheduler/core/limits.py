@@ -280,17 +280,20 @@ class Limits:
         """
         gpu, disk = demand.share.gpu, self.model.disk_size
         host = budget - min(self.model.rules.host_in_flight, budget // 8)
+        # Chunks that are only partly used go to the disk as a whole.
+        movable = demand.more if self.model.may_be_on_disk(demand.client) else 0
         for client in self.model.clients.values():
             promised = sum(h.promised for h in client.holdings.values())
-            host -= min(self.model.rules.host_slack, promised)
+            slack = min(self.model.rules.host_slack, promised)
+            host -= slack
+            movable += slack if self.model.may_be_on_disk(client) else 0
         for other in self.model.gpus.values():
             if other is not gpu:
                 excess = max(0, other.promised - other.capacity)
                 away = min(excess, disk, self._for_disk(other))
                 disk -= away
                 host -= excess - away
-        more = demand.more if self.model.may_be_on_disk(demand.client) else 0
-        disk = min(disk, self._for_disk(gpu) + more)
+        disk = min(disk, self._for_disk(gpu) + movable)
         return max(0, gpu.capacity) + max(0, host + disk)
 
     def _for_disk(self, gpu: Gpu) -> int:
