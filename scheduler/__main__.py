@@ -31,7 +31,7 @@ from .server import systemd
 
 if TYPE_CHECKING:
     from .core.core import Core
-    from .memory.disk import DiskOptions
+    from .memory.disk.tier import DiskOptions
     from .node.config import NodeScheduler
     from .server.server import Server
     from .server.throttle import Limits
@@ -304,7 +304,7 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
 
 def _disk(chosen: Callable[..., Any]) -> DiskOptions | None:
     """Return the settings of the disk; None: there is none."""
-    from .memory.disk import DiskOptions
+    from .memory.disk.tier import DiskOptions
 
     folder = chosen("disk_folder")
     if folder is None:

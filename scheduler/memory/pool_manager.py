@@ -20,8 +20,8 @@ from typing import Any
 
 from ..core import messages as ev
 from .budget import host_budget, host_limit, machine_available, machine_memory
-from .disk import DiskOptions, DiskTier
-from .disk_store import DiskWishes
+from .disk.store import DiskWishes
+from .disk.tier import DiskOptions, DiskTier
 from .pool import CHUNK, Figures, Pool
 
 log = logging.getLogger(__name__)

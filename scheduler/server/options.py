@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..gpu.drivers import Driver
-from ..memory.disk import DiskOptions
+from ..memory.disk.tier import DiskOptions
 from ..node.prices import Prices
 from ..node.principals import Identity
 from ..protocol.address import Access

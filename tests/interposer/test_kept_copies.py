@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier
-from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk.store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk.tier import DiskOptions, DiskTier
 from jupyter_gpushare.scheduler.memory.pool import Pool as SchedulerPool
 from tests.interposer.pool_clients import (
     CHUNK,

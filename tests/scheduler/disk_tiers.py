@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier
-from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk.store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk.tier import DiskOptions, DiskTier
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
 from tests.support.disk import Lab
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_gpushare.scheduler.memory import disk_helper
+from jupyter_gpushare.scheduler.memory.disk import helper as disk_helper
 
 PIPE = sys.argv[2]
 _real_write, _real_read = os.pwritev, os.preadv

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import lib
-from jupyter_gpushare.scheduler.memory.disk import DiskOptions, DiskTier
-from jupyter_gpushare.scheduler.memory.disk_files import open_file
-from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk.files import open_file
+from jupyter_gpushare.scheduler.memory.disk.store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk.tier import DiskOptions, DiskTier
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
 from jupyter_gpushare.scheduler.memory.pool_manager import PoolManager
 from tests.scheduler.disk_tiers import (

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import lib
-from jupyter_gpushare.scheduler.memory import disk, disk_clock, disk_opener
-from jupyter_gpushare.scheduler.memory.disk_files import open_file
-from jupyter_gpushare.scheduler.memory.disk_store import DiskWishes
+from jupyter_gpushare.scheduler.memory.disk import clock, opener
+from jupyter_gpushare.scheduler.memory.disk import tier as disk_tier
+from jupyter_gpushare.scheduler.memory.disk.files import open_file
+from jupyter_gpushare.scheduler.memory.disk.store import DiskWishes
 from tests.scheduler.disk_tiers import (
     BUDGET,
     FAULTY,
@@ -41,7 +42,7 @@ def beats(lab: Lab) -> bool:
 def test_clients_see_beats_while_the_first_chunks_are_being_written(
     lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 3600.0)
+    monkeypatch.setattr(clock, "DEADLINE", 3600.0)
     lab.write(0, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
     spill(lab, tier, 0)
@@ -61,7 +62,7 @@ def test_what_a_disk_that_hangs_should_write_stays_in_memory(
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
     spill(lab, tier, 0)
     await_hang(pipe)
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    monkeypatch.setattr(clock, "DEADLINE", 0.3)
     until(lambda: tier.status().fault != "")
     assert tier.status().fault == f"the disk of {tier.options.folder} does not respond"
     until(lambda: lab.places(*range(4)) == [MEMORY] * 4)
@@ -86,7 +87,7 @@ def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
     until(lambda: lab.places(0, 1) == [DISK, DISK])
     fetch(lab, tier, 0)
     await_hang(pipe)
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    monkeypatch.setattr(clock, "DEADLINE", 0.3)
     until(lambda: "does not respond" in tier.status().fault)
     assert not beats(lab)
     assert lab.places(0, 1) == [COMING, COMING]
@@ -99,7 +100,7 @@ def test_clients_see_that_a_disk_hangs_and_that_it_works_again(
 def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
     lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 0.3)
+    monkeypatch.setattr(clock, "DEADLINE", 0.3)
     works = threading.Event()
     calls = []
 
@@ -108,7 +109,7 @@ def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
         works.wait()
         return open_file(folder)
 
-    monkeypatch.setattr(disk_opener, "open_file", hang)
+    monkeypatch.setattr(opener, "open_file", hang)
     tier = make_tier()
     until(lambda: "does not respond" in tier.status().fault)
     other = Lab(BUDGET)
@@ -130,7 +131,7 @@ def test_too_many_open_files_are_a_fault(
     def refuse(*_: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(disk, "SealTable", refuse)
+    monkeypatch.setattr(disk_tier, "SealTable", refuse)
     tier = make_tier()
     assert "Too many open files" in tier.status().fault
     assert tier.held(lab.pool) == {}
@@ -139,7 +140,7 @@ def test_too_many_open_files_are_a_fault(
 def test_a_pool_is_removed_although_the_disk_hangs(
     lab: Lab, make_tier: MakeTier, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_clock, "DEADLINE", 3600.0)
+    monkeypatch.setattr(clock, "DEADLINE", 3600.0)
     lab.write(0, slot=0)
     lab.write(1, slot=0)
     tier = make_tier(command=(*FAULTY, "hang-in-write", str(pipe)))
@@ -166,7 +167,7 @@ def test_a_pool_is_removed_although_the_disk_hangs(
 def test_a_process_that_keeps_its_page_locks_holds_nobody_up_for_long(
     lab: Lab, make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "STALL", 0.3)
+    monkeypatch.setattr(disk_tier, "STALL", 0.3)
     lab.write(0, slot=0)
     tier = make_tier()
     spill(lab, tier, 0)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import lib
-from jupyter_gpushare.scheduler.memory import disk_helper
-from jupyter_gpushare.scheduler.memory.disk_files import SealTable, open_file
-from jupyter_gpushare.scheduler.memory.disk_helper import Copier, Helper
-from jupyter_gpushare.scheduler.memory.disk_messages import Done, Open, Read, Request, Write, encode
+from jupyter_gpushare.scheduler.memory.disk import helper as disk_helper
+from jupyter_gpushare.scheduler.memory.disk.files import SealTable, open_file
+from jupyter_gpushare.scheduler.memory.disk.helper import Copier, Helper
+from jupyter_gpushare.scheduler.memory.disk.messages import Done, Open, Read, Request, Write, encode
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
 from tests.support.disk import COMING, DISK, MEMORY, PATIENCE, Lab, until
 

@@ -23,3 +23,7 @@ class DiskClock:
         now = time.monotonic()
         self.now += min(now - self._looked_at, LONGEST_LOOK)
         self._looked_at = now
+
+    def is_late(self, since: float) -> bool:
+        """Whether something that has been under way since then takes too long."""
+        return self.now - since > DEADLINE

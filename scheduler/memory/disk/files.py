@@ -2,7 +2,7 @@
 """The files on a disk to which chunks of pools go, and the table that describes their contents.
 
 A file has no name, so it ends with the last process that has it open, however that ends. Only the scheduler and its
-helper (``disk_helper.py``) have it open.
+helper (``helper.py``) have it open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from ..._protocol import lib
+from ...._protocol import lib
 
 CHUNK: int = lib.GPUSHARE_POOL_CHUNK
 SLOTS: int = lib.GPUSHARE_POOL_SLOTS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m jupyter_gpushare.scheduler.memory.disk_helper``: reads and writes the files of the disk tier.
+"""``python -m jupyter_gpushare.scheduler.memory.disk.helper``: reads and writes the files of the disk tier.
 
 A process of its own, because a disk that fails may block its callers, and because data on the disk must outlive the
 scheduler. Once the scheduler has ended, the helper reads back what clients need, and ends when there is nothing left.
@@ -25,10 +25,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..._protocol import ffi, lib
-from .budget import host_budget
-from .disk_files import CHUNK, NONCE_BYTES, SLOTS, SealTable
-from .disk_messages import (
+from ...._protocol import ffi, lib
+from ..budget import host_budget
+from ..pool import Process
+from .files import CHUNK, NONCE_BYTES, SLOTS, SealTable
+from .messages import (
     MOST,
     Answer,
     Begun,
@@ -42,7 +43,6 @@ from .disk_messages import (
     decode_request,
     encode,
 )
-from .pool import Process
 
 #: Threads, each of which reads or writes one chunk at a time.
 THREADS = 8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The scheduler's side of the helper process (``disk_helper.py``): its process, and the requests without an answer."""
+"""The scheduler's side of the helper process (``helper.py``): its process, and the requests without an answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from . import disk_clock
-from .disk_clock import DiskClock
-from .disk_messages import MOST, Begun, Close, Done, Open, Request, decode_answer, encode
+from .clock import DiskClock
+from .messages import MOST, Begun, Close, Done, Open, Request, decode_answer, encode
 
 
 class DiskLink:
@@ -111,7 +110,7 @@ class DiskLink:
         if not self._asked:
             return False
         begun = [since for since in self._asked.values() if since is not None]
-        return self._clock.now - min(begun, default=self._heard_at) > disk_clock.DEADLINE
+        return self._clock.is_late(min(begun, default=self._heard_at))
 
     def hang_up(self) -> None:
         """Have the helper end. ``ended`` tells when it has."""

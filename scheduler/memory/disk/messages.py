@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Messages between the scheduler and the helper process that reads and writes its disk (``disk_helper.py``).
+"""Messages between the scheduler and the helper process that reads and writes its disk (``helper.py``).
 
 They go over a socket pair that keeps their bounds (``SOCK_SEQPACKET``). ``Open`` comes with three descriptors: the
-pool, the file and the table (``disk_files.SealTable``).
+pool, the file and the table (``files.SealTable``).
 """
 
 from __future__ import annotations

@@ -11,10 +11,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import disk_clock
-from .disk_clock import DiskClock
-from .disk_files import DiskFile, default_size, open_file
-from .disk_store import Store
+from .clock import DiskClock
+from .files import DiskFile, default_size, open_file
+from .store import Store
 
 #: Seconds for which the end waits for files to be closed.
 PATIENCE = 1.0
@@ -70,7 +69,7 @@ class Opener:
     def is_stuck(self) -> bool:
         """Whether opening a file takes too long. Closing one may: the disk frees its data."""
         since = self._since
-        return since is not None and self._clock.now - since > disk_clock.DEADLINE
+        return since is not None and self._clock.is_late(since)
 
     def stop(self) -> None:
         """End after what was ordered so far, unless the disk hangs."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A pool with its file on the disk, as the disk tier's thread keeps track of it (``disk.py``)."""
+"""A pool with its file on the disk, as the disk tier's thread keeps track of it (``tier.py``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._protocol import ffi, lib
-from .disk_files import DiskFile, SealTable
-from .disk_messages import Open
-from .pool import SLOTS, UNIT, Pool
+from ...._protocol import ffi, lib
+from ..pool import SLOTS, UNIT, Pool
+from .files import DiskFile, SealTable
+from .messages import Open
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The disk tier: chunks of pools whose notebooks have been idle for long go to a disk, and come back when needed.
 
-A thread moves the chunks from place to place (``csrc/pool_disk.h``) and has a helper process (``disk_helper.py``) read
+A thread moves the chunks from place to place (``csrc/pool_disk.h``) and has a helper process (``helper.py``) read
 and write. The rest of the scheduler only states which clients' data may go, and which must come (``DiskWishes``).
 
 After the first error, no more data goes to the disk, and what is there comes back as soon as there is room. What could
@@ -23,14 +23,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._protocol import lib
-from .disk_clock import DiskClock
-from .disk_files import CHUNK, KEY_BYTES, DiskFile, SealTable
-from .disk_link import DiskLink
-from .disk_messages import Close, Done, Free, Read, Write
-from .disk_opener import Opener
-from .disk_store import DiskWishes, Store
-from .pool import SLOTS, Pool
+from ...._protocol import lib
+from ..pool import SLOTS, Pool
+from .clock import DiskClock
+from .files import CHUNK, KEY_BYTES, DiskFile, SealTable
+from .link import DiskLink
+from .messages import Close, Done, Free, Read, Write
+from .opener import Opener
+from .store import DiskWishes, Store
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class DiskTier:
         self._changed = changed
         self._clock = DiskClock()
         self._link = DiskLink(
-            command or (sys.executable, "-m", "jupyter_gpushare.scheduler.memory.disk_helper"),
+            command or (sys.executable, "-m", "jupyter_gpushare.scheduler.memory.disk.helper"),
             self._clock,
         )
         self._opener = Opener(
