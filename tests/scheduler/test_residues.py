@@ -40,6 +40,14 @@ def test_the_residue_of_a_process_is_learned_and_charged_to_it() -> None:
     assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 3 * 4 * GIB)
 
 
+def test_a_process_wakes_into_room_that_its_residue_has_already() -> None:
+    """The GPU needs no more than that, and to wait for more fails if it is full."""
+    night = crowded()
+    night.do(ev.WakeNow("small0"))
+    [wakeup] = night.orders(ev.Wakeup)
+    assert wakeup.needs == 4 * GIB - RESIDUE
+
+
 def test_the_residue_is_learned_for_all_gpus_of_the_same_name() -> None:
     night = crowded(gpus=2)
     assert night.core.gpus[OTHER].context_sizes.residue == RESIDUE
