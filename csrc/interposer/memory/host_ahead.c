@@ -126,13 +126,6 @@ static bool find_excess(struct gs_host_pool *pool, bool settled, bool homes, str
     return false;
 }
 
-static bool is_any(const struct gs_host_pool *pool, uint32_t i)
-{
-    (void)pool;
-    (void)i;
-    return true;
-}
-
 /* Whether the chunk is to leave memory, and no move of this process needs its page-lock. */
 static bool is_in_the_way(const struct gs_host_pool *pool, uint32_t i)
 {
@@ -140,12 +133,12 @@ static bool is_in_the_way(const struct gs_host_pool *pool, uint32_t i)
     return chunk->used == 0 && chunk->stage == GS_HOST_AT_REST && leaves(pool, i);
 }
 
-/* Chooses a chunk of any pool that is page-locked, and is as wanted. */
-static bool find_page_locked(bool (*wanted)(const struct gs_host_pool *, uint32_t), struct job *job)
+/* Chooses a page-locked chunk of any pool, or with `in_the_way` only such a one. */
+static bool find_page_locked(bool in_the_way, struct job *job)
 {
     for (struct gs_host_pool *pool = gs_host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->page_locked != 0 && i < pool->count; i++) {
-            if (pool->chunks[i].page_locked_in == NULL || !wanted(pool, i))
+            if (pool->chunks[i].page_locked_in == NULL || (in_the_way && !is_in_the_way(pool, i)))
                 continue;
             *job = (struct job){.kind = UNLOCK, .pool = pool};
             add_chunk(job, i);
@@ -221,7 +214,7 @@ static uint64_t choose_locked(struct job *job)
         return 0;
     /* A move, also one of another process, may be waiting for the room of chunks that are to leave memory. */
     if (now - gs_host.looked_ns >= look_for_going_ns) {
-        if (find_page_locked(is_in_the_way, job))
+        if (find_page_locked(true, job))
             return 0;
         gs_host.looked_ns = now;
     }
@@ -240,7 +233,7 @@ static uint64_t choose_locked(struct job *job)
     }
     if (gs_host.away && now - gs_host.last_move_ns >= rest_after_ns)
         gs_host.rests = true;
-    if (gs_host.rests && find_page_locked(is_any, job))
+    if (gs_host.rests && find_page_locked(false, job))
         return 0;
     if (find_excess(pool, settled, false, job) || find_excess(pool, settled, true, job) || find_to_page_lock(pool, job))
         return 0;
@@ -342,7 +335,7 @@ static void unlock_chunk(const struct job *job, CUcontext context)
     if (context != NULL)
         result = GS_REAL(cuMemHostUnregister)(address);
     GS_REAL(cuCtxSetCurrent)(NULL);
-    if (job->free_pages && gs_host_has_unlocked(result)) {
+    if (job->free_pages && gs_host_page_lock_has_ended(result)) {
         gpushare_pool_spoil_chunk(&pool->shared->chunks[i]);
         if (madvise(address, GPUSHARE_POOL_CHUNK, MADV_REMOVE) == 0)
             gpushare_pool_set_prepared(&pool->shared->chunks[i], false);
@@ -503,7 +496,7 @@ bool gs_host_rest(bool (*busy)(void))
     gs_host_crew_settle();
     while (gs_host.working)
         gs_cond_wait(&gs_host.changed, &gs_host.lock);
-    for (struct job job; (left = find_page_locked(is_any, &job));) {
+    for (struct job job; (left = find_page_locked(false, &job));) {
         CUcontext context = begin_job_locked(&job);
         gs_mutex_unlock(&gs_host.lock);
         unlock_chunk(&job, context);

@@ -21,7 +21,7 @@ void gs_host_record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUco
     gs_host_pool_count_bare(pool, &pool->chunks[i]);
 }
 
-bool gs_host_has_unlocked(CUresult result)
+bool gs_host_page_lock_has_ended(CUresult result)
 {
     return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
@@ -29,11 +29,11 @@ bool gs_host_has_unlocked(CUresult result)
 void gs_host_record_unlock_locked(struct gs_host_pool *pool, uint32_t i, CUresult result)
 {
     struct gs_host_chunk *chunk = &pool->chunks[i];
-    if (gs_host_has_unlocked(result)) {
+    if (gs_host_page_lock_has_ended(result)) {
         gs_host_record_page_lock_locked(pool, i, NULL);
         return;
     }
-    /* The bit in the pool stays, so that nobody frees the pages. */
+    /* The bit in the pool stays, so that neither the scheduler nor another process frees the pages. */
     chunk->stays_locked = true;
     pool->page_locked -= chunk->page_locked_in != NULL;
     chunk->page_locked_in = NULL;

@@ -60,7 +60,7 @@ extern struct gs_host gs_host;
 void gs_host_record_page_lock_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context);
 /* With the driver's answer to the end of a page-lock. In a context that has failed, it may refuse. */
 void gs_host_record_unlock_locked(struct gs_host_pool *pool, uint32_t i, CUresult result);
-bool gs_host_has_unlocked(CUresult result);
+bool gs_host_page_lock_has_ended(CUresult result);
 void gs_host_print_refused_locked(CUresult result);
 /* The present pool, which is made if there is none. NULL: that is not possible. */
 struct gs_host_pool *gs_host_present_locked(void);
