@@ -429,7 +429,7 @@ class HibernationManager:
             return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
         gpu = self.model.gpus.get(needs.gpu)
         # Its residue is on the GPU already.
-        size -= 0 if gpu is None else gpu.context_sizes.surely_leaves(needs.context)
+        size -= 0 if gpu is None else gpu.context_sizes.measured_residue(needs.context)
         return Wakeup(client.number, gpu=needs.gpu, needs=size)
 
     def on_wake(self, client: Client, event: Wake) -> None:

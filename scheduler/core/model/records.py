@@ -109,8 +109,8 @@ class ContextSizes:
         """Return the expected residue of a client's contexts when it hibernates, in bytes."""
         return min(LEFT if self.residue is None else self.residue, context)
 
-    def surely_leaves(self, context: int) -> int:
-        """Return the same as it was measured; 0: it was not."""
+    def measured_residue(self, context: int) -> int:
+        """Return the same from measurements, in bytes; 0 if there are none yet."""
         return self.leaves(context) if self.residues else 0
 
 
