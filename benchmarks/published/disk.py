@@ -70,7 +70,7 @@ def _measure(here: Machine, folder: Path, size: int) -> Iterator[Figure]:
     rate, limit = statistics.median(ours), statistics.median(limits)
     what = f"{size / GIB:g} GiB from the disk to the first kernel"
     spread = quartile_distance(ours)
-    yield Figure("disk", what, rate, "GB/s", limit, ROUNDS, spread, None)
+    yield Figure("disk", what, rate, "GB/s", limit, ROUNDS, spread)
     parts = [one / other for one, other in zip(ours, limits, strict=True)]
     yield Figure(
         "disk",
@@ -94,16 +94,12 @@ def _measure(here: Machine, folder: Path, size: int) -> Iterator[Figure]:
     yield Figure("disk", "every byte right", float(equal), "", None, 1, 0.0, 1.0)
 
 
-def _group(here: Machine) -> Any:
-    return here.group("idle")
-
-
 def _spill(here: Machine) -> float:
-    """Evict the notebook's data, and wait until all of it is on the disk; return the bytes per ns."""
+    """Evict the notebook's data, and wait until all of it is on the disk; return GB/s."""
     start = time.monotonic()
     here.control("evict", group="bench-idle")
     while True:
-        group = _group(here)
+        group: Any = here.group("idle")
         on_disk, elsewhere = (
             sum(gpu[kind] for gpu in group["gpus"] for kind in kinds)
             for kinds in (("disk",), ("resident", "swapped"))

@@ -16,8 +16,9 @@ from .finding import Finding
 TOPIC = "disk"
 #: File systems that are not a local disk.
 IN_MEMORY = ("tmpfs", "ramfs")
-CREATE = "create it, then restart the scheduler"
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse.sshfs", "glusterfs", "lustre")
+#: What to do about a folder that is missing.
+CREATE = "create it, then restart the scheduler"
 
 
 def check_disk(disk: dict[str, Any] | None) -> Iterator[Finding]:
