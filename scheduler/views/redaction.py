@@ -160,7 +160,7 @@ class View:
     def _host(self, status: Mapping[str, Any]) -> dict[str, Any]:
         if "host" not in status:
             return {}
-        # The administrator's folder and an error there identify no user, but say why notebooks wait.
+        # The administrator's folder and its error identify no user, and users need them to know why they wait.
         tier = status["host"].get("disk_tier")
         return {"host": {**_plain(status["host"]), "disk_tier": tier}}
 

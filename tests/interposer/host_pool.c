@@ -161,7 +161,7 @@ static CUresult host_unregister(void *address)
     return CUDA_SUCCESS;
 }
 
-/* Then there is no ring (staging.h), and what is read is page-locked. */
+/* Without this memory no ring can be made (staging.h), so host.c page-locks what it reads. */
 static CUresult host_alloc(void **address, size_t bytes, unsigned flags)
 {
     (void)address;

@@ -127,7 +127,7 @@ def test_zeros_are_neither_copied_nor_stored(scripted: Scripted, pool: Pool) -> 
     before = pool.allocated()
     out = evicted(script, SIZE)
     assert (out.bytes, out.copied, out.zero, out.usage.host) == (SIZE, 0, SIZE, 0)
-    # Pages that were made ahead, before the data was known to be zeros, are nobody's.
+    # Pages were made ahead, before the data was known to be zeros. No process uses them.
     assert pool.figures().in_use == 0
     pool.order(limit=8 * CHUNK, target=0, most=0)
     until(lambda: pool.allocated() == before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The disk tier with a disk that hangs: nobody else waits for it, and clients notice it."""
+"""The disk tier with a disk that hangs: the scheduler does not wait for it, and clients notice it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_opening_a_file_on_a_disk_that_hangs_blocks_nobody(
     works.set()
     tier._opener.stop()
     tier._opener._thread.join()
-    # Nobody needs the file any more.
+    # The file is not needed any more.
     assert len(calls) == 1
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert tier.status().direct is None

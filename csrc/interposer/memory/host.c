@@ -157,7 +157,7 @@ bool gs_host_take(struct gs_host_record *record, const struct gs_host_digests *d
     gs_host.taking--;
     gs_host.last_move_ns = gs_now_ns();
     if (!taken) {
-        /* Otherwise, threads would go on with chunks that are nobody's, and that are missing at the next try. */
+        /* Threads may still be working on chunks that are given back here, and the next try needs them. */
         gs_host_crew_settle();
         leave_pool_locked(record);
     }

@@ -35,7 +35,7 @@ void gs_population_begin(struct gs_population *population);
 /* Helps until entry `e` is populated. False if the host has no pages for a chunk. */
 bool gs_population_await(struct gs_population *population, unsigned e);
 
-/* Starts no further chunk, and waits for those that are being populated. */
+/* Stops after the chunks that are being populated, and waits for them. */
 void gs_population_end(struct gs_population *population);
 
 /* How many processors this process may use. */

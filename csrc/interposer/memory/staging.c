@@ -466,7 +466,7 @@ void gs_staging_context_ends(CUcontext context)
 {
     gs_mutex_lock(&staging.lock);
     if (staging.state != ABSENT && staging.context == context) {
-        /* The context may have failed, so neither this thread nor one that is removing the ring waits for its GPU. */
+        /* If the context has failed, its GPU will not finish. Another thread may be removing the ring already. */
         cancel_locked(NULL);
         for (unsigned slot = 0; slot < SLOTS; slot++)
             __atomic_store_n(&staging.turns[slot].by_gpu, staging.turn[slot], __ATOMIC_RELEASE);

@@ -122,7 +122,7 @@ class PreparePool(Struct, frozen=True):
 
 
 class Spill(Struct, frozen=True):
-    """The clients whose host memory may go to the disk: those that have been idle the longest, then those that wait.
+    """Which clients' host memory may go to the disk: first that of the longest idle, then that of waiting clients.
 
     The memory of the first ``at_once`` goes there now, and that of the others when host memory is needed. Both lists
     hold until the next decision of their kind.

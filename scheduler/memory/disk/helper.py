@@ -78,7 +78,7 @@ class _Store:
             },
         )
         self.small: Any = ffi.new("uint32_t *")
-        #: Its tasks without an end; and whether it is closed after the last one, because nobody needs it any more.
+        #: The number of its unfinished tasks; and whether the last of them closes it, as the scheduler has asked.
         self.tasks = 0
         self.unneeded = False
 
@@ -222,7 +222,7 @@ class Helper:
                 case Open():
                     self._stores[request.pool] = _Store(request, *descriptors)
                 case Close():
-                    # The last task closes it, because a disk that hangs blocks whoever does.
+                    # The last task closes it: on a disk that hangs, closing blocks the thread.
                     self._submit(request, self._answer)
                     del self._stores[request.pool]
                 case _:
@@ -255,7 +255,7 @@ class Helper:
         self._requests.put((_PRIORITY[type(request)], index, next(self._numbers), task))
 
     def _answer(self, answer: Answer) -> None:
-        # After the scheduler's end, nobody needs it.
+        # After the scheduler's end, the answer is not needed.
         with contextlib.suppress(OSError):
             self._connection.send(encode(answer))
 

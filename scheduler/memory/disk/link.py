@@ -132,7 +132,7 @@ class DiskLink:
         return status
 
     def has_gone(self, patience: float) -> bool:
-        """Whether there is no helper, also none that was to end; waits so many seconds for that."""
+        """Wait up to ``patience`` seconds for a helper that was told to end; return whether no helper is left."""
         if self._process is not None and self._connection is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience)
@@ -140,7 +140,7 @@ class DiskLink:
         return self._process is None
 
     def leave(self, patience: float) -> None:
-        """Close the connection, and wait so many seconds for the helper's end. It may outlive this process."""
+        """Close the connection, and wait up to ``patience`` seconds for the helper, which may outlive this process."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -24,7 +24,7 @@ class Open(msgspec.Struct, frozen=True, tag=True):
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
-    """Use a pool no longer. What is being read or written there may end first, what waits for that is given up."""
+    """Stop using a pool. Requests under way finish first, and requests that still wait are cancelled."""
 
     pool: int
 

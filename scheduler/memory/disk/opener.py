@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Opens and closes the files of the disk tier in a thread, because a disk that hangs blocks whoever does that."""
+"""Opens and closes the files of the disk tier in a thread, because on a disk that hangs, these calls block."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Opener:
         self._tasks.put(functools.partial(self._open, store))
 
     def close(self, descriptor: int) -> None:
-        """Close a file, which frees its part of the disk if nobody else has it open."""
+        """Close a file, which frees its part of the disk unless the helper has it open, too."""
         self._tasks.put(functools.partial(os.close, descriptor))
 
     def is_stuck(self) -> bool:

@@ -275,7 +275,7 @@ describe('noticesOf', () => {
     }
   });
 
-  it('says why no more data goes to the disk', () => {
+  it('reports why no more data goes to the disk', () => {
     const host = {
       ...{ swapped: 0, budget: GiB, promised: 0 },
       disk_tier: { fault: 'No space left on device' }
