@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A holder whose memory has no two equal parts, so that all of it is stored and moved."""
+"""A holder whose memory has no two equal parts, so that all of it is stored and moved.
+
+Two holders with the same seeds hold the same data.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import os
+import random
 import struct
 import sys
 
@@ -20,7 +23,7 @@ class DistinctMemory(DriverMemory):
     def __init__(self) -> None:
         super().__init__()
         self.cuda.cuMemcpyHtoD_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
-        self._random = bytearray(os.urandom(UNIT))
+        self._random = bytearray(random.Random(UNIT).randbytes(UNIT))
 
     def _unit(self, seed: int, offset: int) -> bytes:
         struct.pack_into("=QQ", self._random, 0, seed, offset)

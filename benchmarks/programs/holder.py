@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 #: Bytes that are compared at once. The expected values take as much memory, in addition to the data.
@@ -168,6 +168,18 @@ class Commands:
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
 
+    @contextlib.contextmanager
+    def _cell(self) -> Iterator[None]:
+        """Be in a cell: after work outside of cells, the scheduler lets others wait for a while."""
+        shared = hasattr(self.ours, "gpushare_cell_begin")
+        if shared:
+            self.ours.gpushare_cell_begin(None)
+        try:
+            yield
+        finally:
+            if shared:
+                self.ours.gpushare_cell_end(None)
+
     def hold(self, size: int, block: int, seed: int) -> None:
         """Hold ``size`` bytes in blocks of ``block`` bytes."""
         while size > 0:
@@ -185,18 +197,16 @@ class Commands:
 
     def touch(self) -> tuple[float, float]:
         """One small kernel: when it was launched and when it was over. A cell of its own."""
-        if hasattr(self.ours, "gpushare_cell_begin"):
-            self.ours.gpushare_cell_begin(None)
-        start = time.monotonic()
-        self.memory.touch()
-        end = time.monotonic()
-        if hasattr(self.ours, "gpushare_cell_end"):
-            self.ours.gpushare_cell_end(None)
+        with self._cell():
+            start = time.monotonic()
+            self.memory.touch()
+            end = time.monotonic()
         return start, end
 
     def add(self) -> None:
-        """Add one to every byte, once."""
-        self.memory.add()
+        """Add one to every byte, once. A cell of its own."""
+        with self._cell():
+            self.memory.add()
 
     def equal(self) -> bool:
         """Compare every byte."""

@@ -16,6 +16,7 @@ from typing import Any
 from ..harness.checkpoint import checkpoint_rates
 from ..harness.figures import Figure, quartile_distance
 from ..harness.machine import Machine, machine
+from ..programs.distinct import DistinctHolder
 from ..programs.holder import Holder, torch_can
 
 GIB = 1 << 30
@@ -220,8 +221,8 @@ def _of(metric: str, values: list[float], unit: str, limit: float | None) -> Fig
 
 
 def _alike(here: Machine, size: int) -> Iterator[Figure]:
-    """Measure the host memory of evicted notebooks of one user that hold the same data."""
-    holders = [Holder(here.client_environ(f"alike-{i}"), torch=False) for i in range(ALIKE)]
+    """Measure the host memory of evicted notebooks of one user that hold the same data, none of it twice."""
+    holders = [DistinctHolder(here.client_environ(f"alike-{i}"), torch=False) for i in range(ALIKE)]
     for i, holder in enumerate(holders):
         holder.call("hold", size, min(TENSOR, size // 4), 1)
         _evict(here, f"alike-{i}")
