@@ -65,6 +65,7 @@ from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
 from .user_commands import UserCommands
+from .wakes import WakeOrders
 
 
 class Assembly:
@@ -156,9 +157,10 @@ class Assembly:
         self.relocation = Relocation(
             self.model, self.turn, self.times, self.ledger, self.queue, self.shares
         )
+        self.wakes = WakeOrders(self.model, self.turn, self.ledger, self.queue, self.relocation)
         self.hibernation = HibernationManager(
             self.model, self.turn, self.timers, self.checks, self.ledger, self.eligibility, self.costs, self.queue,
-            self.notices, self.orders, self.leases, self.relocation,
+            self.notices, self.orders, self.leases, self.relocation, self.wakes,
         )
         self.pressure = Pressure(
             self.model, self.turn, self.eligibility, self.residency, self.hibernation

@@ -16,7 +16,6 @@ from .messages import (
     Awake,
     Checkpointed,
     EndBurst,
-    Grow,
     Hibernate,
     Hibernated,
     Notice,
@@ -34,6 +33,7 @@ from .refusals import INCONCLUSIVE, UNSETTLED, WHY, as_said
 from .relocation import Relocation
 from .timers import Timers
 from .turn import Turn
+from .wakes import WakeOrders
 
 #: The result of a CUDA call whose process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
@@ -59,6 +59,7 @@ class HibernationManager:
     orders: EvictionOrders
     leases: Leases
     relocation: Relocation
+    wakes: WakeOrders
 
     #: Seconds in which ``Park`` must be answered, and seconds in which all memory must have left before that.
     park_deadline: ClassVar[float] = 5.0
@@ -364,9 +365,7 @@ class HibernationManager:
             return
         # It needs no room if it never left the GPU. Otherwise, the driver refuses if there is none.
         state.failed = state.failed or (event.code, event.text)
-        client.stage, client.step_pause = "waking", 0.0
-        self.ledger.return_contexts(client)
-        self.turn.decisions.append(self._wakeup_of(client))
+        self.wakes.order(client)
         if event.code == "stuck":
             self._name_stuck(client.group, client.pid, "checkpoint")
 
@@ -398,39 +397,15 @@ class HibernationManager:
             self.request_wake(group)
 
     def _queue_wake(self, client: Client, *, home: bool = False) -> None:
-        """Add a wait for the room that a hibernated client needs; ``home``: on its previous GPU."""
-        if client.stage != "hibernated":
-            return
-        group, needs = client.group, client.needs
-        client.stage = "waiting"
-        if needs is None or needs.gpu not in client.holdings:
-            self.wake_up(client)
-        else:
-            if not home and (better := self.relocation.elsewhere(client)) is not None:
-                self.relocation.move(client, needs.gpu, better)
-            holding = client.holdings[needs.gpu]
-            least = Usage(needs.gpu, holding.promised, 0, needs.unevictable, needs.context)
-            self.queue.enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
-        self.settle(group)
+        """Have a hibernated client wait for the room that it needs; ``home``: on its previous GPU."""
+        if client.stage == "hibernated":
+            self.wakes.request(client, home=home)
+            self.settle(client.group)
 
     def wake_up(self, client: Client) -> None:
         """Have a client restored for which there is room."""
-        client.stage, client.step_pause = "waking", 0.0
-        self.ledger.return_contexts(client)
-        self.turn.decisions.append(self._wakeup_of(client))
+        self.wakes.order(client)
         self.settle(client.group)
-
-    def _wakeup_of(self, client: Client) -> Wakeup:
-        needs = client.needs
-        if needs is None:
-            return Wakeup(client.number)
-        size = needs.unevictable + needs.context
-        if client.home not in ("", needs.gpu):
-            return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
-        gpu = self.model.gpus.get(needs.gpu)
-        # Its residue is on the GPU already.
-        size -= 0 if gpu is None else gpu.context_sizes.measured_residue(needs.context)
-        return Wakeup(client.number, gpu=needs.gpu, needs=size)
 
     def on_wake(self, client: Client, event: Wake) -> None:
         """Handle a parked client that must wake."""
@@ -527,7 +502,7 @@ class HibernationManager:
     def wake_again(self, client: Client) -> None:
         """Check a step that had not ended."""
         if client.stage == "waking":
-            self.turn.decisions.append(self._wakeup_of(client))
+            self.wakes.order_again(client)
 
     def cancel_wakes(self, group: Group) -> None:
         """End the waits of a group's clients for room. They stay hibernated."""
