@@ -29,7 +29,7 @@ from .messages import (
 from .model import Client, Group, Hibernation, Model, Progress, Unfit, Wait, staying_contexts
 from .notices import NoticeBoard
 from .queue import WaitQueue
-from .refusals import INCONCLUSIVE, UNSETTLED, WHY, as_said
+from .refusals import INCONCLUSIVE, NO_ROOM, UNSETTLED, WHY, as_said
 from .relocation import Relocation
 from .timers import Timers
 from .turn import Turn
@@ -379,6 +379,7 @@ class HibernationManager:
         elif state.stage in ("evicting", "parking"):
             self._end_attempt(group)
         else:
+            state.cancelled = False
             for client in list(group.clients.values()):
                 self._queue_wake(client)
 
@@ -447,14 +448,26 @@ class HibernationManager:
         else:
             self.ledger.remove_contexts(client)
             client.stage = "hibernated"
-            if client.needs is not None and client.home not in ("", client.needs.gpu):
+            home = self.relocation.return_home(client)
+            if event.code == NO_ROOM:
+                self._await_room(client, event, home=home)
+            elif home:
                 group.settled = True
                 self.turn.log("wake_failed", group, code=event.code, text=event.text)
-                self.relocation.move(client, client.needs.gpu, client.home)
                 self._queue_wake(client, home=True)
             else:
                 self._fail(client, event)
         self.settle(group)
+
+    def _await_room(self, client: Client, event: Woken, *, home: bool) -> None:
+        """Return a client to the queue, because the GPU had less room than expected. Its calls go on waiting."""
+        state = client.group.hibernation
+        assert state is not None
+        if state.lacked_room == 0:
+            self.turn.log("wake_failed", client.group, code=event.code, text=event.text)
+        # Ahead of need, or if its user has cancelled, no process waits for it.
+        if client.group.prefetch is None and not state.cancelled:
+            self.wakes.request_again(client, home=home)
 
     def _awake(self, client: Client, seconds: float) -> None:
         group, needs = client.group, client.needs
@@ -481,9 +494,10 @@ class HibernationManager:
 
     def is_waking(self, group: Group) -> bool:
         """Whether a group is being restored for the lease that it waits for, without a failure so far."""
-        return group.waking and any(
-            c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values()
-        )
+        state = group.hibernation
+        if state is None or state.stage != "waking" or state.lacked_room:
+            return False
+        return any(c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values())
 
     def _fail(self, client: Client, event: Woken) -> None:
         """Notify a client that it cannot be woken now. Its next call asks again."""
@@ -506,6 +520,8 @@ class HibernationManager:
 
     def cancel_wakes(self, group: Group) -> None:
         """End the waits of a group's clients for room. They stay hibernated."""
+        if group.hibernation is not None:
+            group.hibernation.cancelled = True
         for client in group.clients.values():
             client.asked = 0
             if client.stage == "waiting":

@@ -82,17 +82,23 @@ class WaitQueue:
                 self.turn.dirty[gpu.uuid] = gpu
 
     def enqueue(
-        self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False
+        self,
+        group: Group,
+        grow: Grow | None = None,
+        front: bool = False,
+        wakes: bool = False,
+        before: Wait | None = None,
     ) -> Wait:
-        """Add a wait to the queue: for a lease, or for unevictable memory."""
+        """Add a wait to the queue: for a lease, or for unevictable memory; ``before``: the one whose place it takes."""
         self.model.last_number += 1
         gpus = group.gpus
         if grow is not None:
             gpus = {grow.least.gpu: self.model.gpus[grow.least.gpu]}
         wait = Wait(group, self.model.last_number, self.turn.now, grow, front, wakes, gpus=gpus)
         if wakes and group.wait is not None:
-            # It is woken when it would get its lease.
-            wait.number, wait.since = group.wait.number, group.wait.since
+            before = group.wait  # it is woken when it would get its lease
+        if before is not None:
+            wait.number, wait.since = before.number, before.since
         place = self._kept_place(group) if grow is None else None
         if place is not None:
             wait = Wait(group, place.number, place.since, gpus=gpus)

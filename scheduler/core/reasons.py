@@ -96,6 +96,8 @@ class Explainer:
         if plan.short:
             gpu, lack = plan.short[0]
             return _short(core, group, gpu, _lack(core, wait, gpu, lack), now)
+        if wait.wakes and (not_found := no_room(group)) is not None and not plan.lacks:
+            return not_found
         # Its memory was not restored although there is room.
         tries_again = group.restore_error is not None
         if tries_again and (wait.not_before > now or not plan.lacks):
@@ -116,6 +118,8 @@ class Explainer:
             if wait.passed_over or wait.limited_until > self._now or wait.barred is not None:
                 continue
             if wait.grow is None and wait.group.lease is not None:
+                continue
+            if wait.wakes and wait.not_before > self._now:
                 continue
             if len(ahead) < len(uuids) and self._leads(wait):
                 for uuid in uuids:
@@ -146,7 +150,9 @@ def delayed(core: Sources, found: Delayed, now: float) -> dict[str, Any]:
 
 
 def waking(core: Sources, group: Group, now: float) -> dict[str, Any]:
-    """Return for how long a group is being restored, and how long that takes here."""
+    """Return for how long a group is being restored, and how long that takes here; or that it has found no room."""
+    if (not_found := no_room(group)) is not None:
+        return not_found
     since = now if group.hibernation is None else group.hibernation.since
     took = max(0.0, now - since)
     return _reason(
@@ -154,6 +160,20 @@ def waking(core: Sources, group: Group, now: float) -> dict[str, Any]:
         **{"for": took},
         estimate=max(0.0, core.hibernation.costs.wake_estimate(group) - took),
     )
+
+
+def no_room(group: Group) -> dict[str, Any] | None:
+    """Return what a group needs to wake that its GPU did not have when it was last tried, or None."""
+    state = group.hibernation
+    if state is None or not state.lacked_room:
+        return None
+    needs = [
+        c.needs for c in group.clients.values() if c.stage in ("waiting", "waking") and c.needs
+    ]
+    if not needs:
+        return None
+    need = sum(usage.unevictable + usage.context for usage in needs)
+    return _reason("no_room", need=need, gpu=needs[0].gpu, attempts=state.lacked_room)
 
 
 def filling(core: Sources, group: Group) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ WHY = {
 }
 #: With these codes, the process may be checkpointed or be about to be. With all others, it is not checkpointed.
 UNSETTLED = frozenset({"stuck", "helper"})
+#: The code of a wake before which the GPU had no room. The process is hibernated as before, and waits for room.
+NO_ROOM = "room"
 #: Codes of the helper that leave the state of a process open.
 INCONCLUSIVE = frozenset({"helper", "permission"})
 

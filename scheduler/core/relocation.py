@@ -56,6 +56,14 @@ class Relocation:
                 found.append((not now, -gpu.free, gpu.uuid))
         return min(found)[2] if found else None
 
+    def return_home(self, client: Client) -> bool:
+        """Charge a client on its previous GPU again; return whether it was to be restored on another one."""
+        needs = client.needs
+        if needs is None or client.home in ("", needs.gpu):
+            return False
+        self.move(client, needs.gpu, client.home)
+        return True
+
     def move(self, client: Client, uuid: str, other: str) -> None:
         """Move the charges of a hibernated client from one GPU to another."""
         group, holding, needs = client.group, client.holdings.pop(uuid), client.needs

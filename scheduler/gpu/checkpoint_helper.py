@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.refusals import WHY
+from ..core.refusals import NO_ROOM, WHY
 from ..protocol.wire import gpu_bytes
 from . import checked_drivers
 from . import checkpoint_support as ability
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     ok
         Whether the process is hibernated (or awake) now.
     code
-        If not, the reason: a code of `refusals.WHY`.
+        If not, the reason: a code of `refusals.WHY`, or `refusals.NO_ROOM`.
     text
         If not, the reason as a sentence.
     seconds
@@ -413,7 +413,7 @@ class Hibernator:
         begun = loop.time()
         while has_room is not None and not await asyncio.to_thread(has_room):
             if loop.time() > begun + ROOM_PATIENCE:
-                raise _Failed("failed", f"the GPU has no room for process {pid} now")
+                raise _Failed(NO_ROOM, f"the GPU has no room for process {pid} now")
             await asyncio.sleep(POLL)
 
     async def _restore(self, operation: _Operation, pair: tuple[str, str] | None) -> None:

@@ -310,6 +310,8 @@ class Forecast:
         group = wait.group
         if wait.grow is None and group.restore_error is not None:
             return None  # only its process can tell when it gives up
+        if wait.wakes and group.hibernation is not None and group.hibernation.lacked_room:
+            return None  # it is not known what holds the room that should be there
         alone = core.residency.one_at_a_time and wait.grow is None
         served = Time(max(0.0, wait.not_before - now), 0.0)
         needs = []

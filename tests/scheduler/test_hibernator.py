@@ -348,7 +348,7 @@ async def test_no_restore_is_requested_without_room(
     one = make_hibernator()
     assert said(await one.hibernate(pid)) == FINE
     outcome = await one.wake(pid, None, lambda: False)
-    assert said(outcome) == (False, "failed")
+    assert said(outcome) == (False, "room")
     assert "no room" in outcome.text
     assert "restore" not in stand_in.calls(pid)
     answers = iter([False, True])

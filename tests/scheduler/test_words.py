@@ -56,6 +56,7 @@ REASONS = {
     "limited": {"whose": "user:ada", "until_in": 2.5},
     "thrashing": {"holder": "k", "holder_name": "a", "yields_in": 3.0},
     "waking": {"for": 0.4, "estimate": 0.8},
+    "no_room": {"need": GIB, "gpu": "GPU-1", "attempts": 2},
     "dying": {"lack": GIB, "gpu": "GPU-1", "pending_reclaim": 3 * GIB},
     "returning": {"lack": GIB, "gpu": "GPU-1", "clients": 2},
     "host_memory": {"lack": GIB, "gpu": "GPU-1", "until_in": 20.0},
@@ -258,6 +259,7 @@ def test_the_panel_shows_reasons_in_the_schedulers_words() -> None:
         ({"kind": "wake", "seconds": 0.5, "gpu": "GPU-1"}, "woke in 0.5 s on GPU-1"),
         ({"kind": "hibernate_failed", "code": "ipc", "text": "x"}, "could not be hibernated: x"),
         ({"kind": "wake_failed", "code": "failed", "text": "x"}, "could not be woken: x"),
+        ({"kind": "wake_failed", "code": "room", "text": "x"}, "could not be woken yet: x"),
         ({"kind": "hibernate_failed", "code": "ipc", "text": ""}, "could not be hibernated: ipc"),
         (
             {

@@ -139,7 +139,7 @@ const REASONS: (ICode | null)[] = [
     ...['needs_memory', 'serialised', 'making_room', 'filling', 'draining'],
     ...['behind', 'residency', 'foreign_use', 'crowded', 'dying', 'frozen'],
     ...['kept', 'exclusive', 'limited', 'thrashing', 'stuck', 'waking'],
-    ...['restore_failed', 'returning', 'host_memory'],
+    ...['restore_failed', 'no_room', 'returning', 'host_memory'],
     ...['on_hold', 'quota_gpus', 'gpu_draining', 'of_a_newer_scheduler']
   ].flatMap(code => [
     { code, params },

@@ -181,6 +181,11 @@ export function reasonText(
       );
     case 'waking':
       return trans.__('waking up from hibernation');
+    case 'no_room':
+      return trans.__(
+        'needs %1 of free GPU memory to wake up, and more is in use than expected; trying again. No data is lost.',
+        size('need')
+      );
     case 'dying':
       return trans.__(
         'needs %1 more; waiting for the driver to free %2 of a process that has exited',

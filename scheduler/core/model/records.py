@@ -330,6 +330,10 @@ class Hibernation(Generic[WaitType]):
     head: WaitType | None = None
     #: Why it failed: a code, and a sentence.
     failed: tuple[str, str] | None = None
+    #: How many times in a row a wake found no room on the GPU, although it was known to be there.
+    lacked_room: int = 0
+    #: Whether its user has cancelled what it wakes for, since it was last needed.
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     # Viewers see only the code if the notebook belongs to another user.
     "hibernate_failed": lambda found: f"could not be hibernated: {found['text'] or found['code']}",
-    "wake_failed": lambda found: f"could not be woken: {found['text'] or found['code']}",
+    "wake_failed": lambda found: (
+        f"could not be woken{' yet' if found['code'] == 'room' else ''}: {found['text'] or found['code']}"
+    ),
     "prefetch": lambda found: PREFETCHES[found["result"]](found),
     "reservation": lambda found: RESERVATIONS[found["result"]],
     "cancel": lambda found: "stopped waiting, because its cell was interrupted",

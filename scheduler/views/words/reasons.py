@@ -117,6 +117,10 @@ REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
         "waking up from hibernation"
         + (f" (about {duration(given['estimate'])} more)" if given.get("estimate") else "")
     ),
+    "no_room": lambda given: (
+        f"needs {size(given['need'])} of free GPU memory to wake up, and more is in use than expected; trying again. "
+        "No data is lost."
+    ),
     "dying": lambda given: (
         f"needs {size(given['lack'])} more; waiting for the driver to free {size(given['pending_reclaim'])} of a "
         "process that has exited"

@@ -25,7 +25,7 @@ PATIENCE = {
     "hibernate_after": 30.0,
     "prefetch_away": 5.0,
 }
-#: How a step of the driver ends: done, failed, not ended, or not ended in time but done later.
-OUTCOMES = ["", "", "failed", "helper", "stuck", "late"]
+#: How a step of the driver ends: done, failed, not ended, not ended in time but done later, or without room.
+OUTCOMES = ["", "", "failed", "helper", "stuck", "late", "room"]
 #: Single submissions are let through more rarely than by default: otherwise nothing else happens.
 SLOW = {"shortest_step": 0.2, "room_step": 0.2, "own_step": 0.2, "longest_step": 1.6}

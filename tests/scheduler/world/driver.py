@@ -13,9 +13,13 @@ class CheckpointingDriver(ObedientProcesses):
 
     def driver_steps(self, process: Process, outcome: str = "") -> None:
         order = process.steps.popleft()
+        away = any(m.away for m in process.memory.values())
+        if outcome == "room" and not (away and isinstance(order, ev.Wakeup) and order.gpu):
+            outcome = ""
+        if outcome in ("", "late") and not self.finds_room(order, away):
+            outcome = "room"
         if process.stopped:
             outcome = "stuck"
-        away = any(m.away for m in process.memory.values())
         if outcome == "failed" and away == isinstance(order, ev.Hibernate):
             outcome = ""  # a driver that has nothing to do does not fail
         if isinstance(order, ev.Wakeup) and order.gpu_to and not away:
@@ -31,6 +35,12 @@ class CheckpointingDriver(ObedientProcesses):
             self.feed(ev.Checkpointed(process.number, not said, said, said, 0.5, held))
         else:
             self.feed(ev.Woken(process.number, not said, said, said, 0.5))
+
+    def finds_room(self, order: ev.Hibernate | ev.Wakeup, away: bool) -> bool:
+        """Whether the hibernator finds the room that a restore needs."""
+        if isinstance(order, ev.Hibernate) or not (order.gpu and away):
+            return True
+        return order.needs <= self.room(order.gpu)
 
     def carry_out(self, process: Process, order: ev.Hibernate | ev.Wakeup) -> bool:
         if isinstance(order, ev.Hibernate):

@@ -105,6 +105,11 @@ describe('reasonText', () => {
       'needs 1 GiB more; other notebooks hold 3 GiB of unevictable memory (CUDA contexts, shared memory). Shut one of them down or restart it.'
     ],
     [
+      'no_room',
+      { need: GiB, attempts: 2 },
+      'needs 1 GiB of free GPU memory to wake up, and more is in use than expected; trying again. No data is lost.'
+    ],
+    [
       'dying',
       { lack: GiB, pending_reclaim: GiB },
       'needs 1 GiB more; waiting for the driver to free 1 GiB of a process that has exited'
