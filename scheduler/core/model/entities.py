@@ -123,8 +123,7 @@ class Gpu:
     @property
     def capacity(self) -> int:
         """Room for footprints."""
-        fixed = self.unevictable + self.context + self.uncovered(self.left)
-        return self.total - self.reserve - self.foreign - fixed
+        return self.free + self.resident + self.arriving + self.pending_reclaim
 
     @property
     def coming(self) -> int:
