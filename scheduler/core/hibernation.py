@@ -474,6 +474,7 @@ class HibernationManager:
         self.timers.set(client.wakes, None)
         for holding in client.holdings.values():
             self.ledger.add_unsettled(holding, -holding.unsettled)
+            self.ledger.charge_residue(holding)
         if client.parked:
             self._release(client)
             return

@@ -92,7 +92,9 @@ class Ledger:
         for holding in client.holdings.values():
             gpu = holding.share.gpu
             gpu.hibernated -= 1
-            self.charge_residue(holding)
+            if gpu.context_sizes.counts:
+                self.charge_residue(holding)
+            # Otherwise, its residue stays charged until the wake has ended: the restore may need all of the room.
             if gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.inexact = True
         needs = client.needs

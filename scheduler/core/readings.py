@@ -87,16 +87,21 @@ class Readings:
                 other.foreign = max(0, other.foreign - other.left + before)
 
     def trust_supposed_residue(self, gpu: Gpu) -> None:
-        """Charge the residue that a reading only suggests, because a process lacks room to wake.
+        """Charge the residue that a reading only suggests, or that is expected, because a process lacks room to wake.
 
-        What counts as other programs' use may be its own residue, which is gone once it is awake.
+        What counts as other programs' use may be its own residue, which is part of its contexts once it is awake.
         """
         sizes = gpu.context_sizes
-        if sizes.residues or sizes.supposed is None:
+        if sizes.residues:
             return
-        sizes.residues.append(sizes.supposed)
-        sizes.residue = sizes.supposed
-        self._charge_residues(sizes, self._alike(gpu))
+        if sizes.supposed is not None:
+            sizes.residues.append(sizes.supposed)
+            sizes.residue = sizes.supposed
+            self._charge_residues(sizes, self._alike(gpu))
+        elif not sizes.trusted:
+            sizes.trusted = True
+        else:
+            return
         self.turn.request_reading(gpu)
 
     def _measure_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:

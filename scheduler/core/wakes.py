@@ -90,6 +90,6 @@ class WakeOrders:
         if client.home not in ("", needs.gpu):
             return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
         gpu = self.model.gpus.get(needs.gpu)
-        # Its residue is on the GPU already.
-        size -= 0 if gpu is None else gpu.context_sizes.measured_residue(needs.context)
+        if gpu is not None and gpu.context_sizes.counts:
+            size -= gpu.context_sizes.leaves(needs.context)  # which is on the GPU already
         return Wakeup(client.number, gpu=needs.gpu, needs=size)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.model import LEFT
 from tests.scheduler.core_machine import GIB, GPU
 from tests.scheduler.night import CONTEXT, OTHER, Kernel, Night
 
@@ -168,3 +169,49 @@ def test_without_room_on_another_gpu_a_process_wakes_on_its_own() -> None:
     assert kernel.hibernation is None
     assert night.orders(ev.Wakeup)[-1].gpu == GPU
     assert not night.core.groups["a"].settled, "it may move again"
+
+
+def nearly_full(*groups: str) -> tuple[Night, list[Kernel]]:
+    """Return a machine with hibernated processes that call the driver, and with room for them with their residues.
+
+    No reading has shown for certain what they left, because their contexts were not measured.
+    """
+    night = Night()
+    night.residue = LEFT
+    kernels = [night.asleep(group, 0) for group in groups]
+    assert not night.core.gpus[GPU].context_sizes.residues
+    night.foreign = 100 * GIB - len(kernels) * CONTEXT
+    night.do(night.reading())
+    for kernel in kernels:
+        kernel.restores = None
+        kernel.call()
+    return night, kernels
+
+
+def free(night: Night) -> int:
+    """Return the free memory of the GPU, as the hibernator finds it."""
+    return 100 * GIB - night.reading().used
+
+
+def test_two_processes_are_not_woken_into_room_for_one() -> None:
+    """Until residues are measured, the hibernator waits for room for all of a context."""
+    night, [one, other] = nearly_full("a", "b")
+    assert free(night) == 2 * (CONTEXT - LEFT)
+    [order] = night.orders(ev.Wakeup)
+    assert (order.client, order.needs) == (one.number, CONTEXT)
+    assert night.gpu["available"] <= free(night) - CONTEXT
+    assert other.reason["code"] == "foreign_use"
+
+
+def test_a_process_wakes_with_an_expected_residue_if_there_is_no_other_room() -> None:
+    night, [kernel] = nearly_full("a")
+    assert free(night) == CONTEXT - LEFT
+    night.sleep(5)
+    assert not night.orders(ev.Wakeup)
+    assert kernel.reason["code"] == "foreign_use"
+    night.sleep(10)
+    [order] = night.orders(ev.Wakeup)
+    assert order.needs == CONTEXT - LEFT
+    night.woken(kernel, "", order)
+    assert kernel.hibernation is None
+    assert free(night) == 0

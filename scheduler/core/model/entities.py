@@ -117,8 +117,9 @@ class Gpu:
         return max(0, left - self.reserve // 2)
 
     def freed_without(self, left: int) -> int:
-        """Return the room that would appear if the residues were smaller by ``left``."""
-        return self.uncovered(self.left) - self.uncovered(self.left - left)
+        """Return the room that would surely appear if the residues were smaller by ``left``."""
+        rest = self.left - (left if self.context_sizes.counts else 0)
+        return self.uncovered(self.left) - self.uncovered(rest)
 
     @property
     def capacity(self) -> int:

@@ -99,6 +99,8 @@ class ContextSizes:
     #: A residue that a reading showed although evictable memory had moved, or clients had left. It counts only once a
     #: process lacks room to wake, because the rest may also be other programs' use.
     supposed: int | None = None
+    #: Whether the expected residue counts although no reading showed it, because a process lacked room to wake.
+    trusted: bool = False
 
     def charge(self, stated: int) -> int:
         """Return the bytes that contexts take if they are admitted with ``stated`` bytes."""
@@ -109,9 +111,10 @@ class ContextSizes:
         """Return the expected residue of a client's contexts when it hibernates, in bytes."""
         return min(LEFT if self.residue is None else self.residue, context)
 
-    def measured_residue(self, context: int) -> int:
-        """Return the same from measurements, in bytes; 0 if there are none yet."""
-        return self.leaves(context) if self.residues else 0
+    @property
+    def counts(self) -> bool:
+        """Whether processes need less room to wake because of their residues, which are more than expectations."""
+        return bool(self.residues) or self.trusted
 
 
 @dataclass(slots=True, eq=False)

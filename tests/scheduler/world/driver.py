@@ -40,7 +40,11 @@ class CheckpointingDriver(ObedientProcesses):
         """Whether the hibernator finds the room that a restore needs."""
         if isinstance(order, ev.Hibernate) or not (order.gpu and away):
             return True
-        return order.needs <= self.room(order.gpu)
+        room = self.room(order.gpu)
+        if self.steady and not self.floated:
+            known = room + self.surplus(order.gpu) + self.unseen(order.gpu)
+            assert order.needs <= known, "woken into room that is not there"
+        return order.needs <= room
 
     def carry_out(self, process: Process, order: ev.Hibernate | ev.Wakeup) -> bool:
         if isinstance(order, ev.Hibernate):

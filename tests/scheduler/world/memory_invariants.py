@@ -55,6 +55,5 @@ class MemoryInvariants(State):
             for holding in holdings:
                 if holding.client.gone:
                     assert (holding.unevictable, holding.context, holding.resident) == (0, 0, 0)
-                assert holding.left == (
-                    gpu.context_sizes.leaves(holding.took) if holding.client.gone else 0
-                )
+                assert holding.left == gpu.context_sizes.leaves(holding.took)
+                assert not holding.took or holding.client.gone or holding.client.stage == "waking"

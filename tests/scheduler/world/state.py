@@ -120,7 +120,7 @@ class State(RuleBasedStateMachine):
                 elif memory.away:
                     left += memory.left
         # Half of the reserve is there for what hibernated processes are expected to leave.
-        known = min(self.core.gpus[gpu].left + self.expected(gpu), RESERVE // 2)
+        known = min(self.core.gpus[gpu].left, RESERVE // 2)
         return total + left - known - self.unseen(gpu)
 
     def unseen(self, gpu: str) -> int:
@@ -137,22 +137,6 @@ class State(RuleBasedStateMachine):
             if gpu in p.memory and p.memory[gpu].away and self.core.clients[p.number].gone
         )
         return min(max(0, left - self.core.gpus[gpu].left), self.on_its_way[gpu])
-
-    def expected(self, gpu: str) -> int:
-        """What waking processes were expected to leave, until a reading has shown what processes leave.
-
-        The core took that part of the last reading for their residues. It may be other programs' use.
-        """
-        sizes = self.core.gpus[gpu].context_sizes
-        waking = [
-            p.memory[gpu].context
-            for p in self.processes.values()
-            if gpu in p.memory
-            and p.memory[gpu].away
-            and gpu in self.core.clients[p.number].holdings
-            and not self.core.clients[p.number].gone
-        ]
-        return 0 if sizes.residues else sum(map(sizes.leaves, waking))
 
     def has_left(self, process: Process) -> bool:
         """Whether a process has no lease and no grant on its way: no more of its memory is restored."""
