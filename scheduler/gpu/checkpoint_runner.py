@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,10 @@ class Hibernations:
         self._tasks: set[asyncio.Task[None]] = set()
         self._probing: asyncio.Task[None] | None = None
         self._closed = False
+        #: The GPU of each client that is being restored, and the bytes that it takes there.
+        self._restoring: dict[int, tuple[str, int]] = {}
+        #: Held by threads that check whether there is room for a restore.
+        self._room_check = threading.Lock()
 
     def probe(self) -> None:
         """Find out in the background, once, whether processes can be checkpointed on this machine."""
@@ -125,13 +130,24 @@ class Hibernations:
             self._handle(ev.Woken(client, False, "helper", WHY["helper"]))
             return
         pair = (decision.gpu_from, decision.gpu_to) if decision.gpu_to else None
-
-        def has_room() -> bool:
-            found = self._devices.read(decision.gpu)
-            return found is None or found.total - found.used >= decision.needs
-
-        outcome = await self._outcome(self._helper().wake(pid, pair, has_room))
+        step = self._helper().wake(pid, pair, lambda: self._has_room(decision))
+        outcome = await self._outcome(step)
+        self._restoring.pop(client, None)
         self._handle(ev.Woken(client, *outcome))
+
+    def _has_room(self, decision: ev.Wakeup) -> bool:
+        """Whether a GPU has room for a restore besides the restores under way, whose memory it may not show yet."""
+        with self._room_check:
+            self._restoring.pop(decision.client, None)
+            # Before the reading, so that a restore that ends meanwhile is in one of them.
+            others = sum(
+                size for gpu, size in list(self._restoring.values()) if gpu == decision.gpu
+            )
+            found = self._devices.read(decision.gpu)
+            if found is not None and found.total - found.used - others < decision.needs:
+                return False
+            self._restoring[decision.client] = decision.gpu, decision.needs
+            return True
 
     async def _outcome(self, step: Coroutine[Any, Any, Outcome]) -> tuple[bool, str, str, float]:
         """Return the result of a step. An unexpected error also counts as a result, because the core waits for one."""
