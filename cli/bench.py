@@ -117,8 +117,8 @@ def add_parser(subparsers: Any) -> None:
         "--size",
         type=float,
         metavar="G",
-        help="memory in GiB; makespan, two-gpus, comeback: of each job or notebook; hibernate: to evict and restore, "
-        "or to page-lock",
+        help="memory in GiB; makespan, two-gpus, comeback, swap, switch, disk: of each job or notebook; hibernate: to "
+        "evict and restore, or to page-lock",
     )
     parser.add_argument(
         "--kernels", type=int, metavar="N", help="hibernate: number of kernels in the crowd"

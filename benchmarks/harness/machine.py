@@ -172,14 +172,18 @@ class Machine:
         assert isinstance(status, dict)
         return int(status["gpus"][0]["total"]) * 3 // 4
 
+    def all_but(self, size: int) -> list[str]:
+        """Return the scheduler's flags for leaving all but ``size`` bytes of the GPU to others."""
+        devices = Devices(self.driver.nvml)
+        gpu = devices.start()[0]
+        devices.stop()
+        return ["--reserve", str(max(0, gpu.total - gpu.used - size))]
+
     def _reserve(self) -> list[str]:
         """Leave as little of a real GPU as the simulated one has, so that what is measured is the same."""
         if self.driver.simulated or self.whole:
             return []
-        devices = Devices(self.driver.nvml)
-        gpu = devices.start()[0]
-        devices.stop()
-        return ["--reserve", str(gpu.total - gpu.used - REAL_CONTEXTS - REAL_ROOM)]
+        return self.all_but(REAL_CONTEXTS + REAL_ROOM)
 
     def start_scheduler(self, *flags: str) -> None:
         """Start a scheduler of its own."""

@@ -3,7 +3,9 @@
 
 The limit is the disk itself: ``dd iflag=direct`` of a file of the same size in the same folder, before and after ours,
 and ``fio`` with several requests under way where it is installed. ``GPUSHARE_BENCH_DISK`` names the folder; without
-it, ``/var/tmp``.
+it, ``/var/tmp``::
+
+    gpushare bench disk --gib 4
 """
 
 from __future__ import annotations
@@ -35,20 +37,28 @@ BANDWIDTH = "54700000000"
 PATIENCE = 600.0
 
 
-def run() -> Iterator[Figure]:
-    """Measure how long a notebook waits whose data is on a disk."""
+def run(gib: float | None = None) -> Iterator[Figure]:
+    """Measure how long a notebook waits whose data is on a disk.
+
+    Parameters
+    ----------
+    gib
+        What it holds (default: `SIZE`, or `SIMULATED_SIZE`).
+    """
+    asked = int((gib or 0) * GIB)
     with tempfile.TemporaryDirectory(
         prefix="gpushare-", dir=os.environ.get("GPUSHARE_BENCH_DISK", "/var/tmp")
     ) as name:
         folder = Path(name)
-        flags = ("--disk-folder", name, "--disk-size", str(2 * SIZE), "--disk-after", "0.1")
+        space = str(2 * max(SIZE, asked))
+        flags = ("--disk-folder", name, "--disk-size", space, "--disk-after", "0.1")
         with machine(
             *flags,
             whole=True,
             GPUSHARE_SIM_BANDWIDTH=BANDWIDTH,
-            GPUSHARE_SIM_MEMORY=str(SIMULATED_SIZE * 3 // 2),
+            GPUSHARE_SIM_MEMORY=str((asked or SIMULATED_SIZE) * 3 // 2),
         ) as here:
-            size = SIMULATED_SIZE if here.driver.simulated else SIZE
+            size = asked or (SIMULATED_SIZE if here.driver.simulated else SIZE)
             yield from _measure(here, folder, size)
 
 

@@ -3,7 +3,10 @@
 
 Sizes are fractions of the GPU: on an NVIDIA H200 (139 GiB) one notebook holds 24 GiB, and two that switch hold 90 GiB
 each. The time of a move is the time that a user waits, which includes draining, copying, unmapping, mapping and the
-scheduler's messages.
+scheduler's messages::
+
+    gpushare bench swap --gib 24
+    gpushare bench switch --gib 45
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from ..programs.holder import Holder, torch_can
 GIB = 1 << 30
 #: Fractions of the GPU: 24 GiB and 90 GiB of an H200's 139.8.
 ONE, HALF = 24 / 139.8, 90 / 139.8
+#: Bytes for two contexts, beside one notebook.
+BESIDE = 2 * GIB
 #: Bytes of one tensor.
 TENSOR = 512 << 20
 ROUNDS, SWITCHES = 5, 6
@@ -39,11 +44,17 @@ PATIENCE = 120.0
 UNPREPARED_GOAL, PREPARED_GOAL = 0.3, 0.7
 
 
-def run() -> Iterator[Figure]:
-    """Measure one notebook's memory on its way out and back, and the driver's own checkpoint."""
+def run(gib: float | None = None) -> Iterator[Figure]:
+    """Measure one notebook's memory on its way out and back, and the driver's own checkpoint.
+
+    Parameters
+    ----------
+    gib
+        What the notebook holds (default: `ONE`).
+    """
     with machine(whole=True, GPUSHARE_SIM_BANDWIDTH=SIMULATED) as here:
         torch = torch_can(here.driver.simulated)
-        one = _round(_gpu(here)["total"] * ONE)
+        one = _round(_gpu(here)["total"] * ONE if gib is None else gib * GIB)
         limit = _limit(here, one)
         yield from _first(here, torch, one, limit)
         yield from _one(here, torch, one, limit)
@@ -51,12 +62,20 @@ def run() -> Iterator[Figure]:
     yield from checkpoint_rates()
 
 
-def switch() -> Iterator[Figure]:
-    """Measure switches between two notebooks that do not fit together."""
-    with machine(whole=True, GPUSHARE_SIM_BANDWIDTH=SIMULATED) as here:
+def switch(gib: float | None = None) -> Iterator[Figure]:
+    """Measure switches between two notebooks that do not fit together.
+
+    Parameters
+    ----------
+    gib
+        What each of them holds; the GPU then has room for one of them (default: `HALF` of the whole GPU).
+    """
+    with machine(scheduler=False, whole=True, GPUSHARE_SIM_BANDWIDTH=SIMULATED) as here:
+        here.start_scheduler(*(() if gib is None else here.all_but(int(gib * GIB) + BESIDE)))
         total = _gpu(here)["total"]
         limit = _limit(here, _round(total * ONE))
-        yield from _switch(here, torch_can(here.driver.simulated), _round(total * HALF), limit)
+        size = _round(total * HALF if gib is None else gib * GIB)
+        yield from _switch(here, torch_can(here.driver.simulated), size, limit)
 
 
 def _limit(here: Machine, size: int) -> dict[str, float]:
