@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -128,7 +130,16 @@ def add_parser(subparsers: Any) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help="hibernate, idle-power: stop after this many seconds (default: 1200, 600)",
+        help="hibernate, idle-power: stop after this many seconds (default: 1200, 600); --publish: start no part that "
+        "may take longer than what is left of them",
+    )
+    parser.add_argument(
+        "--publish",
+        type=Path,
+        metavar="DIR",
+        help="run the benchmarks of the documentation (or BENCH of them) with their options, each in a process of its "
+        "own, and write results.json and the tables in results.md to this folder. Run it again to go on with what is "
+        "missing",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line instead of text"
@@ -140,6 +151,8 @@ def run(args: argparse.Namespace) -> int:
     from ..scheduler.node.arguments import complain, nearest
     from .terminal import progress
 
+    if args.json and args.publish is not None:
+        return complain("--publish prints nothing; leave out --json")
     unknown = [name for name in args.bench if name not in BENCHES]
     if unknown:
         return complain(
@@ -149,6 +162,14 @@ def run(args: argparse.Namespace) -> int:
     for name, value in settings.items():
         if not isinstance(value, list) and value <= 0:
             return complain(f"--{name.replace('_', '-')} must be greater than 0")
+    if args.publish is not None:
+        given = [name for name in settings if name != "time_limit"]
+        if given:
+            option = given[0].replace("_", "-")
+            return complain(
+                f"--publish runs each benchmark with its published options; leave out --{option}"
+            )
+        return _publish(args.publish, args.bench, args.time_limit)
     failed = False
     names = args.bench or [name for name in BENCHES if name not in NAMED_ONLY]
     with progress() as show:
@@ -161,6 +182,48 @@ def run(args: argparse.Namespace) -> int:
                 print(f"gpushare: the benchmark {name} failed: {error}", file=sys.stderr)
                 failed = True
     return 1 if failed else 0
+
+
+def _publish(folder: Path, names: list[str], time_limit: float | None) -> int:
+    """Run the parts that are missing; exit status 1 if one of them failed or was left out for lack of time."""
+    from ..benchmarks.publication import plan
+    from ..benchmarks.publication.results import Publication, PublicationError, write
+    from ..benchmarks.publication.tables import tables
+    from ..scheduler.node.arguments import complain
+    from .terminal import progress
+
+    begun = time.monotonic()
+    try:
+        publication = Publication(folder / "results.json")
+    except PublicationError as error:
+        return complain(str(error))
+    gpus = len(publication.host.gpus)
+    parts = [
+        part
+        for part in (plan.ON_GPU if gpus else plan.WITHOUT_GPU)
+        if (not names or part.arguments[0] in names) and (gpus == 0 or part.gpus <= gpus)
+    ]
+    if not parts:
+        return complain(f"--publish has no part of {', '.join(names)} for this machine")
+    missing = [part for part in parts if not publication.is_done(part)]
+    left_out = failed = 0
+    with progress() as show:
+        for number, part in enumerate(missing):
+            show(part.name, number, len(missing))
+            if time_limit is not None and time.monotonic() - begun + part.seconds > time_limit:
+                left_out += 1
+                continue
+            result = publication.run(part)
+            write(folder / "results.md", "\n".join(tables(publication.results)).encode() + b"\n")
+            if result.end != "done":
+                failed += 1
+                print(f"gpushare: {part.command}: {result.end}\n{result.error}", file=sys.stderr)
+    done = len(missing) - left_out - failed
+    print(
+        f"{folder / 'results.md'}: {done} new, {len(parts) - len(missing)} done before, {failed} failed, "
+        f"{left_out} left out for lack of time"
+    )
+    return 1 if failed or left_out else 0
 
 
 def _figures(name: str, settings: dict[str, Any]) -> Iterator[Figure]:

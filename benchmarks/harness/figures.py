@@ -26,7 +26,7 @@ class Figure:
     spread
         Distance between the quartiles, in the same unit.
     target
-        What the figure has to stay under (or equal, for counts and truths).
+        The goal: the most that the figure may be, or with ``at_least`` the least.
     """
 
     bench: str
@@ -37,6 +37,14 @@ class Figure:
     n: int
     spread: float
     target: float | None = None
+    at_least: bool = False
+
+    @property
+    def missed(self) -> bool:
+        """Whether there is a goal, and the figure misses it."""
+        if self.target is None:
+            return False
+        return self.value < self.target if self.at_least else self.value > self.target
 
     def as_json(self) -> str:
         """Return the figure as one line of JSON."""
@@ -50,7 +58,8 @@ class Figure:
     def as_text(self) -> str:
         """Return the figure as one line of a table."""
         bare = "" if self.bare is None else f"bare {self.bare:10.3f}"
-        target = "" if self.target is None else f"target {self.target:g}"
+        sign = "≥" if self.at_least else "≤"
+        target = "" if self.target is None else f"goal {sign} {self.target:g}"
         return (
             f"{self.bench:14} {self.metric:44} {self.value:10.3f} {self.unit:3} "
             f"±{self.spread:8.3f}  n={self.n:<5} {bare:16} {target}"

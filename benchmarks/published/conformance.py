@@ -506,7 +506,15 @@ def run() -> Iterator[Figure]:
     total = len(verdicts)
     share = right / total if total else 0.0
     yield Figure(
-        "conformance", "programs equal to the last bit, of all", share, "", None, total, 0.0, 1.0
+        "conformance",
+        "programs equal to the last bit, of all",
+        share,
+        "",
+        None,
+        total,
+        0.0,
+        1.0,
+        at_least=True,
     )
     yield Figure("conformance", "evictions meanwhile", float(evictions), "", None, total, 0.0)
     yield Figure("conformance", "hibernations meanwhile", float(hibernations), "", None, total, 0.0)

@@ -422,7 +422,9 @@ def _figures(mix: str, found: list[Wait]) -> Iterator[Figure]:
     if not found:
         return
     inside = sum(one.inside for one in found) / len(found)
-    yield Figure("estimates", f"{mix}: inside", inside, "", None, len(found), 0.0, GOAL)
+    yield Figure(
+        "estimates", f"{mix}: inside", inside, "", None, len(found), 0.0, GOAL, at_least=True
+    )
     for metric, values in (
         ("width", [one.shown.high - one.shown.low for one in found]),
         ("waited", [one.waited for one in found]),

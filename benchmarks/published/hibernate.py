@@ -138,7 +138,7 @@ def run(
         for figures in todo:
             for figure in figures:
                 yield figure
-                if _missed(figure):
+                if figure.missed:
                     print(
                         f"gpushare: hibernate: missed: {figure.metric}: {figure.value:.4g} {figure.unit}, "
                         f"the goal is {figure.target:g}",
@@ -156,14 +156,6 @@ def run(
         raise RuntimeError(f"{len(faults)} faults: {'; '.join(faults[:5])}")
 
 
-def _missed(figure: Figure) -> bool:
-    if figure.target is None:
-        return False
-    if figure.unit in MANY:
-        return figure.value < figure.target
-    return figure.value > figure.target
-
-
 def _figure(
     metric: str,
     values: Sequence[float],
@@ -173,7 +165,7 @@ def _figure(
 ) -> Figure:
     return Figure(
         "hibernate", metric, statistics.median(values) if values else 0.0, unit, bare, len(values),
-        quartile_distance(values), target,
+        quartile_distance(values), target, unit in MANY,
     )  # fmt: skip
 
 
@@ -311,7 +303,7 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
         ("cycles with every byte equal", right, cycles),
         ("cycles whose wake was interrupted", interrupted, None),
     ):
-        yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target)
+        yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target, at_least=True)
     yield _figure("each: hibernate order to done", outs, "s")
     yield _figure("each: the driver's restore, the last ones", woken, "s")
 

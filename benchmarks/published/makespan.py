@@ -175,7 +175,9 @@ def _orders(names: Sequence[str], pairs: int) -> Iterator[str]:
         yield from names if number % 2 == 0 else reversed(names)
 
 
-def _figure(metric: str, unit: str, values: list[float], target: float | None) -> Figure:
+def _figure(
+    metric: str, unit: str, values: list[float], target: float | None, *, at_least: bool = False
+) -> Figure:
     low, high = interval(values, statistics.median)
     between = "" if len(values) < 2 else f" [{low:.2f}, {high:.2f}]"
     return Figure(
@@ -187,6 +189,7 @@ def _figure(metric: str, unit: str, values: list[float], target: float | None) -
         len(values),
         quartile_distance(values),
         target,
+        at_least,
     )
 
 
@@ -208,10 +211,8 @@ def _alternating(
     turn = 2 * stage.seconds
     what = f"{share * turn:g} s GPU, {(1 - share) * turn:.2g} s CPU, {size / GIB:.2f} GiB each"
     for name, values in sooner.items():
-        # The target is what it has to be at least.
-        yield _figure(
-            f"{name}: two jobs, {what}: sooner", "x", values, target if name == "burst" else None
-        )
+        goal = target if name == "burst" else None
+        yield _figure(f"{name}: two jobs, {what}: sooner", "x", values, goal, at_least=True)
 
 
 def _fitting(stage: Stage, names: Sequence[str], pairs: int, size: int) -> Iterator[Figure]:

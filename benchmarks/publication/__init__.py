@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Many benchmarks at once, and the tables of their figures: ``gpushare bench --publish``."""
