@@ -242,6 +242,9 @@ const GROUPS: IGroup[] = [
   )
 ];
 
+/** The number of notebooks in a panel; it shows all of so few. */
+const ROWS = 5;
+
 const AVAILABILITIES = [
   ...['ok', 'no_driver', 'not_installed', 'bad_configuration', 'disabled'],
   ...['starting', 'scheduler_unreachable', 'remote_kernels', 'forbidden'],
@@ -326,15 +329,28 @@ describe('in a language of brackets', () => {
   });
 
   it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
-    'the panel translates all of %s %s',
+    'the card of the notebook in front translates all of %s %s',
     (_state, _code, group) => {
       const other = makeGroup('h', { name: OTHER, sessions: [] });
-      for (const front of ['a', null]) {
-        const texts = checkPanel(statusOf(group, other), front);
-        expect(texts.some(text => text.includes('⟦'))).toBe(true);
-      }
+      const texts = checkPanel(statusOf(group, other));
+      expect(texts.some(text => text.includes('⟦'))).toBe(true);
     }
   );
+
+  it('the rows of other notebooks translate all states and reasons', () => {
+    // Several in one panel, because a panel takes as long as many rows.
+    for (let first = 0; first < GROUPS.length; first += ROWS) {
+      const groups = GROUPS.slice(first, first + ROWS).map((group, index) => ({
+        ...group,
+        id: `${index}`,
+        name: `${NAME}${index}.ipynb`,
+        sessions: [makeSession(`${NAME}${index}.ipynb`, `${index}`)]
+      }));
+      const texts = checkPanel(statusOf(...groups), null);
+      const missing = groups.filter(({ name }) => !texts.includes(name));
+      expect(missing).toEqual([]);
+    }
+  });
 
   it.each(AVAILABILITIES)('the panel translates %s', code => {
     const params = { error: '', socket: '/1', url: '7', provisioner: '8' };
