@@ -177,7 +177,8 @@ lint: setup lint-labextension ## check style and types
 	python tools/import_circles.py jupyter_gpushare
 	for part in interposer sim hibernator fuzz; do python tools/c_circles.py csrc/$$part build/csrc/$$part || exit 1; done
 	codespell $$(git ls-files)
-	clang-format --dry-run --Werror $(C_SOURCES)
+	@echo clang-format --dry-run --Werror
+	@clang-format --dry-run --Werror $(C_SOURCES)
 
 lint-labextension: $(STAMPS)/node
 	cd labextension && jlpm lint:check
