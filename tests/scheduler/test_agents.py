@@ -14,6 +14,7 @@ from jupyter_gpushare.scheduler.views.explain import explain
 from jupyter_gpushare.scheduler.views.words.explanations import with_texts
 from tests.scheduler.core_machine import FREE, Lab, Process, of
 from tests.scheduler.turns import Turns, waiting
+from tests.support.properties import examples
 
 
 def cell(lab: Lab, group: str, name: str, *, agent: bool) -> None:
@@ -278,7 +279,7 @@ def jain(parts: list[float]) -> float:
     return sum(parts) ** 2 / (len(parts) * sum(part * part for part in parts))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.sampled_from([0.2, 1.0, 5.0, 20.0]), min_size=2, max_size=4),
     st.booleans(),
@@ -296,7 +297,7 @@ def test_agents_that_take_turns_have_equal_gpu_time(lengths: list[float], one_us
     assert jain(had) >= 0.95, had
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     agents=st.lists(st.sampled_from([0.2, 1.0, 5.0]), min_size=1, max_size=3),
     person=st.sampled_from([0.2, 1.0, 5.0]),

@@ -18,6 +18,7 @@ from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, take_sna
 from tests.scheduler.core_machine import Machine, Process
 from tests.scheduler.timelines import told
 from tests.scheduler.world import world
+from tests.support.properties import examples
 
 
 class Watched(Machine):
@@ -214,7 +215,7 @@ class World(world.World):
 
 
 World.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

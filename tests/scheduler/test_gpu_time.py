@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from jupyter_gpushare.scheduler.core.messages import Entitlement
 from jupyter_gpushare.scheduler.core.model import Gpu, Group, Preferences, Share, Wait
 from jupyter_gpushare.scheduler.core.usage import GpuTime
+from tests.support.properties import examples
 
 GPU = "GPU-0"
 GIB = 1 << 30
@@ -134,7 +135,7 @@ meterings = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(meterings)
 def test_the_total_never_exceeds_the_elapsed_time(said: list[tuple[int, float, float]]) -> None:
     """Whatever processes report, no group is charged for more time than it was busy."""
@@ -358,7 +359,7 @@ def test_weights_of_a_users_own_groups_do_not_affect_other_users() -> None:
     assert order(times, (plain, greedy, other), 50.0) == ["o", "g", "p"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.9]), min_size=2, max_size=5), st.data())
 def test_no_user_starves_whatever_the_entitlements(
     requests: list[float], data: st.DataObject
@@ -426,7 +427,7 @@ def test_looking_up_past_use_changes_nothing() -> None:
     assert had[0] == had[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     limit=st.floats(0.05, 0.95),
     kernels=st.lists(st.floats(0.0005, 0.050), min_size=1, max_size=20),

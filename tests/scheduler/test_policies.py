@@ -15,6 +15,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.policies import OURS
 from tests.scheduler.core_machine import FREE, GPU, Lab, Process, of
 from tests.scheduler.turns import Turns, waiting
+from tests.support.properties import examples
 
 # --- Alone ----------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ def test_entitlements_come_before_all_other_rules() -> None:
     assert lab.order == ["b", "a"]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(
     lengths=st.lists(st.sampled_from([0.2, 1.0, 4.0]), min_size=2, max_size=3),
     background=st.integers(0, 2),
@@ -326,7 +327,7 @@ def test_a_group_at_its_limit_gets_no_lease() -> None:
     assert of(ev.Grant, lab.sleep(10))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(request=st.sampled_from([0.2, 0.5, 0.8]), others=st.integers(1, 2))
 def test_requests_are_reached(request: float, others: int) -> None:
     """Beside groups that never stop, a new group soon reaches its request, and then all run."""

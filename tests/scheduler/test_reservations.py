@@ -17,6 +17,7 @@ from tests.scheduler.core_machine import GPU, Machine, Process, of
 from tests.scheduler.night import Night
 from tests.scheduler.world.constants import GROUPS
 from tests.scheduler.world.world import World
+from tests.support.properties import examples
 from tests.support.scheduler import GIB, Scheduler, until
 
 
@@ -546,7 +547,7 @@ class Reserving(World):
 
 TestReservations = Reserving.TestCase
 TestReservations.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -23,7 +23,7 @@ from jupyter_gpushare.scheduler.policies.priority import HighestPriority
 from jupyter_gpushare.scheduler.policies.tgs import Tgs
 from jupyter_gpushare.scheduler.simulation.trace import Kernel
 from tests.scheduler.entitled import COSTS, GIB, SMALL, TOTAL, WINDOW, Lab, Mix, works
-from tests.support.properties import PROPERTY_TIMEOUT
+from tests.support.properties import PROPERTY_TIMEOUT, examples
 
 #: Seconds, ten minutes as a rule: shorter, so that they matter as often as all else does.
 FAVOUR = 60.0
@@ -107,9 +107,9 @@ def check_limits(mix: Mix, lab: Lab, seconds: float) -> None:
 
 @pytest.mark.timeout(PROPERTY_TIMEOUT)
 @pytest.mark.parametrize(
-    ("policy", "examples"), [("burst", 5), ("gemini", 3), ("fcfs", 2), ("tgs", 2), ("priority", 2)]
+    ("policy", "most"), [("burst", 5), ("gemini", 3), ("fcfs", 2), ("tgs", 2), ("priority", 2)]
 )
-def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_wait_ends(policy: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group that has work and is not frozen is served, whatever the entitlements.
 
     The bound: what puts others before one that waits is over after ``FAVOUR`` (what is ten minutes as a rule:
@@ -125,7 +125,7 @@ def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(HighestPriority, "class_favour", favour)
     monkeypatch.setattr(HighestPriority, "weight_favour", FAVOUR / 8)
 
-    @settings(max_examples=examples, **SETTINGS)
+    @settings(max_examples=examples(most), **SETTINGS)
     @given(mixes(), st.sampled_from([2.0, 2.0, "auto"]), st.sampled_from(["auto", "auto", "on"]))
     def check(mix: Mix, quantum: Any, anti_thrash: Any) -> None:
         bound = longest_wait(mix, 30.0 if quantum == "auto" else quantum)
@@ -213,7 +213,7 @@ def limited_mixes(draw: Any) -> Mix:
     return Mix(kernels, entitled)
 
 
-@settings(max_examples=12, **SETTINGS)
+@settings(max_examples=examples(12), **SETTINGS)
 @given(limited_mixes(), st.sampled_from(sorted(policies.OURS)))
 def test_no_user_exceeds_the_limit(mix: Mix, policy: str) -> None:
     """A kernel, a user, a team: over any 10 s at most the limit and 2 %, under every policy."""
@@ -264,7 +264,7 @@ def divisions(
     return Mix(kernels, entitled), asked
 
 
-@settings(max_examples=6, **SETTINGS)
+@settings(max_examples=examples(6), **SETTINGS)
 @given(divisions([5, 20], [0.0, 0.1, 0.3, 0.45, 0.9], 0.9))
 def test_side_by_side_all_users_get_their_requests(division: tuple[Mix, list[float]]) -> None:
     """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 4 %."""
@@ -341,7 +341,7 @@ def test_requests_come_before_interactivity(user: str) -> None:
     assert plot.had(10, 40) / 30 >= 0.3
 
 
-@settings(max_examples=6, **SETTINGS)
+@settings(max_examples=examples(6), **SETTINGS)
 @given(
     st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2, max_size=4),
     st.sampled_from(["user", "team", "own"]),

@@ -19,6 +19,7 @@ from jupyter_gpushare.scheduler.simulation.node import Node
 from jupyter_gpushare.scheduler.simulation.outcome import Outcome
 from jupyter_gpushare.scheduler.simulation.tiers import PLAIN, Tiers
 from jupyter_gpushare.scheduler.simulation.trace import Header, Kernel, Step, Trace, parse, write
+from tests.support.properties import examples
 
 GIB = 1 << 30
 #: The contexts of three notebooks, and one footprint of 6 GiB.
@@ -145,7 +146,7 @@ class CheckedStore(HostStore):
         assert on_disk == client.content.disk
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     changed=st.sampled_from([0.0, 0.3, 1.0]),
     zeros=st.sampled_from([0.0, 0.2, 1.0]),

@@ -14,6 +14,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.collectives import Collectives
 from jupyter_gpushare.scheduler.core.rules import Rules
 from tests.scheduler.core_machine import GIB, GPU, Machine, Process
+from tests.support.properties import examples
 
 #: Seconds between two looks at the model.
 LOOK = 0.001
@@ -120,7 +121,7 @@ class World:
         return self.machine.now - began
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=2, max_size=5),
     st.data(),

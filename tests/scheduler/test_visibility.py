@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from jupyter_gpushare.scheduler.views.redaction import (
 from jupyter_gpushare.scheduler.views.words import answers
 from tests.scheduler.world.constants import GPUS, GROUPS, PATIENCE, SPEED, TOTAL, USERS
 from tests.scheduler.world.world import World
+from tests.support.properties import examples
 
 MARKS = {user: f"Q{user.upper()}Q" for user in ("ada", "ben", "cy")}
 #: What becomes of a word of the world's; in the same order, since ids break ties.
@@ -214,11 +216,12 @@ class Watched(World):
             ahead = [event["user"] for event in history["events"] if event["kind"] == "prefetch"]
             assert set(ahead) <= {WORDS[user]}
             text = json.dumps(answers)
+            found = numbers(text)
             for other in MARKS.keys() - {user}:
                 assert MARKS[other] not in text, (
                     f"{user} sees {other}: {around(text, MARKS[other])}"
                 )
-                assert not self.pids[other].intersection(numbers(answers)), "a process of another's"
+                assert not self.pids[other].intersection(found), "a process of another's"
             self.check_own(user, status)
 
     def check_own(self, user: str, status: dict[str, Any]) -> None:
@@ -272,13 +275,9 @@ def granted(core: Core) -> tuple[dict[int, int | None], dict[int, int]]:
     return leases, {n: found[0].client.number for n, found in core.model.evictions.items()}
 
 
-def numbers(value: Any) -> set[int]:
-    """All whole numbers in an answer."""
-    if isinstance(value, dict):
-        return numbers(list(value.values()))
-    if isinstance(value, list):
-        return set().union(*(numbers(item) for item in value))
-    return {value} if isinstance(value, int) else set()
+def numbers(text: str) -> set[int]:
+    """All whole numbers that are values in answers as JSON."""
+    return set(map(int, re.findall(r"(?:[:,] |\[)(\d+)(?=[],}])", text)))
 
 
 def around(text: str, mark: str) -> str:
@@ -288,7 +287,7 @@ def around(text: str, mark: str) -> str:
 
 TestWatched = Watched.TestCase
 TestWatched.settings = settings(
-    max_examples=25,
+    max_examples=examples(25),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -19,6 +19,7 @@ from jupyter_gpushare.scheduler.views.words import answers, prospects
 from tests.scheduler.core_machine import GIB, GPU, TOTAL, Machine
 from tests.scheduler.world.constants import MIB
 from tests.scheduler.world.world import World
+from tests.support.properties import examples
 from tests.support.scheduler import GIB as SIMULATED_GIB
 from tests.support.scheduler import Scheduler, state, until
 
@@ -216,7 +217,7 @@ class Asked(World):
 
 TestForecasts = Asked.TestCase
 TestForecasts.settings = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -50,6 +50,7 @@ from tests.scheduler.world.process_rules import ProcessRules
 from tests.scheduler.world.scheduling_invariants import SchedulingInvariants
 from tests.scheduler.world.service_rules import ServiceRules
 from tests.scheduler.world.user_rules import UserRules
+from tests.support.properties import examples
 
 
 class World(
@@ -64,7 +65,7 @@ class World(
 
 
 World.TestCase.settings = settings(
-    max_examples=80,
+    max_examples=examples(80),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
