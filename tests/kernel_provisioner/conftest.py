@@ -91,12 +91,11 @@ def add_kernelspec(tmp_path: Path) -> Callable[..., str]:
     return add
 
 
-class Kernel:
-    """A started kernel, its manager and a client."""
+class Launched:
+    """The process of a kernel, and its manager."""
 
-    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+    def __init__(self, manager: AsyncKernelManager) -> None:
         self.manager = manager
-        self.client = client
 
     @property
     def pid(self) -> int:
@@ -120,6 +119,14 @@ class Kernel:
             assert time.monotonic() < deadline, f"{name} stays empty"
             time.sleep(0.001)
         return told.split("\0")[:-1]
+
+
+class Kernel(Launched):
+    """A started kernel, its manager and a client."""
+
+    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+        super().__init__(manager)
+        self.client = client
 
     async def execute(self, code: str, said: asyncio.Event | None = None) -> Result:
         """Run a cell. ``said`` is set when it first prints: an interrupt before a cell runs is lost in ipykernel."""
@@ -175,6 +182,19 @@ async def started(
             yield Kernel(manager, client)
         finally:
             client.stop_channels()
+    finally:
+        await manager.shutdown_kernel(now=True)
+
+
+@contextlib.asynccontextmanager
+async def launched(
+    name: str = "python3", manager: AsyncKernelManager | None = None, **options: Any
+) -> AsyncIterator[Launched]:
+    """Start a kernel and end it: for tests that look only at how it is started, and run nothing in it."""
+    manager = manager or AsyncKernelManager(kernel_name=name)
+    await manager.start_kernel(**options)
+    try:
+        yield Launched(manager)
     finally:
         await manager.shutdown_kernel(now=True)
 

@@ -26,7 +26,7 @@ from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, heartbeat, provisioner
 from jupyter_gpushare.kernel_provisioner.heartbeat import FirstBeat
 
-from .conftest import Kernel, eventually, started
+from .conftest import Kernel, Launched, eventually, launched, started
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -34,16 +34,30 @@ Ask = Callable[..., dict[str, Any]]
 SHIMS = [str(LIBRARIES / f"libgpushare{part}.so") for part in ("", "-alias", "-nvml")]
 
 
-def is_shared(kernel: Kernel) -> bool:
+def is_shared(kernel: Launched) -> bool:
     environment = kernel.environment()
     shared = "GPUSHARE_GROUP" in environment or "libgpushare" in environment.get("LD_PRELOAD", "")
     assert not (shared and unshared(kernel))
     return shared
 
 
-def unshared(kernel: Kernel) -> tuple[str, dict[str, Any]] | None:
+def unshared(kernel: Launched) -> tuple[str, dict[str, Any]] | None:
     assert isinstance(kernel.manager.provisioner, GpuShareProvisioner)
     return kernel.manager.provisioner.unshared
+
+
+#: Both transports, once with encryption and once without. The other two find what these and
+#: ``test_a_kernel_that_dies_later_is_restarted_with_sharing``, which has all four, find.
+one_of_each = pytest.mark.parametrize(
+    "connection",
+    [
+        "tcp",
+        "ipc encrypted",
+        pytest.param("tcp encrypted", marks=pytest.mark.slow),
+        pytest.param("ipc", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 
 
 @pytest.fixture(params=["tcp", "tcp encrypted", "ipc", "ipc encrypted"])
@@ -79,7 +93,7 @@ async def test_a_kernel_is_a_client(connection: Config) -> None:
 
 @pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_without_notebook_is_named_after_its_kernelspec() -> None:
-    async with started() as kernel:
+    async with launched() as kernel:
         assert kernel.manager.kernel_id is not None
         assert kernel.environment()["GPUSHARE_NAME"] == f"python3 {kernel.manager.kernel_id[:8]}"
 
@@ -118,7 +132,7 @@ async def test_the_users_own_start_up_still_runs(
 
 @pytest.mark.usefixtures("real_kernels")
 async def test_a_kernelspec_opts_out(add_kernelspec: Callable[..., str]) -> None:
-    async with started(add_kernelspec("out", metadata={"gpushare": {"enabled": False}})) as kernel:
+    async with launched(add_kernelspec("out", metadata={"gpushare": {"enabled": False}})) as kernel:
         assert not is_shared(kernel)
         assert unshared(kernel) == ("opted_out", {})
         assert len(kernel.command()) == 5
@@ -126,7 +140,7 @@ async def test_a_kernelspec_opts_out(add_kernelspec: Callable[..., str]) -> None
 
 @pytest.mark.usefixtures("real_kernels")
 async def test_the_environment_opts_out() -> None:
-    async with started(env={**os.environ, "GPUSHARE_DISABLE": "1"}) as kernel:
+    async with launched(env={**os.environ, "GPUSHARE_DISABLE": "1"}) as kernel:
         assert unshared(kernel) == ("opted_out", {})
 
 
@@ -136,7 +150,7 @@ async def test_a_kernelspec_opts_in(add_kernelspec: Callable[..., str]) -> None:
         kernel_name=add_kernelspec("in", metadata={"gpushare": {"enabled": True}}),
         config=Config({"GpuShareProvisioner": {"enabled": False}}),
     )
-    async with started(manager=manager) as kernel:
+    async with launched(manager=manager) as kernel:
         assert is_shared(kernel)
 
 
@@ -147,7 +161,7 @@ async def test_the_users_provisioner_wins(
     named = add_kernelspec(
         "named", metadata={"kernel_provisioner": {"provisioner_name": "local-provisioner"}}
     )
-    async with started(named) as kernel:
+    async with launched(named) as kernel:
         assert type(kernel.manager.provisioner) is LocalProvisioner
         assert "GPUSHARE_GROUP" not in kernel.environment()
 
@@ -155,13 +169,13 @@ async def test_the_users_provisioner_wins(
 @pytest.mark.usefixtures("real_kernels")
 async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> None:
     settings = Config({"GpuShareProvisioner": {"backend": "plain", "memory": "1GiB"}})
-    async with started(
+    async with launched(
         manager=AsyncKernelManager(kernel_name="python3", config=settings)
     ) as kernel:
         found = kernel.environment()
         assert (found["GPUSHARE_BACKEND"], found["GPUSHARE_MEMORY"]) == ("plain", str(1 << 30))
     own = add_kernelspec("own", metadata={"gpushare": {"backend": "swap", "memory": "2GiB"}})
-    async with started(manager=AsyncKernelManager(kernel_name=own, config=settings)) as kernel:
+    async with launched(manager=AsyncKernelManager(kernel_name=own, config=settings)) as kernel:
         found = kernel.environment()
         assert found["GPUSHARE_BACKEND"] == "swap"
         # The scheduler has it, which can change it.
@@ -170,7 +184,9 @@ async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> 
     settings = Config({"GpuShareProvisioner": {"oversubscribe": True}})
     for metadata, expected in (({}, "1"), ({"oversubscribe": False}, "0")):
         name = add_kernelspec(f"over{expected}", metadata={"gpushare": metadata})
-        async with started(manager=AsyncKernelManager(kernel_name=name, config=settings)) as kernel:
+        async with launched(
+            manager=AsyncKernelManager(kernel_name=name, config=settings)
+        ) as kernel:
             assert kernel.environment()["GPUSHARE_OVERSUBSCRIBE"] == expected
 
 
@@ -179,7 +195,7 @@ async def test_a_kernel_goes_to_the_scheduler_of_its_server(tmp_path: Path) -> N
     elsewhere = tmp_path / "s.sock"
     settings = Config({"GpuShare": {"socket": str(elsewhere)}})
     manager = AsyncKernelManager(kernel_name="python3", config=settings)
-    async with started(manager=manager) as kernel:
+    async with launched(manager=manager) as kernel:
         assert kernel.environment()["GPUSHARE_SOCKET"] == str(elsewhere)
 
 
@@ -256,7 +272,7 @@ async def test_bad_metadata_is_named_and_left_out(
     add_kernelspec: Callable[..., str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with started(add_kernelspec("bad", metadata={"gpushare": metadata})) as kernel:
+    async with launched(add_kernelspec("bad", metadata={"gpushare": metadata})) as kernel:
         assert is_shared(kernel)
         # What was said rightly beside it still holds.
         good = isinstance(metadata, dict) and metadata.get("backend") == "swap"
@@ -276,6 +292,7 @@ def test_a_bad_setting_is_refused() -> None:
         GpuShareProvisioner(backend="fast")
 
 
+@one_of_each
 @pytest.mark.usefixtures("real_kernels")
 async def test_a_restarted_kernel_stays_in_its_group(connection: Config) -> None:
     manager = AsyncKernelManager(kernel_name="python3", config=connection)
@@ -337,6 +354,7 @@ def poisoned(folder: Path) -> str:
     return str(folder / "libs")
 
 
+@one_of_each
 @pytest.mark.usefixtures("real_kernels")
 async def test_a_kernel_that_dies_at_once_is_restarted_without_sharing(
     scheduler: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture, connection: Config

@@ -22,7 +22,7 @@ from tests.support.fake_hub import FakeHub, Peer, connect
 from tests.support.fake_hub import hub as hub_running
 from tests.support.node import Node
 
-from .conftest import Kernel, eventually, started
+from .conftest import Launched, eventually, launched, started
 
 CUDA = """
 import ctypes
@@ -56,7 +56,7 @@ def node(tmp_path: Path, hub: FakeHub) -> Iterator[Node]:
     found.stop()
 
 
-def path_of(kernel: Kernel) -> Path:
+def path_of(kernel: Launched) -> Path:
     assert kernel.manager.kernel_id is not None
     path = ticket.ticket_path(kernel.manager.kernel_id)
     assert kernel.environment()["GPUSHARE_TICKET_FILE"] == str(path)
@@ -161,7 +161,7 @@ async def test_outside_of_a_hub_no_ticket_is_requested(
 ) -> None:
     monkeypatch.delenv("JUPYTERHUB_API_TOKEN")
     monkeypatch.setattr(ticket, "obtain", None)
-    async with started() as kernel:
+    async with launched() as kernel:
         assert "GPUSHARE_TICKET_FILE" not in kernel.environment()
 
 
@@ -199,7 +199,7 @@ async def test_a_ticket_that_cannot_be_written_is_reported_and_the_kernel_starts
 
 @pytest.mark.usefixtures("real_kernels")
 async def test_another_server_continues_with_the_ticket(node: Node) -> None:
-    async with started() as kernel:
+    async with launched() as kernel:
         path = path_of(kernel)
         assert isinstance(kernel.manager.provisioner, GpuShareProvisioner)
         info = await kernel.manager.provisioner.get_provisioner_info()
