@@ -18,8 +18,8 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "slab": ({"rounds": 1}, {"LIVE": 500, "COUNT_BARE": 200, "COUNT": 2000}),
     "ordered": ({"rounds": 1}, {"PENDING": 200, "PAIRS": 100}),
     "cell-end": ({"rounds": 4}, {}),
-    "quantum-end": ({"seconds": 0.6}, {"HOPS": 5}),
-    "busy-server": ({"seconds": 0.6}, {}),
+    "quantum-end": ({"seconds": 0.3}, {"HOPS": 5}),
+    "busy-server": ({"seconds": 0.3}, {}),
     "fits": ({"rounds": 4}, {}),
     "holder-killed": ({"rounds": 1}, {}),
     "restart": ({"rounds": 1}, {}),
@@ -43,7 +43,15 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "lab": ({}, {"NOTEBOOKS": 40, "ROUNDS": 1, "WINDOW": 2.0}),
-    "two-gpus": ({"seconds": 1.0}, {}),
+    "two-gpus": (
+        {"seconds": 0.5},
+        {
+            "SMALL_GPU": 64 << 20,
+            "SMALL_NOTEBOOK": 40 << 20,
+            "SMALL_RANK": 6 << 20,
+            "SMALL_STEPS": 24,
+        },
+    ),
     "comeback": ({"rounds": 1}, {"TYPING": 0.3}),
     "simulation": ({}, {"DAY": {"researchers": 4.0, "jobs": 1.0, "hours": 0.2}, "GPUS": 2}),
     "agents": (

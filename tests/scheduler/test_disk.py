@@ -427,7 +427,7 @@ def test_data_is_right_whenever_a_client_uses_it(lab: Lab, make_tier: MakeTier) 
     tier = make_tier()
     clients = Clients(lab, tier, 4)
     with ThreadPoolExecutor(4) as threads:
-        for done in [threads.submit(clients.use, slot, 100) for slot in range(4)]:
+        for done in [threads.submit(clients.use, slot, 30) for slot in range(4)]:
             done.result()
     assert clients.found[LEAVING] > 0
     assert clients.found[DISK] + clients.found[COMING] > 0

@@ -22,6 +22,7 @@ from jupyter_gpushare.cli.demo import command as demo
 from jupyter_gpushare.cli.demo import sizing
 from jupyter_gpushare.cli.demo.plan import DemoError
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, find_driver
+from tests.support import fork_server
 
 NOTEBOOKS = [demo.EXAMPLES / name for name in demo.NOTEBOOKS]
 COMMAND = [sys.executable, "-m", "jupyter_gpushare.cli.main", "demo"]
@@ -228,6 +229,16 @@ def test_interrupted_it_leaves_nothing(short_path: Path, number: signal.Signals)
 # --- Bad input ----------------------------------------------------------------------------------------------------
 
 
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where it ends at once."""
+    return fork_server.run(
+        [*COMMAND[1:], *arguments],
+        environ=environment(**variables),
+        modules=["jupyter_gpushare.cli.main", "jupyter_gpushare.cli.demo.command"],
+        timeout=60,
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -242,9 +253,7 @@ def test_interrupted_it_leaves_nothing(short_path: Path, number: signal.Signals)
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], complaint: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, check=False
-    )
+    done = run(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("gpushare: ")
     assert complaint in done.stderr
@@ -252,13 +261,7 @@ def test_bad_input_is_one_line(arguments: list[str], complaint: str) -> None:
 
 
 def test_a_missing_compiler_is_named() -> None:
-    done = subprocess.run(
-        [*COMMAND, "--run"],
-        env=environment(GPUSHARE_SIM_CXX="no-such-compiler"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("--run", GPUSHARE_SIM_CXX="no-such-compiler")
     assert done.returncode == 2
     assert "no-such-compiler, which is not installed" in done.stderr
 
