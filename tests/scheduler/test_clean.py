@@ -90,9 +90,9 @@ def test_the_cheapest_victim_does_not_starve(unchanged: float) -> None:
     turns = Turns()
     processes = [turns.plays(group, 1.0, 45) for group in ("cheap", "b", "c")]
     processes[0].unchanged = unchanged
-    turns.play(600)
+    turns.play(300)
     had = [turns.had(process) for process in processes]
-    assert min(had) > 100
+    assert min(had) > 50
     # It runs at least half as much as the others: its time slices are shorter because it is quicker to evict.
     assert had[0] > max(had) / 2.5
     longest = turns.core.rules.longest_quantum

@@ -44,8 +44,9 @@ def check(path: Path, every: int) -> None:
 
 
 @every_recording
-def test_a_tenth_of_the_runs_gives_the_recorded_decisions(path: Path) -> None:
-    check(path, every=10)
+def test_some_of_the_runs_give_the_recorded_decisions(path: Path) -> None:
+    # The many runs of the world are much alike.
+    check(path, every=25 if path in WORLDS else 10)
 
 
 @pytest.mark.slow

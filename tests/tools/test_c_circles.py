@@ -71,6 +71,8 @@ def test_missing_objects_are_reported(root: Path, tmp_path: Path) -> None:
     assert run(root, tmp_path).returncode == 2
 
 
+# `make lint`, and so `make test`, does this.
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["interposer", "sim", "hibernator", "fuzz"])
 def test_our_c_code_has_no_circle(root: Path, part: str) -> None:
     """The libraries are built where their objects are."""

@@ -68,6 +68,8 @@ def test_folders_may_be_links(root: Path, tmp_path: Path) -> None:
     assert run(root, package).returncode == 1
 
 
+# `make lint`, and so `make test`, does this.
+@pytest.mark.slow
 def test_our_code_has_no_import_circle(root: Path) -> None:
     done = run(root, root / "jupyter_gpushare")
     assert (done.returncode, done.stdout) == (0, "")
