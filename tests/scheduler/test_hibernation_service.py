@@ -188,14 +188,14 @@ def test_small_neighbours_stay_hibernated_until_the_large_group_is_served(
     """It needs the room of several of their contexts at once, and each of them would run beside it any moment."""
     night = Night(policy=policy, reserve=2 * GIB)
     large = night.kernel("large", 83, context=GIB)
-    for number in range(10):
-        night.kernel(f"small{number}", 4, context=2 * GIB)
-    busy_neighbours(night, 10, 1.0, large)
+    for number in range(20):
+        night.kernel(f"small{number}", 4, context=GIB)
+    busy_neighbours(night, 20, 1.0, large)
     for _ in range(2):
         if large.parked:
             large.call()
         large.request()
-        assert busy_neighbours(night, 10, 30.0, large) < 15, night.group("large")["reason"]
+        assert busy_neighbours(night, 20, 30.0, large) < 15, night.group("large")["reason"]
         large.restore()
         large.end()
         large.release()
