@@ -7,6 +7,7 @@ main thread, or with ``"thread": name`` on a thread of that name.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import json
@@ -59,6 +60,31 @@ for library in (cuda, cuda_with_gil):
 #: CUdevice_attribute
 PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID = 33, 34, 50
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+#: Bytes that ``pattern`` repeats, and how far apart it numbers them.
+PERIOD, MARK = 1 << 16, 512
+
+compare = ctypes.CDLL(None).memcmp
+compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+local = threading.local()
+
+
+def host_memory(bytes: int) -> ctypes.Array[ctypes.c_char]:
+    """Return zeroed host memory of this thread. The next call may return it again, so that its pages are made once."""
+    if len(getattr(local, "memory", ())) < bytes:
+        local.memory = (ctypes.c_char * bytes)()
+    memory: ctypes.Array[ctypes.c_char] = local.memory
+    ctypes.memset(memory, 0, bytes)
+    return memory
+
+
+def pattern(bytes: int, seed: int) -> bytearray:
+    """Return bytes of which no two parts are equal: random ones that repeat, with a number in each ``MARK`` bytes."""
+    data = bytearray(random.Random(seed).randbytes(PERIOD) * -(-bytes // PERIOD))
+    numbers = array.array("Q", range(seed << 32, (seed << 32) + len(data) // MARK))
+    memoryview(data).cast("Q")[1 :: MARK // 8] = memoryview(numbers)
+    del data[bytes:]
+    return data
 
 
 class Worker:
@@ -155,20 +181,20 @@ class Worker:
         return {"result": result, "start": start, "end": time.monotonic()}
 
     def check(self, pointer: int, bytes: int, value: int) -> dict[str, Any]:
-        """Copy back and count the words that differ."""
-        host = (ctypes.c_uint32 * (bytes // 4))()
+        """Copy back and compare all words."""
+        host = host_memory(bytes)
         result = cuda.cuMemcpyDtoH_v2(host, pointer, bytes)
-        expected = value.to_bytes(4, "little") * (bytes // 4)
-        return {
-            "result": result,
-            "equal": result == 0 and ctypes.string_at(host, bytes) == expected,
-        }
+        first, words = value.to_bytes(4, "little"), bytes // 4
+        # All words are equal if each is equal to the next one.
+        equal = ctypes.string_at(host, 4) == first and not compare(
+            host, ctypes.byref(host, 4), 4 * max(0, words - 1)
+        )
+        return {"result": result, "equal": result == 0 and equal}
 
     def scatter(self, pointer: int, bytes: int, seed: int) -> dict[str, Any]:
         """Write random bytes, of which no two parts are equal."""
-        return {
-            "result": cuda.cuMemcpyHtoD_v2(pointer, random.Random(seed).randbytes(bytes), bytes)
-        }
+        data = (ctypes.c_char * bytes).from_buffer(pattern(bytes, seed))
+        return {"result": cuda.cuMemcpyHtoD_v2(pointer, data, bytes)}
 
     def set_byte(self, pointer: int, value: int) -> dict[str, Any]:
         return {"result": cuda.cuMemsetD8_v2(pointer, value, 1)}
@@ -177,12 +203,13 @@ class Worker:
         self, pointer: int, bytes: int, seed: int, changed: dict[str, int] | None = None
     ) -> dict[str, Any]:
         """Compare with what ``scatter`` wrote; ``changed``: the bytes that were set since, by their offsets."""
-        expected = bytearray(random.Random(seed).randbytes(bytes))
+        expected = pattern(bytes, seed)
         for offset, value in (changed or {}).items():
             expected[int(offset)] = value
-        host = (ctypes.c_char * bytes)()
+        host = host_memory(bytes)
         result = cuda.cuMemcpyDtoH_v2(host, pointer, bytes)
-        return {"result": result, "equal": result == 0 and host.raw == expected}
+        equal = not compare(host, (ctypes.c_char * bytes).from_buffer(expected), bytes)
+        return {"result": result, "equal": result == 0 and equal}
 
     def busy(self, seconds: float) -> dict[str, Any]:
         """Queue work that takes the stream so long; returns at once."""
