@@ -138,8 +138,8 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         metavar="DIR",
         help="run the benchmarks of the documentation (or BENCH of them) with their options, each in a process of its "
-        "own, and write results.json and the tables in results.md to this folder. Run it again to go on with what is "
-        "missing",
+        "own, and write their figures to this folder, as JSON and as tables in Markdown. Run it again to go on with "
+        "what is missing",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line instead of text"

@@ -166,7 +166,9 @@ def test_ranges_that_the_driver_loses_are_distinguished(
 def test_a_missed_goal_is_reported_but_does_not_fail(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figure = Figure("hibernate", "kernels in a thimble", 3.0, "kernels", None, 1, 0.0, 4.0)
+    figure = Figure(
+        "hibernate", "kernels in a thimble", 3.0, "kernels", None, 1, 0.0, 4.0, at_least=True
+    )
     monkeypatch.setattr(hibernate, "_memory", lambda *_: iter([figure]))
     assert main(["bench", "hibernate", "--part", "memory"]) == 0
     missed = "gpushare: hibernate: missed: kernels in a thimble: 3 kernels, the goal is 4\n"
