@@ -303,6 +303,10 @@ class Script:
         self.welcome = welcome or protocol.welcome(1, 0, 0.02, 0)
         self.events: SimpleQueue[ev.Event] = SimpleQueue()
         self.connection: socket.socket | None = None
+        #: The one that was accepted last, which may not have said who it is.
+        self.accepted: socket.socket | None = None
+        self.accepting = threading.Lock()
+        self.closed = False
         self.gpu = ""
         #: The answer to growth; None: the test gives it.
         self.growth: ev.Growth | None = "swapped"
@@ -321,6 +325,10 @@ class Script:
             except OSError:
                 return
             with connection, contextlib.suppress(OSError):
+                with self.accepting:
+                    if self.closed:
+                        return
+                    self.accepted = connection
                 self._listen(connection)
 
     def _listen(self, connection: socket.socket) -> None:
@@ -379,9 +387,10 @@ class Script:
     def close(self) -> None:
         self.reading.set()
         self.listener.shutdown(socket.SHUT_RDWR)
-        if self.connection is not None:
-            with contextlib.suppress(OSError):
-                self.disconnect()
+        with self.accepting, contextlib.suppress(OSError):
+            self.closed = True
+            if self.accepted is not None:
+                self.accepted.shutdown(socket.SHUT_RDWR)
         self.serving.join()
         self.listener.close()
 
