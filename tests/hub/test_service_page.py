@@ -162,9 +162,9 @@ def test_pictures(
     service: HubService,
     node: Node,
     far: tuple[Node, HubService],
+    kernels: dict[str, FakeClient],
     ada: str,
     admin: str,
-    request: pytest.FixtureRequest,
 ) -> None:
     assert SCREENSHOTS is not None
     with (
@@ -172,14 +172,12 @@ def test_pictures(
         computing(far[0], "gpu2", ada, "run-5", "python eval.py"),
         opened(browser, hub_api, service, admin) as page,
     ):
-        for name in ("gpu1", "gpu2"):
-            gpu = page.get_by_role("region", name=name).locator(".busy").first
-            expect(gpu).to_contain_text("% busy", timeout=PATIENCE * 1000)
-        # Only now, because the programs' contexts would wait behind those that wait for memory.
-        request.getfixturevalue("kernels")
         # Otherwise it would become background after some seconds and be preempted.
         with ControlClient(node.socket, timeout=PATIENCE) as control:
             control.request("adjust", group="ada-1", priority="interactive")
+        for name in ("gpu1", "gpu2"):
+            gpu = page.get_by_role("region", name=name).locator(".busy").first
+            expect(gpu).to_contain_text("% busy", timeout=PATIENCE * 1000)
         # The curves of utilisation need some samples.
         page.wait_for_timeout(40_000)
         for scheme in ("light", "dark"):
