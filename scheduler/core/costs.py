@@ -41,24 +41,18 @@ class Costs:
         Groups that are at work side by side take turns. Each must stay that many times as long, or all of them together
         would spend that much more of the time moving.
         """
-        beside, agents = 1, self.model.agents and group.attended
-        out, back = 0.0, 0.0
-        # Asked for each candidate of each choice of victims, so there is one loop, and no call that can be avoided.
+        beside = 1
         for share in group.shares.values():
-            gpu, at_work = share.gpu, 1
-            for other in gpu.holders.values():
-                # Attended groups pause agents, so they do not take turns with them.
-                if other.busy > 0 and other is not group:
-                    at_work += 1
-                if agents and other.busy > 0 and other.activity_class == "agent":
-                    at_work -= 1
-            if at_work > beside:
-                beside = at_work
-            goal = share.goal
-            out += max(0, goal - clean_of(share)) / gpu.bandwidth
-            back += goal / gpu.bandwidth
+            at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
+            if self.model.agents and group.attended:
+                # They pause, so they take no turns.
+                at_work -= sum(
+                    [g.busy > 0 for g in share.gpu.holders.values() if g.activity_class == "agent"]
+                )
+            beside = max(beside, 1 + at_work)
         # A move is a way out and a way back, and clean memory has only the way back.
-        return self.model.rules.residency_factor * ((out + back) / 2) * beside
+        one_way = (self.eviction_cost(group) + group.footprint_cost) / 2
+        return self.model.rules.residency_factor * one_way * beside
 
     def clean(self, group: Group) -> int:
         """Return the bytes of a group that can be evicted without a copy, as far as its clients know."""

@@ -88,14 +88,14 @@ class PolicyGuard:
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return the seconds for which a running holder keeps its lease; None: the core's choice."""
-        try:
-            length = self.policy.quantum(group, wait)
+
+        def ask(policy: Policy) -> float | None:
+            length = policy.quantum(group, wait)
             if length is not None:
                 _check((length,))
             return length
-        except Exception as error:
-            self._replace("quantum", error)
-            return self.quantum(group, wait)
+
+        return self._ask("quantum", ask)
 
     def paces(self, gpu: Gpu) -> Paces:
         """Return how fast the holders on a GPU may submit, and when that may change by itself."""
