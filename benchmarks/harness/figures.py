@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -64,6 +65,21 @@ class Figure:
             f"{self.bench:14} {self.metric:44} {self.value:10.3f} {self.unit:3} "
             f"±{self.spread:8.3f}  n={self.n:<5} {bare:16} {target}"
         ).rstrip()
+
+
+def fraction_right(bench: str, metric: str, value: float, n: int = 1) -> Figure:
+    """Return the figure of a fraction that has to be 1."""
+    return Figure(bench, metric, value, "", None, n, 0.0, 1.0, at_least=True)
+
+
+def warn_if_missed(figure: Figure) -> None:
+    """Report a figure that misses its goal on standard error."""
+    if figure.missed:
+        print(
+            f"gpushare: {figure.bench}: missed: {figure.metric}: {figure.value:.4g} {figure.unit}, "
+            f"the goal is {figure.target:g}",
+            file=sys.stderr,
+        )
 
 
 def quartile_distance(values: Sequence[float]) -> float:

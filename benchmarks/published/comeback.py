@@ -20,11 +20,10 @@ the simulated driver, sizes are a 128th, and the times say nothing about a GPU. 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 
-from ..harness.figures import Figure, quartile_distance
+from ..harness.figures import Figure, quartile_distance, warn_if_missed
 from ..harness.hibernation import Clock, Scene, scene_of
 from ..harness.machine import MIB
 from ..programs.sleeper import Kernel
@@ -98,11 +97,8 @@ def _figure(
         without.append(first_cell(False))
     median, goal = statistics.median(with_hint), None if scene.simulated else GOALS[name]
     metric = f"cell run to its first kernel's end, {size / GIB:.3g} GiB {name}, after {TYPING:g} s of typing"
-    if goal is not None and median > goal:
-        print(
-            f"gpushare: comeback: missed: {metric}: {median:.3f} s, the goal is {goal:g}",
-            file=sys.stderr,
-        )
-    return Figure(
+    figure = Figure(
         "comeback", metric, median, "s", statistics.median(without), rounds, quartile_distance(with_hint), goal
     )  # fmt: skip
+    warn_if_missed(figure)
+    return figure

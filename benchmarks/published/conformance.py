@@ -40,7 +40,7 @@ from ...scheduler.gpu.drivers import find_driver
 from ...scheduler.protocol import wire as protocol
 from ...scheduler.protocol.client import ControlClient, ControlError
 from ..harness.antagonist import Antagonist
-from ..harness.figures import Figure
+from ..harness.figures import Figure, fraction_right
 from ..harness.machine import Machine
 
 Mode = Literal["plain", "evict", "hibernate", "elsewhere", "antagonist"]
@@ -505,16 +505,6 @@ def run() -> Iterator[Figure]:
     hibernations = sum(of.hibernations for of in moves)
     total = len(verdicts)
     share = right / total if total else 0.0
-    yield Figure(
-        "conformance",
-        "programs equal to the last bit, of all",
-        share,
-        "",
-        None,
-        total,
-        0.0,
-        1.0,
-        at_least=True,
-    )
+    yield fraction_right("conformance", "programs equal to the last bit, of all", share, total)
     yield Figure("conformance", "evictions meanwhile", float(evictions), "", None, total, 0.0)
     yield Figure("conformance", "hibernations meanwhile", float(hibernations), "", None, total, 0.0)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..harness.figures import Figure, quartile_distance
+from ..harness.figures import Figure, fraction_right, quartile_distance
 from ..harness.machine import Machine, machine
 from ..programs.distinct import DistinctHolder
 
@@ -102,7 +102,7 @@ def _measure(here: Machine, folder: Path, size: int) -> Iterator[Figure]:
         ROUNDS,
         quartile_distance(to_disk),
     )
-    yield Figure("disk", "every byte right", float(equal), "", None, 1, 0.0, 1.0, at_least=True)
+    yield fraction_right("disk", "every byte right", float(equal))
 
 
 def _spill(here: Machine) -> float:

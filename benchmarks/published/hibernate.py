@@ -43,7 +43,7 @@ from typing import Any
 from ...scheduler.protocol.client import ControlError
 from ..experiments.pages import pages
 from ..experiments.ranges import mapping
-from ..harness.figures import Figure, percentile, quartile_distance
+from ..harness.figures import Figure, percentile, quartile_distance, warn_if_missed
 from ..harness.hibernation import Clock, Scene, scene_of
 from ..harness.machine import MIB
 from ..programs.sleeper import FIRST, Kernel
@@ -138,12 +138,7 @@ def run(
         for figures in todo:
             for figure in figures:
                 yield figure
-                if figure.missed:
-                    print(
-                        f"gpushare: hibernate: missed: {figure.metric}: {figure.value:.4g} {figure.unit}, "
-                        f"the goal is {figure.target:g}",
-                        file=sys.stderr,
-                    )
+                warn_if_missed(figure)
     except (OSError, RuntimeError, ControlError) as error:
         if clock.left() <= 0:
             raise RuntimeError(

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..harness.checkpoint import checkpoint_rates
-from ..harness.figures import Figure, quartile_distance
+from ..harness.figures import Figure, fraction_right, quartile_distance
 from ..harness.machine import Machine, machine
 from ..programs.distinct import DistinctHolder
 from ..programs.holder import Holder, torch_can
@@ -25,8 +25,8 @@ from ..programs.holder import Holder, torch_can
 GIB = 1 << 30
 #: Fractions of the GPU: 24 GiB and 90 GiB of an H200's 139.8.
 ONE, HALF = 24 / 139.8, 90 / 139.8
-#: Bytes for two contexts, beside one notebook.
-BESIDE = 2 * GIB
+#: Room for the two notebooks' CUDA contexts, in bytes.
+CONTEXTS = 2 * GIB
 #: Bytes of one tensor.
 TENSOR = 512 << 20
 ROUNDS, SWITCHES = 5, 6
@@ -71,7 +71,8 @@ def switch(gib: float | None = None) -> Iterator[Figure]:
         What each of them holds; the GPU then has room for one of them (default: `HALF` of the whole GPU).
     """
     with machine(scheduler=False, whole=True, GPUSHARE_SIM_BANDWIDTH=SIMULATED) as here:
-        here.start_scheduler(*(() if gib is None else here.all_but(int(gib * GIB) + BESIDE)))
+        flags = [] if gib is None else here.all_but(int(gib * GIB) + CONTEXTS)
+        here.start_scheduler(*flags)
         total = _gpu(here)["total"]
         limit = _limit(here, _round(total * ONE))
         size = _round(total * HALF if gib is None else gib * GIB)
@@ -183,7 +184,7 @@ def _first_eviction(
 
 
 def _equal(metric: str, holder: Holder) -> Figure:
-    return Figure("swap", metric, float(holder.call("equal")), "", None, 1, 0.0, 1.0, at_least=True)
+    return fraction_right("swap", metric, float(holder.call("equal")))
 
 
 def _until_gone(here: Machine) -> None:

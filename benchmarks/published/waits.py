@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 
-from ..harness.figures import Figure, median_and_p99
+from ..harness.figures import Figure, fraction_right, median_and_p99
 from ..harness.machine import MIB, Machine, Probe, machine
 from ..harness.pingpong import hops
 
@@ -165,14 +165,4 @@ def scheduler_restart(rounds: int = 5) -> Iterator[Figure]:
                 probe.waits()
                 total += 1
                 right += probe.call("check") == "equal"
-    yield Figure(
-        "restart",
-        "programs with right results, of all",
-        right / total,
-        "",
-        None,
-        total,
-        0.0,
-        1.0,
-        at_least=True,
-    )
+    yield fraction_right("restart", "programs with right results, of all", right / total, total)
