@@ -130,16 +130,16 @@ def add_parser(subparsers: Any) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help="hibernate, idle-power: stop after this many seconds (default: 1200, 600); --publish: start no part that "
-        "may take longer than what is left of them",
+        help="hibernate, idle-power: stop after this many seconds (default: 1200, 600); --publish: start no "
+        "benchmark that may take longer than the time that is left",
     )
     parser.add_argument(
         "--publish",
         type=Path,
         metavar="DIR",
         help="run the benchmarks of the documentation (or BENCH of them) with their options, each in a process of its "
-        "own, and write their figures to this folder, as JSON and as tables in Markdown. Run it again to go on with "
-        "what is missing",
+        "own, and write the figures to this folder, as JSON and as tables in Markdown. Run it again to continue an "
+        "interrupted run",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line instead of text"
@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     from .terminal import progress
 
     if args.json and args.publish is not None:
-        return complain("--publish prints nothing; leave out --json")
+        return complain("--publish writes the figures to files; leave out --json")
     unknown = [name for name in args.bench if name not in BENCHES]
     if unknown:
         return complain(
@@ -185,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _publish(folder: Path, names: list[str], time_limit: float | None) -> int:
-    """Run the parts that are missing; exit status 1 if one of them failed or was left out for lack of time."""
+    """Run the parts that are missing; exit status 1 if one of them failed, or was left out for lack of time."""
     from ..benchmarks.publication import plan
     from ..benchmarks.publication.results import Publication, PublicationError, write
     from ..benchmarks.publication.tables import tables
@@ -201,15 +201,15 @@ def _publish(folder: Path, names: list[str], time_limit: float | None) -> int:
     parts = [
         part
         for part in (plan.ON_GPU if gpus else plan.WITHOUT_GPU)
-        if (not names or part.arguments[0] in names) and (gpus == 0 or part.gpus <= gpus)
+        if (not names or part.bench in names) and (gpus == 0 or part.gpus <= gpus)
     ]
     if not parts:
-        return complain(f"--publish has no part of {', '.join(names)} for this machine")
+        return complain(f"--publish cannot run {', '.join(names)} on this machine")
     missing = [part for part in parts if not publication.is_done(part)]
     left_out = failed = 0
     with progress() as show:
         for number, part in enumerate(missing):
-            show(part.name, number, len(missing))
+            show(part.arguments, number, len(missing))
             if time_limit is not None and time.monotonic() - begun + part.seconds > time_limit:
                 left_out += 1
                 continue

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The figures of many benchmarks, measured one after the other and kept in a file.
 
-The file has one result for each part, and is written anew after each part. A part whose result is there, from the same
-machine and commit, is not run again: a publication that was stopped goes on where it was. A part that failed, or was
-stopped at its time limit, is repeated.
+The file is written after each benchmark, so nothing is lost if the run is interrupted: the next run skips what was
+measured on the same machine and commit. Benchmarks that failed, or reached their time limit, are run again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from .plan import Part
 VERSION = 1
 #: Seconds in which an interrupted benchmark has to end what it started.
 GRACE = 30.0
-#: Of the messages of a part that failed, so many last lines are kept.
+#: The number of lines that are kept of the messages of a benchmark that failed: the last ones.
 LINES = 5
 
 
@@ -115,17 +114,18 @@ class Result:
 
     Attributes
     ----------
-    part, command
-        Its name, and what repeats it.
+    command
+        The command that runs it alone. No other result has the same.
+    host, commit
+        The machine, and the commit or release of gpushare.
+    date, seconds
+        When it began (UTC), and how long it took.
     end
         ``done``, ``failed`` or ``stopped`` (at its time limit).
     error
         The last lines of its messages unless it is done.
-    date, seconds
-        When it began (UTC), and how long it took.
     """
 
-    part: str
     command: str
     host: Host
     commit: str
@@ -138,7 +138,7 @@ class Result:
 
 @dataclass
 class Contents:
-    """What is in the file."""
+    """The contents of the file."""
 
     version: int = VERSION
     results: list[Result] = field(default_factory=list)
@@ -174,51 +174,40 @@ class Publication:
             ) from None
         if found.version != VERSION:
             raise PublicationError(f"{path} is of another release: choose another folder")
-        self._results = {result.part: result for result in found.results}
+        self._results = {result.command: result for result in found.results}
 
     @property
     def results(self) -> list[Result]:
-        """The results, in the order in which their parts were first run."""
+        """The results, in the order in which the benchmarks were first run."""
         return list(self._results.values())
 
     def is_done(self, part: Part) -> bool:
         """Whether the result of a part is there, from this machine and commit."""
-        found = self._results.get(part.name)
-        return (
-            found is not None
-            and found.end == "done"
-            and (found.command, found.host, found.commit) == (part.command, self.host, self.commit)
+        found = self._results.get(part.command)
+        return found is not None and (found.end, found.host, found.commit) == (
+            "done",
+            self.host,
+            self.commit,
         )
 
     def add(self, result: Result) -> None:
-        """Add a result, and write the file.
-
-        One that was interrupted replaces none that is done.
-        """
-        before = self._results.get(result.part)
+        """Add a result, and write the file. An older result is replaced unless only the older one is done."""
+        before = self._results.get(result.command)
         if result.end != "done" and before is not None and before.end == "done":
             return
-        self._results[result.part] = result
+        self._results[result.command] = result
         contents = msgspec.json.format(
             msgspec.json.encode(Contents(results=self.results)), indent=1
         )
         write(self._path, contents + b"\n")
 
-    def run(self, part: Part, seconds: float | None = None) -> Result:
-        """Run a part in a process of its own, and add its result.
-
-        Parameters
-        ----------
-        part
-            The part.
-        seconds
-            How long it may take at most (default: as the part says).
-        """
+    def run(self, part: Part) -> Result:
+        """Run a part in a process of its own, and add its result."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        result = Result(part.name, part.command, self.host, self.commit, now)
+        result = Result(part.command, self.host, self.commit, now)
         with tempfile.TemporaryFile("w+") as messages:
             begun = time.monotonic()
-            status = _figures(part, seconds or part.seconds, result.figures.append, messages)
+            status = _figures(part, result.figures.append, messages)
             result.seconds = round(time.monotonic() - begun, 1)
             messages.seek(0)
             lines = messages.read().splitlines()
@@ -235,34 +224,28 @@ def write(path: Path, contents: bytes) -> None:
     part.replace(path)
 
 
-def _figures(
-    part: Part, seconds: float, take: Callable[[Figure], None], messages: IO[str]
-) -> int | None:
-    """Run a benchmark; return its exit status, or None if it was interrupted because its time was over."""
-    command = [
-        sys.executable,
-        "-m",
-        "jupyter_gpushare.cli.main",
-        "bench",
-        "--json",
-        *part.arguments,
-    ]
-    # A session of its own, so that an interrupt reaches what it has started, and none reaches it that is meant for us.
+def _figures(part: Part, take: Callable[[Figure], None], messages: IO[str]) -> int | None:
+    """Run a benchmark; return its exit status, or None if it was interrupted at its time limit."""
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "bench", "--json"]
+    command += part.arguments.split()
+    # In a session of its own, an interrupt reaches everything that it has started, and nothing else.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=messages, text=True, start_new_session=True
     ) as process:
         late = threading.Event()
 
+        def end(number: signal.Signals) -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
         def interrupt() -> None:
             late.set()
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
+            end(signal.SIGINT)
 
-        def kill() -> None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        timers = [threading.Timer(seconds, interrupt), threading.Timer(seconds + GRACE, kill)]
+        timers = [
+            threading.Timer(part.seconds, interrupt),
+            threading.Timer(part.seconds + GRACE, end, [signal.SIGKILL]),
+        ]
         for timer in timers:
             timer.start()
         try:
@@ -271,7 +254,7 @@ def _figures(
                 take(msgspec.json.decode(line, type=Figure))
             status = process.wait()
         except BaseException:
-            kill()
+            end(signal.SIGKILL)
             raise
         finally:
             for timer in timers:

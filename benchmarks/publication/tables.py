@@ -12,10 +12,10 @@ from .results import Result
 def tables(results: Iterable[Result]) -> Iterator[str]:
     """Return the lines of Markdown tables, one for each result. Figures in bold miss their goal."""
     for result in results:
-        yield from (f"### {result.part}", "")
-        yield f"{result.date[:10]}, commit {result.commit}, {result.host}: `{result.command}`, {result.seconds:.0f} s."
+        yield from (f"### `{result.command}`", "")
+        yield f"{result.date[:10]}, commit {result.commit}, {result.host}, {result.seconds:.0f} s."
         if result.end != "done":
-            why = "It failed" if result.end == "failed" else "Its time was over"
+            why = "It failed" if result.end == "failed" else "It reached its time limit"
             last = result.error.splitlines()[-1:]
             yield f"{why}{': ' + last[0] if last else ''}. These are the figures until then."
         yield ""
@@ -42,8 +42,5 @@ def _row(figure: Figure) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with three significant digits, without an exponent."""
-    if value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}"
-    digits = 3 - len(f"{abs(value):.0f}") if abs(value) >= 1 else 3
-    return f"{value:.{max(0, digits)}f}"
+    """Return a number with three significant digits, or without decimal places from 100 on."""
+    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"

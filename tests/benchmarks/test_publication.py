@@ -18,7 +18,7 @@ from jupyter_gpushare.cli.bench import BENCHES
 from jupyter_gpushare.cli.main import main
 
 HOST = Host(("NVIDIA H200", "NVIDIA H200"), "580.1", 16, 126, "Linux 6.1, Python 3.12.1")
-CONTEXT = Part("context", ("context",), 60)
+CONTEXT = Part("context", 60)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_part_of_another_commit_is_measured_again(
 ) -> None:
     monkeypatch.setattr(results, "this_commit", lambda: "old")
     publication = Publication(tmp_path / "results.json")
-    publication.add(Result("context", CONTEXT.command, publication.host, "old", "", "done"))
+    publication.add(Result(CONTEXT.command, publication.host, "old", "", "done"))
     assert publication.is_done(CONTEXT)
     monkeypatch.setattr(results, "this_commit", lambda: "new")
     assert publish(monkeypatch, tmp_path, CONTEXT) == 0
@@ -71,14 +71,14 @@ def test_a_part_of_another_commit_is_measured_again(
 def test_a_part_that_fails_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = Part("broken", ("context", "--gib", "0"), 60)
+    broken = Part("context --gib 0", 60)
     assert publish(monkeypatch, tmp_path, broken, CONTEXT) == 1
     said = capsys.readouterr()
     assert "1 new, 0 done before, 1 failed" in said.out
     assert "--gib must be greater than 0" in said.err
-    assert [(one["part"], one["end"]) for one in read(tmp_path)] == [
-        ("broken", "failed"),
-        ("context", "done"),
+    assert [(one["command"], one["end"]) for one in read(tmp_path)] == [
+        ("gpushare bench context --gib 0", "failed"),
+        ("gpushare bench context", "done"),
     ]
     assert "It failed: " in (tmp_path / "results.md").read_text()
 
@@ -87,10 +87,10 @@ def test_a_part_is_interrupted_at_its_limit_and_does_not_replace_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publication = Publication(tmp_path / "results.json")
-    endless = Part("long", ("simulation",), 0.01)
+    endless = Part("simulation", 0.01)
     assert publication.run(endless).end == "stopped"
     assert [one["end"] for one in read(tmp_path)] == ["stopped"]
-    publication.add(Result("long", endless.command, HOST, "old", "", "done"))
+    publication.add(Result(endless.command, HOST, "old", "", "done"))
     assert publication.run(endless).end == "stopped"
     assert [one["commit"] for one in read(tmp_path)] == ["old"]
 
@@ -98,7 +98,7 @@ def test_a_part_is_interrupted_at_its_limit_and_does_not_replace_a_result(
 def test_no_part_is_started_that_may_take_longer_than_the_time_that_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = Part("long", ("simulation",), 1000)
+    long = Part("simulation", 1000)
     assert publish(monkeypatch, tmp_path, long, options="--time-limit 999") == 1
     assert "1 left out for lack of time" in capsys.readouterr().out
     assert not (tmp_path / "results.json").exists()
@@ -109,7 +109,7 @@ def test_no_part_is_started_that_may_take_longer_than_the_time_that_is_left(
     [
         ("--json", "leave out --json"),
         ("--gib 3", "leave out --gib"),
-        ("idle-power", "has no part of idle-power for this machine"),
+        ("idle-power", "cannot run idle-power on this machine"),
     ],
 )
 def test_options_that_do_not_go_with_it_are_refused(
@@ -145,26 +145,28 @@ def test_a_file_that_cannot_be_read_is_kept(
 
 
 def test_a_table_has_the_spread_the_limit_and_the_goal_and_marks_what_misses_it() -> None:
-    result = Result("swap", "gpushare bench swap", HOST, "abc", "2026-11-26T10:00:00", "done")
+    result = Result("gpushare bench swap", HOST, "abc", "2026-11-26T10:00:00", "done")
     result.seconds = 12.3
     result.figures = [
         Figure("swap", "evict", 54.0512, "GB/s", 55.06, 5, 0.19, 50.0, at_least=True),
         Figure("swap", "switch", 1.024, "s", 0.894, 6, 0.0, 0.85),
         Figure("swap", "events", 32123.0, "", None, 1, 0.0),
+        Figure("swap", "first kernel", 0.00036, "s", None, 2, 0.00001),
     ]
     lines = list(tables([result]))
     assert lines[2] == (
         "2026-11-26, commit abc, 2 of NVIDIA H200, driver 580.1; 16 processors, 126 GiB of memory, "
-        "Linux 6.1, Python 3.12.1: `gpushare bench swap`, 12 s."
+        "Linux 6.1, Python 3.12.1, 12 s."
     )
-    assert lines[6:9] == [
+    assert lines[6:10] == [
         "| evict | 54.1 GB/s (± 0.190, n = 5) | 55.1 GB/s | ≥ 50.0 GB/s |",
         "| switch | **1.02 s** (n = 6) | 0.894 s | ≤ 0.850 s |",
         "| events | 32,123 (n = 1) |  |  |",
+        "| first kernel | 0.000360 s (± 1.00e-05, n = 2) |  |  |",
     ]
 
 
-def test_every_part_is_a_benchmark_and_has_a_name_of_its_own() -> None:
+def test_every_part_is_a_benchmark_and_has_a_command_of_its_own() -> None:
     for parts in (plan.ON_GPU, plan.WITHOUT_GPU):
-        assert {part.arguments[0] for part in parts} <= BENCHES.keys()
-        assert len({part.name for part in parts}) == len(parts)
+        assert {part.bench for part in parts} <= BENCHES.keys()
+        assert len({part.command for part in parts}) == len(parts)
