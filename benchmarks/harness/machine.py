@@ -173,7 +173,7 @@ class Machine:
         return int(status["gpus"][0]["total"]) * 3 // 4
 
     def all_but(self, size: int) -> list[str]:
-        """Return the scheduler's flags for leaving all but ``size`` bytes of the GPU to others."""
+        """Return the scheduler's flags with which only ``size`` bytes of the GPU are shared."""
         devices = Devices(self.driver.nvml)
         gpu = devices.start()[0]
         devices.stop()

@@ -170,7 +170,7 @@ class Commands:
 
     @contextlib.contextmanager
     def _cell(self) -> Iterator[None]:
-        """Be in a cell: after work outside of cells, the scheduler lets others wait for a while."""
+        """Run the body as a cell: after work outside of cells, the next program has to wait for a pause."""
         shared = hasattr(self.ours, "gpushare_cell_begin")
         if shared:
             self.ours.gpushare_cell_begin(None)

@@ -303,7 +303,7 @@ class Script:
         self.welcome = welcome or protocol.welcome(1, 0, 0.02, 0)
         self.events: SimpleQueue[ev.Event] = SimpleQueue()
         self.connection: socket.socket | None = None
-        #: The one that was accepted last, which may not have said who it is.
+        #: The client that connected last. It may not have sent its HELLO yet.
         self.accepted: socket.socket | None = None
         self.accepting = threading.Lock()
         self.closed = False

@@ -12,6 +12,7 @@ PROPERTY_TIMEOUT = 900
 def examples(most: int) -> int:
     """Return how many examples a test draws: ``most`` in `make test-slow`, and a third of them in `make test`.
 
-    `make test` draws the same ones each time, so more of them would find the same again and again.
+    `make test` draws the same examples each time, to notice changes. Searching for new violations is left to
+    `make test-slow`.
     """
     return -(-most // 3) if settings().derandomize else most
