@@ -411,16 +411,19 @@ def become(arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> No
 
 
 def end(code: object) -> None:
-    """End the process as ``exit`` of C does, unless something went wrong.
+    """End the process as ``exit`` of C does, unless something went wrong or daemon threads go on.
 
     Finalising the interpreter would change most of the pages that this process shares with the server. Copying them
     takes half of the processor time of a short program.
 
     Threads, exit handlers and the standard streams end as usual. Files that the program has left open are not flushed.
+    Beside a daemon thread, such as one that loads a library, ``exit`` may crash. Finalising the interpreter stops it.
     """
     status = 0 if code is None else code
     if isinstance(status, int):
         threading._shutdown()  # type: ignore[attr-defined]
+        if threading.active_count() > 1:
+            sys.exit(status)
         atexit._run_exitfuncs()
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

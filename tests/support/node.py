@@ -51,7 +51,8 @@ class Node:
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
-            assert self.process.wait(PATIENCE) in (0, -signal.SIGKILL)
+            status = self.process.wait(PATIENCE)
+            assert status in (0, -signal.SIGKILL), f"the scheduler ended with status {status}"
             assert self.process.stdout is not None
             self.process.stdout.close()
 

@@ -104,3 +104,21 @@ def test_a_child_is_signalled_and_waited_for_as_usual(environ: dict[str, str]) -
             process.kill()
             process.stdin.close()
             process.stdout.close()
+
+
+def test_a_child_with_a_daemon_thread_is_finalised(environ: dict[str, str]) -> None:
+    # `exit` of C would end the libraries that such a thread may be loading.
+    code = """
+import threading
+class Last:
+    def __del__(self):
+        print("finalised", flush=True)
+last = Last()
+if ASIDE:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+    for aside in (True, False):
+        program = ["-c", code.replace("ASIDE", str(aside))]
+        fork_server.run(["-c", ""], environ=environ, timeout=PATIENCE)
+        forked = fork_server.run(program, environ=environ, timeout=PATIENCE)
+        assert (forked.returncode, forked.stdout) == (0, "finalised\n" if aside else "")
