@@ -308,6 +308,22 @@ def test_a_process_that_refuses_is_asked_again_only_if_the_cause_passes(status: 
     assert kernel.lease
 
 
+def test_a_request_to_hibernate_overrides_an_earlier_refusal_as_soon_as_the_group_is_idle() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.parking = "ipc"
+    night.do(ev.HibernateNow("a"))
+    assert kernel.where == "refused"
+    kernel.parking = "done"
+    night.do(ev.Cell("a", "begin", "1", night.now, from_kernel=True))
+    night.do(ev.HibernateNow("a"))
+    assert kernel.where == "ordered"
+    assert kernel.hibernation["code"] is None
+    night.do(ev.Cell("a", "end", "1", night.now, from_kernel=True))
+    night.sleep(1)
+    assert kernel.where == "hibernated"
+
+
 def test_a_request_to_hibernate_stands_until_it_is_carried_out() -> None:
     night = Night()
     kernel = night.asleep("a")
