@@ -19,12 +19,16 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.support.lab import Lab, environment
 from tests.support.lab_page import (
+    EDITORS,
+    LEAN,
     NEWS,
     NO_NEWS,
     SCREENSHOTS,
+    STEADY_CURSOR,
     LabPage,
     launch,
     notebook,
+    write_page_config,
     write_settings,
 )
 
@@ -67,11 +71,18 @@ def extensions() -> dict[str, bool]:
 
 
 @pytest.fixture(scope="module")
+def page_config() -> dict[str, Any]:
+    """Return the configuration of JupyterLab's pages."""
+    return LEAN
+
+
+@pytest.fixture(scope="module")
 def lab(
     runtime: Path,
     simulated: dict[str, str],
     python: str,
     extensions: dict[str, bool],
+    page_config: dict[str, Any],
     root: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
@@ -91,7 +102,9 @@ def lab(
         python=python,
         extensions=extensions,
     ) as lab:
+        write_page_config(lab, page_config)
         write_settings(lab, NEWS, NO_NEWS)
+        write_settings(lab, EDITORS, STEADY_CURSOR)
         for path in ("train.ipynb", "plots.ipynb", "deep/train.ipynb"):
             file = lab.notebooks / path
             file.parent.mkdir(exist_ok=True)

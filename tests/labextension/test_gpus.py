@@ -24,6 +24,12 @@ def simulated() -> dict[str, str]:
     return {"GPUSHARE_SIM_DEVICES": "8"}
 
 
+@pytest.fixture(scope="module")
+def page_config() -> dict[str, Any]:
+    """Return no configuration, so that one file of tests uses JupyterLab as it is installed."""
+    return {}
+
+
 @pytest.fixture
 def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
     """Return the notebooks of the first GPU."""

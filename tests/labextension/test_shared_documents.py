@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -69,12 +70,14 @@ def python(root: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(together: tuple[set[str], set[str]], lab: Lab, browser: Browser) -> Iterator[LabPage]:
+def page_config(together: tuple[set[str], set[str]]) -> dict[str, Any]:
+    """Return the configuration that leaves the other extensions out."""
+    return {"disabledExtensions": dict.fromkeys(ALL[1] - together[1], True)}
+
+
+@pytest.fixture(scope="module")
+def page(lab: Lab, browser: Browser) -> Iterator[LabPage]:
     """Return JupyterLab with a notebook in front and the panel open."""
-    config = lab.folder / "config" / "labconfig" / "page_config.json"
-    config.parent.mkdir()
-    left_out = dict.fromkeys(ALL[1] - together[1], True)
-    config.write_text(json.dumps({"disabledExtensions": left_out}))
     (lab.notebooks / "shared.ipynb").write_text(json.dumps(notebook(*CELLS)))
     page = LabPage(browser, lab)
     page.open("lab/tree/shared.ipynb?reset")

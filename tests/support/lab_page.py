@@ -29,6 +29,22 @@ THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"
 NEWS = "@jupyterlab/apputils-extension/notification"
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
 
+#: While the cursor of an editor blinks, the browser draws a page all the time.
+EDITORS = "@jupyterlab/codemirror-extension/plugin"
+STEADY_CURSOR = {"defaultConfig": {"cursorBlinkRate": 0}}
+
+#: Configuration of JupyterLab's pages without what no test uses, and what costs the server 2 s of CPU time at each load:
+#: the formats in which notebooks can be exported (it imports all of nbconvert), and whether JupyterLab must be built (it
+#: starts Node.js twice).
+LEAN = {
+    "buildCheck": "false",
+    "disabledExtensions": {
+        "@jupyterlab/extensionmanager-extension": True,
+        "@jupyterlab/notebook-extension:export": True,
+        "@jupyterlab/notebook-extension:update-raw-mimetype": True,
+    },
+}
+
 #: What one drags to make a sidebar wider.
 HANDLE = "#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)"
 
@@ -76,6 +92,13 @@ def write_settings(lab: Lab, name: str, settings: dict[str, Any]) -> None:
     file = lab.folder / "config" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(settings))
+
+
+def write_page_config(lab: Lab, config: dict[str, Any]) -> None:
+    """Configure JupyterLab's and Notebook 7's pages before they are opened."""
+    file = lab.folder / "config" / "labconfig" / "page_config.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(config))
 
 
 class LabPage:
