@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.support.lab import PATIENCE
-from tests.support.lab_page import NEWS, NO_NEWS
+from tests.support.lab_page import EDITORS, LEAN, NEWS, NO_NEWS, STEADY_CURSOR
 
 PROXY = Path(__file__).parents[2] / "hub" / "node_modules" / ".bin" / "configurable-http-proxy"
 
@@ -29,6 +29,15 @@ PASSWORD = "a-word-to-pass"
 
 USERS = ("ada", "grace")
 ADMIN = "hedy"
+
+#: Server extensions of JupyterLab and Notebook 7.
+WITHOUT_LAB = {
+    "jupyter_lsp": False,
+    "jupyter_server_terminals": False,
+    "jupyterlab": False,
+    "notebook": False,
+    "notebook_shim": False,
+}
 
 CONFIG = """
 import json
@@ -73,6 +82,8 @@ class Hub:
         The owners of the users' homes, where that is not the user that runs the tests.
     settings
         Configuration that replaces what is set here, by class.
+    browsed
+        Whether users open JupyterLab. Otherwise, their servers do not load it, which takes half of the time of a start.
     """
 
     def __init__(
@@ -87,6 +98,7 @@ class Hub:
         before: Sequence[str] = (),
         uids: Mapping[str, int] | None = None,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        browsed: bool = True,
     ) -> None:
         if not PROXY.exists():
             pytest.fail("JupyterHub's proxy is not installed: run `make .venv/.stamps/proxy`")
@@ -106,6 +118,7 @@ class Hub:
         self._before = before
         self._uids = uids or {}
         self._settings = settings or {}
+        self._browsed = browsed
         self._proxy_api = f"http://127.0.0.1:{api}"
         self._log = (folder / "log").open("wb")
         self.process: subprocess.Popen[bytes] | None = None
@@ -187,13 +200,18 @@ class Hub:
         built = self._root / "jupyter_gpushare" / "labextension"
         (self.folder / "path" / "labextensions" / "jupyter-gpushare").symlink_to(built)
         for user in (*USERS, ADMIN):
-            file = self.home(user) / f".jupyter/lab/user-settings/{NEWS}.jupyterlab-settings"
-            file.parent.mkdir(parents=True)
-            file.write_text(json.dumps(NO_NEWS))
-            settings = {"LabApp": {"expose_app_in_browser": True}}
-            (self.home(user) / ".jupyter/jupyter_server_config.json").write_text(
-                json.dumps(settings)
-            )
+            server: dict[str, Any] = {"LabApp": {"expose_app_in_browser": True}}
+            if not self._browsed:
+                server["ServerApp"] = {"jpserver_extensions": WITHOUT_LAB}
+            for name, content in (
+                ("jupyter_server_config.json", server),
+                ("labconfig/page_config.json", LEAN),
+                (f"lab/user-settings/{NEWS}.jupyterlab-settings", NO_NEWS),
+                (f"lab/user-settings/{EDITORS}.jupyterlab-settings", STEADY_CURSOR),
+            ):
+                file = self.home(user) / ".jupyter" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(content))
             if uid := self._uids.get(user):
                 for path in (self.home(user), *self.home(user).rglob("*")):
                     os.chown(path, uid, uid)

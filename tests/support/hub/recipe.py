@@ -77,6 +77,7 @@ def seats(
         {**stated.environment, **machine},
         before=begin(folder / "$USER.json"),
         uids={user: container.uid for user, container in containers.items()} if as_root else None,
+        browsed=False,
     )
     with Node(
         runtime,
