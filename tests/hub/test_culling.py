@@ -14,11 +14,10 @@ import pytest
 from jupyter_gpushare.hub import culling
 from jupyter_gpushare.hub.culling import CullArbiter, user_of
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.hub.service import HubService, notebook
+from tests.hub.service import UNIT, HubService, notebook
 from tests.support.hub.hub import until
 from tests.support.hub.hub_api import READ, HubApi
 from tests.support.hub.node import Node
-from tests.support.scheduler import GIB
 
 Make = Callable[..., CullArbiter]
 
@@ -69,8 +68,8 @@ def test_users_with_a_waiting_notebook_are_spared(
 ) -> None:
     arbiter = make()
     with (
-        notebook(node, ada, "culling-a", "a.ipynb", 6 * GIB) as running,
-        notebook(node, ben, "culling-b", "b.ipynb", 6 * GIB) as waiting,
+        notebook(node, ada, "culling-a", "a.ipynb", 6 * UNIT) as running,
+        notebook(node, ben, "culling-b", "b.ipynb", 6 * UNIT) as waiting,
     ):
         running.run()
         waiting.request()

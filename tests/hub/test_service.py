@@ -23,13 +23,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
-from tests.hub.service import PREFIX, HubService, machine, notebook
+from tests.hub.service import PREFIX, UNIT, HubService, machine, notebook
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.hub.hub import until
 from tests.support.hub.hub_api import ACCESS, ADMIN, READ, HubApi
 from tests.support.hub.node import Node
 
-GIB = 1 << 30
 OTHER = "another user"
 
 
@@ -37,8 +36,8 @@ OTHER = "another user"
 def kernels(node: Node, ada: str, ben: str) -> Iterator[tuple[FakeClient, FakeClient]]:
     """Ada's notebook is running, and Ben's notebook is waiting for it."""
     with (
-        notebook(node, ada, "ada-kernel", "deep/train.ipynb", 6 * GIB) as first,
-        notebook(node, ben, "ben-kernel", "secret-plan.ipynb", 5 * GIB) as second,
+        notebook(node, ada, "ada-kernel", "deep/train.ipynb", 6 * UNIT) as first,
+        notebook(node, ben, "ben-kernel", "secret-plan.ipynb", 5 * UNIT) as second,
     ):
         first.run()
         second.request()
@@ -144,7 +143,7 @@ def test_only_readers_get_the_report_of_a_node(service: HubService, reader: str,
     assert service.ask("api/node", ada).status == 403
     report = service.ask("api/node", reader).json
     assert report["name"] == "gpu1"
-    assert report["status"]["gpus"][0]["total"] == 8 * GIB
+    assert report["status"]["gpus"][0]["total"] == 8 * UNIT
 
 
 def stream(service: HubService, token: str, count: int) -> list[str]:
@@ -179,7 +178,7 @@ def test_the_stream_sends_changes(service: HubService, node: Node, ada: str) -> 
                     return [one["name"] for one in json.loads(data)["notebooks"]]
 
         until(lambda: not notebooks())
-        with notebook(node, ada, "ada-new", "new.ipynb", GIB):
+        with notebook(node, ada, "ada-new", "new.ipynb", UNIT):
             until(lambda: "new.ipynb" in notebooks())
         until(lambda: not notebooks())
 
@@ -405,7 +404,7 @@ def test_metrics_need_a_scope(
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
-    assert found["gpushare_user_memory_bytes", "ada", "resident"] == 6 * GIB
+    assert found["gpushare_user_memory_bytes", "ada", "resident"] == 6 * UNIT
     # The scope for metrics shows nothing else.
     assert service.ask("api/state", prometheus).status == 403
 
@@ -480,7 +479,7 @@ def test_pages_of_several_nodes(
                 lambda: page.log,
             )
             assert names
-            with notebook(other, ada, "ada-far", "far.ipynb", GIB) as client:
+            with notebook(other, ada, "ada-far", "far.ipynb", UNIT) as client:
                 client.run()
                 assert seen_with(page, admin, 1, "gpu2")["notebooks"][0]["name"] == "far.ipynb"
                 assert seen_with(page, ada, 1, "gpu2")["notebooks"][0]["mine"]
@@ -492,7 +491,7 @@ def test_pages_of_several_nodes(
         away = until(lambda: (found := seen(page, admin, "gpu2"))["away"] and found)
         assert "cannot connect" in away["error"]
         # Its last state stays on the page.
-        assert away["gpus"][0]["total"] == 8 * GIB
+        assert away["gpus"][0]["total"] == 8 * UNIT
         assert seen(page, ada, "gpu2")["error"] == ""
         assert not seen(page, admin, "near")["away"]
         assert page.ask("api/nodes/gpu2/release", admin, {"group": "x"}).status == 503

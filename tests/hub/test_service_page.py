@@ -19,7 +19,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from jupyter_gpushare.scheduler.server.administration import LAST
-from tests.hub.service import HubService, machine, notebook, simulated
+from tests.hub.service import UNIT, HubService, machine, notebook, simulated
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.environment import inherited
 from tests.support.hub.hub import until
@@ -29,7 +29,6 @@ from tests.support.lab_page import AXE, REACTION, SCREENSHOTS, launch
 
 pytestmark = pytest.mark.browser
 
-GIB = 1 << 30
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 #: The rules among them that depend on colors.
 COLOR_RULES = ["color-contrast", "link-in-text-block"]
@@ -94,10 +93,10 @@ def kernels(
     with contextlib.ExitStack() as stack:
         kernels = {}
         for machine_, token, group, name, size in (
-            (node, ada, "ada-1", "deep/train.ipynb", 6 * GIB),
-            (node, ben, "ben-1", "plots.ipynb", 3 * GIB),
-            (node, ben, "ben-2", "notes/sweep.ipynb", 4 * GIB),
-            (far[0], ada, "run-5", "python eval.py", 2 * GIB),
+            (node, ada, "ada-1", "deep/train.ipynb", 6 * UNIT),
+            (node, ben, "ben-1", "plots.ipynb", 3 * UNIT),
+            (node, ben, "ben-2", "notes/sweep.ipynb", 4 * UNIT),
+            (far[0], ada, "run-5", "python eval.py", 2 * UNIT),
         ):
             client = stack.enter_context(notebook(machine_, token, group, name, size))
             kernels[group] = client

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.labextension.crowd import MEMORY
 from tests.support.lab import Lab, environment
 from tests.support.lab_page import (
     EDITORS,
@@ -55,7 +56,7 @@ def runtime() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
     """Return the environment variables of the simulated machine."""
-    return {}
+    return {"GPUSHARE_SIM_MEMORY": f"{MEMORY}MiB"}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,19 @@ from typing import Any
 
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.support.client import PATIENCE, FakeClient
+from tests.support.lab_page import SCREENSHOTS
+
+#: Memory of a simulated GPU in MiB. It is small because the scheduler prepares host memory for the notebooks of each
+#: test, at the cost of about 0.7 s of CPU time for each GiB. Pictures show GPUs of 8 GiB.
+MEMORY = 256 if SCREENSHOTS is None else 8 * 1024
+
+
+def size(share: float) -> str:
+    """Return how a page shows a part of the GPU's memory."""
+    mebibytes = share * MEMORY
+    if mebibytes < 1024:
+        return f"{mebibytes:g}\u00a0MiB"
+    return f"{mebibytes / 1024:g}\u00a0GiB"
 
 
 class Crowd:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.labextension.crowd import Crowd
+from tests.labextension.crowd import MEMORY, Crowd, size
 from tests.support.lab_page import LabPage, overflowing
 
 pytestmark = pytest.mark.browser
@@ -21,7 +21,7 @@ HEBREW = "ניסוי 12 חדש.ipynb"
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
     """Return eight GPUs."""
-    return {"GPUSHARE_SIM_DEVICES": "8"}
+    return {"GPUSHARE_SIM_DEVICES": "8", "GPUSHARE_SIM_MEMORY": f"{MEMORY}MiB"}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_this_notebook_and_the_queue_are_seen_first(crowd: Crowd, page: LabPage)
         expect(page.row(section, name)).to_be_in_viewport()
     # The GPU that is used is a line, and so are all others together.
     used = page.panel.get_by_role("group", name="GPU 0, ")
-    expect(used).to_contain_text("of 8\u00a0GiB")
+    expect(used).to_contain_text(f"of {size(1)}")
     idle = page.panel.get_by_role("button", name="7 idle GPUs")
     expect(idle).to_be_in_viewport()
     line = page.panel.get_by_role("group", name="GPU 7, ")

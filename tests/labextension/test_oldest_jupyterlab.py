@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from playwright.sync_api import expect
 
-from tests.labextension.crowd import Crowd
+from tests.labextension.crowd import Crowd, size
 from tests.support.lab_page import LabPage
 
 pytestmark = pytest.mark.browser
@@ -87,5 +87,5 @@ def test_the_menus_of_jupyterlab_offer_what_the_schema_declares(
 def test_the_sidebar_of_running_kernels_has_its_section(crowd: Crowd, page: LabPage) -> None:
     page.execute("running:show-panel")
     item = page.page.locator("#jp-running-sessions .jp-GpuShare-running")
-    expect(item).to_contain_text("running · 4\u00a0GiB")
+    expect(item).to_contain_text(f"running · {size(0.5)}")
     page.picture("oldest-jupyterlab")
