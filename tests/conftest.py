@@ -126,6 +126,7 @@ LONGEST = [
     "hub/test_containers.py",
     "hub/test_hub.py",
     "kernel_provisioner/test_provisioner.py",
+    "labextension/test_memory.py",
     "labextension/test_jupyterlab.py",
     "scheduler/test_simulation.py",
     "scheduler/test_host.py",
