@@ -33,9 +33,9 @@ NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
 EDITORS = "@jupyterlab/codemirror-extension/plugin"
 STEADY_CURSOR = {"defaultConfig": {"cursorBlinkRate": 0}}
 
-#: Configuration of JupyterLab's pages without what no test uses. At each load of a page, the server spent 2 s of CPU time
-#: on the formats in which notebooks can be exported (it imports nbconvert), and on whether JupyterLab must be built (it
-#: starts Node.js twice).
+#: Configuration of JupyterLab's pages without what no test uses. At each load of a page, the server took 2 s of CPU
+#: time for the formats in which notebooks can be exported (it imports nbconvert), and to find out whether JupyterLab
+#: must be built (it starts Node.js twice).
 LEAN = {
     "buildCheck": "false",
     "disabledExtensions": {
