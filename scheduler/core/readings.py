@@ -58,14 +58,21 @@ class Readings:
         sizes = gpu.context_sizes
         since, sizes.departures = sizes.departures, Departures(gpu.used, held, gpu.resident)
         learned = since is not None and self._measure_departures(gpu, since, held)
-        if not learned and (sizes.residues or not gpu.hibernated):
+        if not learned and not gpu.hibernated:
             return
+        # Together they leave no more than this, whatever each was thought to take before it hibernated.
+        rest = max(0, gpu.used - held)
         if not sizes.residues:
-            # It is not known what each client took. But together they leave no more than this.
+            # It is not known what each client took.
             gone = [h for s in gpu.shares.values() for h in s.holdings.values() if h.took]
             if not gone:
                 return
-            sizes.residue = min(LEFT, max(0, gpu.used - held) // len(gone))
+            sizes.residue = min(LEFT, rest // len(gone))
+        elif gpu.hibernated and sizes.residue is not None and gpu.left > rest:
+            sizes.residue, learned = min(sizes.residue, rest // gpu.hibernated), True
+            sizes.residues.append(sizes.residue)
+        elif not learned:
+            return
         self._charge_residues(sizes, self._alike(gpu) if learned else [gpu], read=gpu)
 
     def _alike(self, gpu: Gpu) -> list[Gpu]:

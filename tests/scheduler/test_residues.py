@@ -64,6 +64,18 @@ def test_the_median_of_the_residues_counts() -> None:
     assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
 
 
+def test_a_residue_that_was_measured_too_large_is_corrected_by_the_next_reading() -> None:
+    """Its process was thought to take more before it hibernated, so less seemed to become free."""
+    night = crowded()
+    night.do(ev.WakeNow("small0"))
+    night.do(ev.Measured(2, GPU, 6 * GIB))
+    night.do(ev.HibernateNow("small0"))
+    assert night.core.gpus[GPU].context_sizes.residue == 5 * GIB
+    night.do(night.reading())
+    assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 2 * 4 * GIB + RESIDUE)
+
+
 def test_memory_in_use_at_start_counts_as_residue_of_hibernated_processes() -> None:
     night = Night()
     night.residue = 4 * MIB
