@@ -76,7 +76,7 @@ def _forked_schedulers() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _rare_collections() -> None:
-    """Collect garbage as rarely as the scheduler does. With Python's own limits it takes a tenth of the tests' time."""
+    """Collect garbage rarely. With Python's own limits, that takes about a tenth of the time of the property tests."""
     gc.set_threshold(50_000, 20, 100)
 
 

@@ -69,7 +69,7 @@ class HibernationCommands:
         if code := unfit_code(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
         self._give_up(group)
-        # An earlier refusal does not count any more: the user may have ended its cause.
+        # An earlier refusal no longer counts: its cause may be gone.
         group.unfit = None
         group.hibernate_asked_at = self.turn.now
         if found is not None:

@@ -51,7 +51,11 @@ class Readings:
     ledger: Ledger
 
     def _measure_residue(self, gpu: Gpu) -> None:
-        """Measure the residue of hibernated clients with a new reading: the median of the last residues counts."""
+        """Measure the residue of hibernated clients with a new reading: the median of the last residues counts.
+
+        A client's contexts may have been measured too large before it hibernated. Then less seemed to become free, and
+        the residue seems larger than it is. But all residues together are at most what nothing else explains.
+        """
         if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.pending_reclaim:
             return
         held = gpu.resident + gpu.unevictable + gpu.context
@@ -60,16 +64,15 @@ class Readings:
         learned = since is not None and self._measure_departures(gpu, since, held)
         if not learned and not gpu.hibernated:
             return
-        # Together they leave no more than this, whatever each was thought to take before it hibernated.
-        rest = max(0, gpu.used - held)
+        most = max(0, gpu.used - held)
         if not sizes.residues:
             # It is not known what each client took.
             gone = [h for s in gpu.shares.values() for h in s.holdings.values() if h.took]
             if not gone:
                 return
-            sizes.residue = min(LEFT, rest // len(gone))
-        elif gpu.hibernated and sizes.residue is not None and gpu.left > rest:
-            sizes.residue, learned = min(sizes.residue, rest // gpu.hibernated), True
+            sizes.residue = min(LEFT, most // len(gone))
+        elif gpu.hibernated and sizes.residue is not None and gpu.left > most:
+            sizes.residue, learned = min(sizes.residue, most // gpu.hibernated), True
             sizes.residues.append(sizes.residue)
         elif not learned:
             return

@@ -65,7 +65,7 @@ def test_the_median_of_the_residues_counts() -> None:
 
 
 def test_a_residue_that_was_measured_too_large_is_corrected_by_the_next_reading() -> None:
-    """Its process was thought to take more before it hibernated, so less seemed to become free."""
+    """The context was measured too large before, so hibernating seemed to free too little."""
     night = crowded()
     night.do(ev.WakeNow("small0"))
     night.do(ev.Measured(2, GPU, 6 * GIB))

@@ -66,7 +66,7 @@ def _in_a_hub(
 def served(
     node: Node, hub: FakeHub, extension: GpuShareExtension, jp_asyncio_loop: Any
 ) -> GpuShareExtension:
-    """The extension, attached. What the Hub was asked until then is forgotten."""
+    """The extension, attached. What the Hub was asked before is forgotten: a first login may be repeated."""
     node.start()
     assert extension.host is not None
     jp_asyncio_loop.run_until_complete(extension.host.connected())

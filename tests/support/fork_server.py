@@ -417,7 +417,8 @@ def end(code: object) -> None:
     takes half of the processor time of a short program.
 
     Threads, exit handlers and the standard streams end as usual. Files that the program has left open are not flushed.
-    Beside a daemon thread, such as one that loads a library, ``exit`` may crash. Finalising the interpreter stops it.
+    ``exit`` may crash while a daemon thread runs C code, for example because it loads a library. So the interpreter is
+    finalised then, which stops such threads.
     """
     status = 0 if code is None else code
     if isinstance(status, int):

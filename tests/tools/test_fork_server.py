@@ -107,18 +107,18 @@ def test_a_child_is_signalled_and_waited_for_as_usual(environ: dict[str, str]) -
 
 
 def test_a_child_with_a_daemon_thread_is_finalised(environ: dict[str, str]) -> None:
-    # `exit` of C would end the libraries that such a thread may be loading.
+    # Such a thread may be loading a library, and `exit` of C may crash then.
     code = """
 import threading
 class Last:
     def __del__(self):
         print("finalised", flush=True)
 last = Last()
-if ASIDE:
+if DAEMON:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
-    for aside in (True, False):
-        program = ["-c", code.replace("ASIDE", str(aside))]
+    for daemon in (True, False):
+        program = ["-c", code.replace("DAEMON", str(daemon))]
         fork_server.run(["-c", ""], environ=environ, timeout=PATIENCE)
         forked = fork_server.run(program, environ=environ, timeout=PATIENCE)
-        assert (forked.returncode, forked.stdout) == (0, "finalised\n" if aside else "")
+        assert (forked.returncode, forked.stdout) == (0, "finalised\n" if daemon else "")
