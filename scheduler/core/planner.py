@@ -80,6 +80,12 @@ class Planner:
         need = self.model.need(head, gpu)
         if need <= 0:
             return True
+        if (
+            group.lease is not None
+            and group.turn <= self._barrier(head)
+            and need <= self._reach(head, gpu, None) - take
+        ):
+            return True  # the head waits for the end of this group's turn anyway, and gets its memory then
         reach = self._reach(head, gpu, group)
         if need > reach:
             # It also waits for other groups to hibernate.
@@ -129,9 +135,13 @@ class Planner:
             if g is not group and g.shares.keys() & group.shares and not g.overdue
         ]
 
-    def _reach(self, head: Wait, gpu: Gpu, without: Group) -> int:
-        """Return the room that the head of the queue can count on without one group."""
-        barrier = self.model.last_lease if head.barrier is None else head.barrier
+    def _barrier(self, head: Wait) -> int:
+        """Return the last turn whose end the head of the queue waits for."""
+        return self.model.last_lease if head.barrier is None else head.barrier
+
+    def _reach(self, head: Wait, gpu: Gpu, without: Group | None) -> int:
+        """Return the room that the head of the queue can count on, without one group if one is given."""
+        barrier = self._barrier(head)
         own = head.group if head.grow is None or head.group.lease is not None else None
         room = gpu.free
         for share in gpu.shares.values():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.rules import Rules
@@ -255,6 +257,22 @@ def test_unevictable_memory_waits_until_room_is_made() -> None:
     b.take(answer, 10)
     assert m.gpu["unevictable"] == 10 * GIB
     assert m.gpu["foreign"] == 0
+
+
+@pytest.mark.parametrize("policy", ["burst", "fcfs"])
+def test_a_second_process_does_not_wait_for_those_that_wait_for_its_group(policy: str) -> None:
+    """A cell that waits for its worker would otherwise compute nothing until its quantum ends."""
+    m = Machine(policy=policy)
+    m.runs("a", 60)
+    m.sleep(20)
+    b = m.process("b", 45)
+    b.request()
+    m.sleep(5)
+    worker = m.process("a")
+    least = ev.Usage(GPU, context=GIB)
+    (answer,) = of(ev.Grown, m.do(ev.Grow(worker.number, 7, least, 0)))
+    assert answer.status == "resident"
+    assert b.reason["code"] in ("needs_memory", "serialised")
 
 
 # --- Host memory ahead of need --------------------------------------------------------------------
