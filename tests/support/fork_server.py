@@ -3,8 +3,8 @@
 
 To start Python and import the scheduler takes a quarter of a second of processor time, and the tests start it hundreds
 of times. ``popen`` returns a process as ``subprocess.Popen`` does: it has a process ID, standard streams, an
-environment, arguments and a working directory of its own, and runs the same program. It is the child of a server, which
-is the child of the tests' process and tells it how its children end.
+environment, arguments, a working directory and a limit of open files of its own, and runs the same program. It is the
+child of a server, which is the child of the tests' process and tells it how its children end.
 
 What a process takes from its environment before the first line of a program (``LD_PRELOAD``, ``PYTHONPATH``, ...) is
 the server's. So there is one server for each combination of these, from the second start on: the first start with a
@@ -22,6 +22,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -288,6 +289,7 @@ def popen(
             arguments=list(arguments),
             environ=dict(environ),
             cwd=str(cwd or Path.cwd()),
+            files=resource.getrlimit(resource.RLIMIT_NOFILE),
         )
     return Forked(pid, parent, pipe0, pipe1)
 
@@ -382,8 +384,11 @@ def adopt(descriptors: Mapping[int, int]) -> None:
         os.close(descriptor)
 
 
-def become(arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> None:
-    """Be ``python *arguments``."""
+def become(
+    arguments: Sequence[str], environ: Mapping[str, str], cwd: str, files: tuple[int, int]
+) -> None:
+    """Be ``python *arguments``, which may have so many open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()
@@ -443,6 +448,9 @@ def main() -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    # Whatever the first test allowed that started a process here: see HIGH.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     request = serve(socket.socket(fileno=int(descriptor)))
     if request is not None:
         code: object = None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -75,6 +76,20 @@ print(sorted(int(name) for name in found if os.path.exists(f"/proc/self/fd/{name
                 outputs.append(process.stdout.read())
             assert process.wait(PATIENCE) == 0
     assert outputs == [f"{[0, 1, 2, given]}\n"] * 3
+
+
+def test_a_child_may_open_as_many_files_as_its_starter(environ: dict[str, str]) -> None:
+    """Not as many as the starter of the first child, when the server began."""
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few, more = (256, before[1]), (300, before[1])
+    try:
+        for limit in (few, few, more):
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+            done = fork_server.run(["-c", code], environ=environ, timeout=PATIENCE)
+            assert done.stdout == f"{limit}\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_child_is_signalled_and_waited_for_as_usual(environ: dict[str, str]) -> None:
