@@ -17,7 +17,8 @@ export default tseslint.config(
     ],
     languageOptions: {
       parserOptions: {
-        projectService: true,
+        // One program for all files: `projectService` reads the types of JupyterLab for each tsconfig.json again.
+        project: ['tsconfig.check.json'],
         tsconfigRootDir: import.meta.dirname
       }
     },
