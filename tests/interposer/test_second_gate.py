@@ -219,7 +219,8 @@ def test_no_thread_is_in_the_driver_while_the_process_is_parked(
     cycle(callers, CYCLES)
     callers.go()
     calls, cancelled = map(int, callers.end().split())
-    assert calls > 100
+    # Each cycle ended because a thread was about to call.
+    assert calls >= CYCLES
     assert cancelled == 0
 
 

@@ -448,6 +448,8 @@ def main() -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    # As rarely as the tests' own process does.
+    gc.set_threshold(50_000, 20, 100)
     # Whatever the first test allowed that started a process here: see HIGH.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
