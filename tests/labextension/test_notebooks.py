@@ -155,6 +155,14 @@ def test_all_views_show_the_running_and_the_waiting_notebook_and_the_reason(
     page.dismiss_notification()
 
 
+def test_a_busy_gpus_line_fits_into_a_panel_of_any_width(contention: None, page: LabPage) -> None:
+    line = page.panel.get_by_role("group", name="GPU 0, ")
+    for width in (250, 340, 420, 320):
+        page.resize_panel(width)
+        expect(line).to_contain_text("% busy")
+        assert overflowing(page.panel) == []
+
+
 @pytest.mark.parametrize("theme", THEMES)
 def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) -> None:
     page.set_theme(theme)
