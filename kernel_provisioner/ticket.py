@@ -13,8 +13,9 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
-#: The token by which a JupyterHub identifies a server's user. Without it, there are no tickets.
-HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
+#: The token by which a JupyterHub identifies a server's user, and the file with the token of a pod's resource claim.
+#: Without either, there are no tickets.
+HUB_TOKEN, CLAIM_FILE = "JUPYTERHUB_API_TOKEN", "GPUSHARE_CLAIM_FILE"
 
 #: Sends a control request (docs/reference/control.md) and returns the answer.
 Ask = Callable[..., Awaitable[dict[str, Any]]]
@@ -51,7 +52,8 @@ holder = Holder()
 
 def may_be_needed(environ: Mapping[str, str] | None = None) -> bool:
     """Whether a scheduler may ask for tickets here."""
-    return bool((os.environ if environ is None else environ).get(HUB_TOKEN))
+    found = os.environ if environ is None else environ
+    return bool(found.get(HUB_TOKEN) or found.get(CLAIM_FILE))
 
 
 def ticket_path(group: str) -> Path:

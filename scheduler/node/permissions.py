@@ -25,6 +25,7 @@ class Role(Enum):
 OPERATIONS = {
     "whoami": Role.ANYBODY,
     "login": Role.ANYBODY,
+    "present_claim": Role.ANYBODY,
     "status": Role.USERS,
     "history": Role.USERS,
     "subscribe": Role.USERS,
@@ -60,6 +61,9 @@ OPERATIONS = {
     "audit": Role.ADMINS,
     "report": Role.ADMINS,
     "metrics": Role.ADMINS,
+    "prepare_claim": Role.ADMINS,
+    "unprepare_claim": Role.ADMINS,
+    "prepared_claims": Role.ADMINS,
 }
 
 

@@ -28,6 +28,10 @@ class Principal:
     kernel: str | None = None
     #: Groups of the system, or of the Hub: the meaning of `team:NAME` for this user.
     teams: tuple[str, ...] = ()
+    #: Whether a token of JupyterHub stated the user.
+    logged_in: bool = False
+    #: The uid of the Kubernetes resource claim that the connection presented; empty: none.
+    claim: str = ""
 
     @property
     def sees_all(self) -> bool:

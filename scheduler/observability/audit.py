@@ -31,12 +31,15 @@ STEERING = frozenset(
         "hold",
         "login",
         "maintenance",
+        "prepare_claim",
+        "present_claim",
         "record",
         "release",
         "revoke",
         "set",
         "ticket",
         "tickets",
+        "unprepare_claim",
         "wake",
     }
 )

@@ -30,6 +30,7 @@ from .client import (
     decode_answer,
     encode_request,
     pauses_until,
+    read_claim,
     read_ticket,
     unreachable,
 )
@@ -68,6 +69,7 @@ class AsyncControlClient:
             It does not accept the identity.
         """
         ticket = read_ticket()
+        claim = read_claim() if ticket is None else None
         connection = await self._connected_socket()
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         self._lost = None
@@ -75,9 +77,9 @@ class AsyncControlClient:
         self._task = asyncio.create_task(self._read(reader, writer))
         if ticket is not None:
             writer.write(protocol.ticket(ticket))
-        elif token := os.environ.get(HUB_TOKEN):
+        else:
             try:
-                await self._log_in(token)
+                await self._log_in(os.environ.get(HUB_TOKEN), claim)
             except BaseException:
                 await self.close()
                 raise
@@ -99,14 +101,19 @@ class AsyncControlClient:
             raise
         return connection
 
-    async def _log_in(self, token: str) -> None:
-        if (await self.request("whoami"))["needs"] == "login":
-            try:
+    async def _log_in(self, token: str | None, claim: str | None) -> None:
+        if not (token or claim):
+            return
+        me = await self.request("whoami")
+        try:
+            if token and me["needs"] == "login":
                 await self.request("login", token=token)
-            except SchedulerUnreachable:
-                raise
-            except ControlError as error:
-                raise NotAdmitted(str(error)) from None
+            if claim and me["node"]:
+                await self.request("present_claim", token=claim)
+        except SchedulerUnreachable:
+            raise
+        except ControlError as error:
+            raise NotAdmitted(str(error)) from None
 
     async def __aenter__(self) -> AsyncControlClient:
         return await self.connect()

@@ -140,6 +140,25 @@ class Entitle(Body):
     members: Annotated[list[Text] | None, Meta(description="a list of users")] = None
 
 
+class ClaimUid(Body):
+    #: As Kubernetes states it.
+    uid: Text
+
+
+class PrepareClaim(ClaimUid):
+    token: Text
+    user: Text
+    teams: Annotated[list[Text], Meta(description="a list of teams")] = []
+    priority: Annotated[
+        ev.Priority | None, Meta(description="auto, interactive, agent or background")
+    ] = None
+    request: Fraction | None = None
+    limit: Fraction | None = None
+    weight: Weight | None = None
+    memory: Bytes | None = None
+    host: Bytes | None = None
+
+
 class Focus(Body):
     user: Text | None = None
     group: Annotated[str, Meta(description="the ID of the notebook in focus, or empty")] = ""
@@ -235,6 +254,9 @@ BODIES: dict[str, type[Body]] = {
     "wake": Group,
     "adjust": Adjust,
     "entitle": Entitle,
+    "prepare_claim": PrepareClaim,
+    "unprepare_claim": ClaimUid,
+    "present_claim": Login,
     "focus": Focus,
     "hint": Hint,
     "explain": Explain,

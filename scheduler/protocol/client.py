@@ -37,6 +37,8 @@ TRUSTED = "GPUSHARE_SCHEDULER_UID"
 MAX_TICKET = 127
 #: The token with which JupyterHub identifies the user of a process.
 HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
+#: The file with the token of this pod's resource claim (the DRA driver).
+CLAIM_FILE = "GPUSHARE_CLAIM_FILE"
 
 
 class ControlError(Exception):
@@ -182,6 +184,26 @@ def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
     return lines[0]
 
 
+def read_claim(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the token of this pod's resource claim from the file ``GPUSHARE_CLAIM_FILE``; None: there is none.
+
+    Raises
+    ------
+    NotAdmitted
+        The file cannot be used.
+    """
+    path = (os.environ if environ is None else environ).get(CLAIM_FILE, "")
+    if not path:
+        return None
+    try:
+        token = Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise NotAdmitted(
+            f"the token of the resource claim, {path}, cannot be used: {error.strerror}; restart the pod"
+        ) from None
+    return token
+
+
 def unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
     """Explain why a connection to the scheduler failed."""
     if isinstance(error, PermissionError):
@@ -283,11 +305,12 @@ class ControlClient:
         self._socket.settimeout(timeout)
         try:
             ticket = read_ticket()
+            claim = read_claim() if ticket is None else None
             self._connect()
             if ticket is not None:
                 self._socket.sendall(protocol.ticket(ticket))
-            elif token := os.environ.get(HUB_TOKEN):
-                self._log_in(token)
+            else:
+                self._log_in(os.environ.get(HUB_TOKEN), claim)
         except BaseException:
             self._socket.close()
             raise
@@ -310,14 +333,19 @@ class ControlClient:
                 raise crowded(self.path, self._timeout)
             time.sleep(pause)
 
-    def _log_in(self, token: str) -> None:
-        if self.request("whoami")["needs"] == "login":
-            try:
+    def _log_in(self, token: str | None, claim: str | None) -> None:
+        if not (token or claim):
+            return
+        me = self.request("whoami")
+        try:
+            if token and me["needs"] == "login":
                 self.request("login", token=token)
-            except SchedulerUnreachable:
-                raise
-            except ControlError as error:
-                raise NotAdmitted(str(error)) from None
+            if claim and me["node"]:
+                self.request("present_claim", token=claim)
+        except SchedulerUnreachable:
+            raise
+        except ControlError as error:
+            raise NotAdmitted(str(error)) from None
 
     def request(self, op: str, **params: Any) -> dict[str, Any]:
         """Send one request and return the answer.

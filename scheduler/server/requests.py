@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ from . import administration
 from .administration import Administration
 from .connection import Connection
 from .options import Options
+from .resource_claims import ResourceClaims
 from .throttle import Throttle
 
 #: The longest parameters of a notice, since the history keeps them.
@@ -97,6 +98,7 @@ class Requests:
         self._server = server
         #: The entitlements of users and teams.
         self._entitlements: dict[str, ev.Entitle] = {}
+        self._claims = ResourceClaims(server, self._entitlements, self.entitle)
         #: By group: the number of the connection that reported its queued cells last, if there are any.
         self._queued: dict[str, int] = {}
         #: The recordings that were requested.
@@ -133,6 +135,7 @@ class Requests:
             "name": self._op_name,
             "notice": self._op_notice,
             **server.administration.operations,
+            **self._claims.operations,
         }
 
     def answer(self, connection: Connection, body: bytes) -> bytes | Coroutine[Any, Any, None]:
@@ -187,7 +190,7 @@ class Requests:
             "needs": needs if who is None else "",
             "node": identity.node,
             # A uid that states the user of a server also states the user of its kernels.
-            "tickets": connection.uid in identity.shared_uids,
+            "tickets": connection.uid in identity.shared_uids or bool(who and who.claim),
             # The ids of its kernels must then be claimed before any other user can read them (`claim`).
             "claims": identity.node,
         }
@@ -198,7 +201,7 @@ class Requests:
             raise RequestError(
                 "this scheduler cannot verify tokens of JupyterHub; set hub_api_url in its configuration"
             )
-        who = await hub.login(asked.token, connection.uid)
+        who = replace(await hub.login(asked.token, connection.uid), logged_in=True)
         connection.speaks_for(who)
         return {"user": who.user, "teams": who.teams, "admin": who.admin, "reader": who.reader}
 
@@ -222,6 +225,7 @@ class Requests:
         who, identities = self._who(connection), self._identities()
         self._own(connection, asked.group)
         text = identities.issue(who, asked.group, asked.server)
+        self._claims.set_class(who, asked.group)
         await identities.tickets.save()
         return {"ticket": text}
 
