@@ -78,6 +78,7 @@ SECTIONS = {
         "hub": Command("..hub.command", "serve the JupyterHub page that shows all GPUs"),
         "libraries": Command("admin.libraries", "copy the libraries that containers mount"),
         "device-plugin": Command("admin.device_plugin", "offer GPU slots to Kubernetes"),
+        "dra-driver": Command("admin.dra_driver", "share GPUs among Kubernetes resource claims"),
     },
     "Check, try out and measure": {
         "doctor": Command("doctor.command", "check the installation and explain how to fix it"),

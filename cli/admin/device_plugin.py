@@ -14,13 +14,12 @@ from typing import Any
 from ..._version import LIBRARIES
 from ...scheduler.node.arguments import complain, seconds
 from ...scheduler.protocol.address import MAX_PATH, socket_path
+from .node_arguments import NO_DRIVER, absolute, add_common, count, socket_trouble
 
 #: The extended resource that a pod requests by default.
 RESOURCE = "jupyter-gpushare/gpu-slot"
 #: Where the kubelet looks for device plugins.
 KUBELET = Path("/var/lib/kubelet/device-plugins")
-#: Folders that other programs use, too: a container must not get everything in them.
-_COMMON = {"/", "/dev/shm", "/home", "/root", "/run", "/tmp", "/var/run", "/var/tmp"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--slots-per-gpu",
-        type=_count,
+        type=count(1000),
         default=4,
         metavar="N",
         help="number of slots on each GPU (default: 4)",
@@ -58,22 +57,10 @@ def add_parser(subparsers: Any) -> None:
         help="how a container gets its GPUs; env: NVIDIA_VISIBLE_DEVICES, for NVIDIA's container runtime; cdi: device "
         "names of the Container Device Interface (default: env)",
     )
-    parser.add_argument(
-        "--socket",
-        type=_absolute,
-        metavar="PATH",
-        help="socket of the node scheduler, in a folder of its own (default: GPUSHARE_SOCKET)",
-    )
-    parser.add_argument(
-        "--library-dir",
-        type=_absolute,
-        metavar="DIR",
-        help="folder on the node to copy the libraries to, if the plugin itself runs in a container (default: none; "
-        "containers mount the installed libraries)",
-    )
+    add_common(parser, "plugin")
     parser.add_argument(
         "--kubelet-dir",
-        type=_absolute,
+        type=absolute,
         default=KUBELET,
         metavar="DIR",
         help=f"the kubelet's folder for device plugins (default: {KUBELET})",
@@ -121,11 +108,8 @@ def run(args: argparse.Namespace) -> int:
         args.expose,
         args.interval,
     )
-    if str(socket.parent) in _COMMON:
-        return complain(
-            f"containers would get access to everything in {socket.parent}; put the scheduler's socket into a "
-            "folder of its own, and specify that with --socket"
-        )
+    if trouble := socket_trouble(socket):
+        return complain(trouble)
     if not args.kubelet_dir.is_dir():
         return complain(
             f"{args.kubelet_dir} is not a folder; specify the kubelet's folder for device plugins with --kubelet-dir"
@@ -136,10 +120,7 @@ def run(args: argparse.Namespace) -> int:
         )
     driver = find_driver()
     if driver is None or driver.nvml is None:
-        return complain(
-            "no NVIDIA driver found; in a container, use NVIDIA's runtime and set "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        )
+        return complain(NO_DRIVER)
     try:
         if args.library_dir is not None:
             install_libraries(args.library_dir)
@@ -148,18 +129,6 @@ def run(args: argparse.Namespace) -> int:
     except (LibrariesError, NodeError) as error:
         return complain(str(error))
     return 0
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError(
-            f"invalid number {text!r}; use a whole number from 1 to 1000"
-        )
-    return value
 
 
 def _resource(text: str) -> str:
@@ -177,12 +146,3 @@ def _resource(text: str) -> str:
             f"{RESOURCE}"
         )
     return text
-
-
-def _absolute(text: str) -> Path:
-    path = Path(text)
-    if not path.is_absolute():
-        raise argparse.ArgumentTypeError(
-            f"invalid path {text!r}; use an absolute path, because it is mounted from the node"
-        )
-    return path

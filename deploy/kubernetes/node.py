@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 from ...scheduler.gpu.devices import Devices
 from ...scheduler.protocol.client import ControlClient, ControlError
@@ -13,6 +14,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which a scheduler that does not respond counts as unavailable.
 PATIENCE = 2.0
+
+
+#: Why new containers do not get a GPU; empty: they do.
+Fault = Literal["", "drained", "failed", "no-scheduler"]
 
 
 class NodeError(Exception):
@@ -35,9 +40,16 @@ class Health:
         self._socket = socket
         self._known: list[str] = []
         self._fault: str | None = ""
+        #: The bytes of host memory that the scheduler uses for evicted data; None: not known.
+        self.host_budget: int | None = None
 
     def look(self) -> tuple[list[str], list[str]]:
         """Return all known GPUs, and the GPUs that work, are shared and are not drained."""
+        faults = self.faults()
+        return [*faults], [gpu for gpu, fault in faults.items() if not fault]
+
+    def faults(self) -> dict[str, Fault]:
+        """Return all known GPUs, and why new containers do not get them."""
         working = self._working()
         if not working:
             # NVML has to be started again after the driver was reloaded. It is not for one lost GPU, because NVML might
@@ -46,9 +58,15 @@ class Health:
             self._learn([reading.gpu for reading in self._devices.start()])
             working = self._working()
         drained = self._drained()
-        if drained is None:
-            return self._known, []
-        return self._known, [gpu for gpu in working if gpu not in drained]
+        faults: dict[str, Fault] = {}
+        for gpu in self._known:
+            if gpu not in working:
+                faults[gpu] = "failed"
+            elif drained is None:
+                faults[gpu] = "no-scheduler"
+            else:
+                faults[gpu] = "drained" if gpu in drained else ""
+        return faults
 
     def stop(self) -> None:
         """Stop NVML."""
@@ -66,11 +84,12 @@ class Health:
         fault, drained = None, None
         try:
             with ControlClient(self._socket, PATIENCE) as client:
-                gpus = client.request("status")["status"]["gpus"]
+                status = client.request("status")["status"]
         except ControlError as error:
             fault = str(error)
         else:
-            drained = {gpu["uuid"] for gpu in gpus if gpu["draining"]}
+            drained = {gpu["uuid"] for gpu in status["gpus"] if gpu["draining"]}
+            self.host_budget = status["host"]["budget"]
         if fault != self._fault:
             log.info("%s", fault or f"the scheduler at {self._socket} responds")
         self._fault = fault

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import grpc
 
 from . import api_pb2 as api
 from .node import Health, NodeError
+from .rpc import Listener, identity, unary
 from .slots import Slots, UnknownSlot
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,11 @@ class Plugin:
         self._health = health
         self._changed = asyncio.Condition()
         self._version = 0
-        self._server: grpc.aio.Server | None = None
-        self._listening: object = None
+        self._listener = Listener(
+            options.endpoint,
+            self._handlers(),
+            "--kubelet-dir has to name the kubelet's folder for device plugins, and the plugin has to run as root",
+        )
         self._registered: object = None
         self._fault = ""
 
@@ -112,7 +115,7 @@ class Plugin:
                     await asyncio.wait_for(ended.wait(), self._options.interval)
                 await self._look()
         finally:
-            await self._close()
+            await self._listener.close()
             self._health.stop()
 
     async def _look(self) -> None:
@@ -127,10 +130,9 @@ class Plugin:
 
     async def _be_registered(self) -> None:
         """Serve, and register again if the kubelet has restarted: it removes all sockets when it starts."""
-        if self._server is None or _identity(self._options.endpoint) != self._listening:
-            await self._close()
-            await self._open()
-        kubelet = _identity(self._options.kubelet / KUBELET)
+        if await self._listener.keep():
+            self._registered = None
+        kubelet = identity(self._options.kubelet / KUBELET)
         if kubelet and kubelet == self._registered:
             return
         fault = (
@@ -147,27 +149,6 @@ class Plugin:
         if fault and fault != self._fault:
             log.warning("%s; trying again", fault)
         self._fault = fault
-
-    async def _open(self) -> None:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._handlers(),))
-        try:
-            server.add_insecure_port(f"unix:{self._options.endpoint}")
-            await server.start()
-        except (RuntimeError, OSError):
-            raise NodeError(
-                f"cannot listen at {self._options.endpoint}; --kubelet-dir has to name the kubelet's folder for "
-                "device plugins, and the plugin has to run as root"
-            ) from None
-        self._server = server
-        self._listening = _identity(self._options.endpoint)
-
-    async def _close(self) -> None:
-        server, self._server = self._server, None
-        self._registered = None
-        if server is not None:
-            # This removes the socket, too.
-            await server.stop(None)
 
     async def _register(self) -> None:
         request = api.RegisterRequest(
@@ -188,11 +169,6 @@ class Plugin:
             await register(request, timeout=PATIENCE)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        def unary(method: Any, request: Any, answer: Any) -> grpc.RpcMethodHandler[Any, Any]:
-            return grpc.unary_unary_rpc_method_handler(
-                method, request.FromString, answer.SerializeToString
-            )
-
         return grpc.method_handlers_generic_handler(
             "v1beta1.DevicePlugin",
             {
@@ -296,12 +272,3 @@ def _plugin_options() -> api.DevicePluginOptions:
     return api.DevicePluginOptions(
         pre_start_required=False, get_preferred_allocation_available=True
     )
-
-
-def _identity(socket: Path) -> object:
-    """Return a value that differs from that of a socket created later at this path; None if there is no socket."""
-    try:
-        found = os.stat(socket)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns

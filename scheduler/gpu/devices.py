@@ -173,6 +173,23 @@ class Devices:
             self.slow_to_poll = time.perf_counter() - begun > SLOW
         return device
 
+    def compute_capability(self, gpu: str) -> tuple[int, int] | None:
+        """Return a GPU's compute capability; None: NVML does not report it."""
+        try:
+            major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(self._handles[gpu])
+        except self._nvml.NVMLError as error:
+            log.debug("NVML does not report the compute capability of %s: %s", gpu, error)
+            return None
+        return int(major), int(minor)
+
+    def driver_release(self) -> str | None:
+        """Return the release of the driver, such as ``580.65.06``; None: NVML does not report it."""
+        try:
+            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError as error:
+            log.debug("NVML does not report the driver's release: %s", error)
+            return None
+
     def watts(self, gpu: str) -> int | None:
         """Return a GPU's power as of the last `poll`; None: NVML has no figure."""
         reading = self.energy.get(gpu)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare import LIBRARIES
+from tests.deploy.api_server import NODE, ApiServer
 from tests.support.client import PATIENCE
 from tests.support.scheduler import environ, scheduler, start
 
@@ -24,9 +25,9 @@ __all__ = ["environ", "scheduler", "start"]
 class Kubelet:
     """The stand-in's process, and what it told."""
 
-    def __init__(self, folder: Path, refuse: int) -> None:
+    def __init__(self, folder: Path, refuse: int, module: str = "tests.deploy.kubelet") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.deploy.kubelet", str(folder), str(refuse)],
+            [sys.executable, "-m", module, str(folder), str(refuse)],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -70,14 +71,16 @@ class Kubelet:
 
 
 class Plugin:
-    """The device plugin's process."""
+    """The device plugin's process, or the DRA driver's."""
 
-    def __init__(self, environ: dict[str, str], log: Path, *arguments: str) -> None:
+    def __init__(
+        self, environ: dict[str, str], log: Path, *arguments: str, command: str = "device-plugin"
+    ) -> None:
         self._log = log
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "jupyter_gpushare.cli.main", "device-plugin"),
+                    *(sys.executable, "-m", "jupyter_gpushare.cli.main", command),
                     *("--interval", "0.05", *arguments),
                 ],
                 env=environ,
@@ -140,6 +143,60 @@ def plugins(environ: dict[str, str], node: Path, tmp_path: Path) -> Iterator[Cal
     yield begin
     for plugin in started:
         plugin.close()
+
+
+@pytest.fixture
+def dra_kubelets(node: Path) -> Iterator[Callable[..., Kubelet]]:
+    """Start kubelets for DRA drivers, which end with the test; one that is there ends first."""
+    started: list[Kubelet] = []
+
+    def begin(refuse: int = 0) -> Kubelet:
+        for before in started:
+            before.close()
+        started[:] = [Kubelet(node, refuse, "tests.deploy.dra_kubelet")]
+        return started[0]
+
+    yield begin
+    for kubelet in started:
+        kubelet.close()
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A Kubernetes API with the Node of the tests."""
+    server = ApiServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def drivers(
+    environ: dict[str, str], node: Path, api: ApiServer, tmp_path: Path
+) -> Iterator[Callable[..., Plugin]]:
+    """Start DRA drivers on a node of two GPUs, which end with the test."""
+    started: list[Plugin] = []
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(api.kubeconfig())
+
+    def begin(*arguments: str, **changes: str) -> Plugin:
+        given = {
+            "--kubelet-dir": node,
+            "--cdi-dir": node / "cdi",
+            "--state-dir": tmp_path / "state",
+            "--node-name": NODE,
+            "--resync": 0.2,
+        }
+        log = tmp_path / f"driver-{len(started)}"
+        words = [str(word) for pair in given.items() for word in pair]
+        started.append(
+            Plugin({**environ, **changes}, log, *words, *arguments, command="dra-driver")
+        )
+        return started[-1]
+
+    environ |= {"GPUSHARE_SIM_DEVICES": "2", "KUBECONFIG": str(kubeconfig)}
+    yield begin
+    for driver in started:
+        driver.close()
 
 
 @pytest.fixture(scope="session")

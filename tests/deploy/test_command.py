@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.deploy.libraries import LibrariesError, install_libraries
 from jupyter_gpushare.scheduler.gpu.drivers import DriverError, libraries
+from tests.deploy.conftest import Plugin
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,53 @@ def test_options_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["--places-per-gpu", "1000"], "use a whole number from 1 to 999"),
+        (["--node-name", "Node_1"], "invalid name 'Node_1'; use the name of the node"),
+        (["--memory-overcommit", "0.5"], "invalid multiple '0.5'; use a number from 1 to 100"),
+        (["--memory-overcommit", "much"], "invalid multiple 'much'"),
+        (["--host-memory", "much"], "invalid size 'much'"),
+        (["--state-dir", "claims"], "invalid path 'claims'; use an absolute path"),
+        (["--expose", "both"], "invalid choice 'both'"),
+        ([], "the name of the node is missing; specify it with --node-name"),
+        (["--node-name", "n", "--socket", "/run/s.sock"], "everything in /run; put the scheduler"),
+        (["--node-name", "n", "--kubelet-dir", "/no/such"], "/no/such is not a folder"),
+        (["--node-name", "n", "--kubelet-dir", "LONG"], "are longer than 107 bytes; shorten"),
+    ],
+)
+def test_options_of_the_dra_driver_that_make_no_sense_are_refused(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    given = [str(long) if argument == "LONG" else argument for argument in arguments]
+    try:
+        status = main(["dra-driver", *given])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_node_that_does_not_fit_the_dra_driver_is_refused(
+    drivers: Callable[..., Plugin], tmp_path: Path
+) -> None:
+    folder = tmp_path / "file"
+    folder.write_text("")
+    for arguments, changes, complaint in (
+        ([], {"GPUSHARE_SIM_DEVICES": "none"}, "NVML shows no GPU on this node"),
+        ([], {"KUBECONFIG": str(tmp_path / "none")}, "there is no access to the Kubernetes API"),
+        (["--state-dir", str(folder)], {}, f"cannot use {folder}/claims: Not a directory"),
+    ):
+        driver = drivers(*arguments, **changes)
+        driver.process.wait(60)
+        assert complaint in driver.log
+        assert "Traceback" not in driver.log
+        assert driver.close() == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
         (
             ["--socket", "/run/s.sock"],
             "containers would get access to everything in /run; put the scheduler's",
@@ -68,14 +117,16 @@ def test_a_node_that_does_not_fit_is_refused(
     assert plugin.close() == 2
 
 
+@pytest.mark.parametrize("command", ["device-plugin", "dra-driver"])
 def test_without_the_extra_only_this_command_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [*sys.modules]:
-        if name.split(".")[0] == "grpc" or name.endswith((".kubernetes.plugin", ".api_pb2")):
+        ours = (".kubernetes.plugin", ".kubernetes.rpc", ".dra.driver", "_pb2")
+        if name.split(".")[0] == "grpc" or name.endswith(ours):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grpc", None)
-    assert main(["device-plugin"]) == 2
+    assert main([command]) == 2
     assert "run: pip install 'jupyter-gpushare[kubernetes]'" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main(["--help"])

@@ -8,27 +8,34 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from jupyter_gpushare.deploy.kubernetes import api_pb2 as api
+from jupyter_gpushare.deploy.kubernetes.dra import dra_pb2 as dra
+from jupyter_gpushare.deploy.kubernetes.dra import registration_pb2 as registration
 
-PROTO = "deploy/kubernetes/api.proto"
+PROTOS = {
+    "deploy/kubernetes/api.proto": api,
+    "deploy/kubernetes/dra/dra.proto": dra,
+    "deploy/kubernetes/dra/registration.proto": registration,
+}
 
 
 def test_the_messages_match_their_source(root: Path, tmp_path: Path) -> None:
-    """If not: python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. deploy/kubernetes/api.proto."""
+    """If not: python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. PROTO."""
     out = tmp_path / "set"
     subprocess.run(
         [
             *(sys.executable, "-m", "grpc_tools.protoc", "-I."),
-            *(f"--descriptor_set_out={out}", PROTO),
+            *(f"--descriptor_set_out={out}", *PROTOS),
         ],
         cwd=root,
         check=True,
     )
-    (made,) = FileDescriptorSet.FromString(out.read_bytes()).file
-    committed = FileDescriptorProto.FromString(api.DESCRIPTOR.serialized_pb)
-    assert committed == without_json_names(made)
+    for made in FileDescriptorSet.FromString(out.read_bytes()).file:
+        committed = FileDescriptorProto.FromString(PROTOS[made.name].DESCRIPTOR.serialized_pb)
+        assert committed == without_json_names(made)
 
 
 def without_json_names(file: FileDescriptorProto) -> FileDescriptorProto:
@@ -41,8 +48,9 @@ def without_json_names(file: FileDescriptorProto) -> FileDescriptorProto:
     return file
 
 
-def test_protobuf_may_not_be_older_than_the_generator(root: Path) -> None:
-    text = (root / PROTO).with_name("api_pb2.py").read_text()
+@pytest.mark.parametrize("proto", PROTOS)
+def test_protobuf_may_not_be_older_than_the_generator(root: Path, proto: str) -> None:
+    text = (root / proto.replace(".proto", "_pb2.py")).read_text()
     generated = re.search(r"Protobuf Python Version: ([\d.]+)", text)
     allowed = re.search(r'"protobuf>=([\d.]+)"', (root / "pyproject.toml").read_text())
     assert generated
@@ -84,3 +92,30 @@ def test_messages_on_the_wire_are_those_of_the_kubelet() -> None:
     allocate = api.AllocateRequest.FromString(b"\x0a\x03\x0a\x01a")
     assert [*allocate.container_requests[0].devices_ids] == ["a"]
     assert [*api.PreStartContainerRequest.FromString(b"\x0a\x01a").devices_ids] == ["a"]
+
+
+def test_messages_of_dra_on_the_wire_are_those_of_the_kubelet() -> None:
+    """As above. A map is a list of pairs, with the key as 1 and the value as 2."""
+    info = registration.PluginInfo(type="t", name="n", endpoint="e", supported_versions=["v", "w"])
+    assert info.SerializeToString() == b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"
+    status = registration.RegistrationStatus.FromString(b"\x08\x01\x12\x01e")
+    assert (status.plugin_registered, status.error) == (True, "e")
+    asked = dra.NodePrepareResourcesRequest.FromString(b"\x0a\x09\x0a\x01n\x12\x01u\x1a\x01c")
+    (claim,) = asked.claims
+    assert (claim.namespace, claim.uid, claim.name) == ("n", "u", "c")
+    device = dra.Device(
+        request_names=["r"], pool_name="p", device_name="d", cdi_device_ids=["x", "y"]
+    )
+    prepared = dra.NodePrepareResourceResponse(devices=[device], error="e")
+    assert prepared.SerializeToString() == (
+        b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01x\x22\x01y\x12\x01e"
+    )
+    answer = dra.NodePrepareResourcesResponse(
+        claims={"u": dra.NodePrepareResourceResponse(error="e")}
+    )
+    assert answer.SerializeToString() == b"\x0a\x08\x0a\x01u\x12\x03\x12\x01e"
+    ended = dra.NodeUnprepareResourcesResponse(
+        claims={"u": dra.NodeUnprepareResourceResponse(error="e")}
+    )
+    assert ended.SerializeToString() == b"\x0a\x08\x0a\x01u\x12\x03\x0a\x01e"
+    assert dra.NodeUnprepareResourcesRequest.FromString(b"\x0a\x03\x12\x01u").claims[0].uid == "u"
