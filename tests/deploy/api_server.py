@@ -27,7 +27,11 @@ class ApiServer:
         self.fault: tuple[int, str] | None = None
         #: Set: another program changes each slice before it is replaced.
         self.interfering = False
+        #: Fields of devices that it does not store, as an API without their feature gates.
+        self.unknown: tuple[str, ...] = ()
         self.writes = 0
+        #: How often the slices were read since the last write.
+        self.lists = 0
         self._version = 0
         self._changed = threading.Condition()
         server = self
@@ -81,6 +85,11 @@ class ApiServer:
             assert self._changed.wait_for(lambda: condition(self._specs()), PATIENCE), self._specs()
             return self._specs()
 
+    def until_settled(self) -> None:
+        """Wait until the slices were read twice, and not written."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.lists > 2, PATIENCE), self._specs()
+
     def remove_slices(self) -> None:
         """Delete all slices, as the kubelet does."""
         with self._changed:
@@ -119,8 +128,10 @@ class ApiServer:
                 "spec.driver=jupyter-gpushare",
                 f"spec.nodeName={NODE}",
             }
+            self.lists += 1
             return 200, {"kind": "ResourceSliceList", "items": [*self.slices.values()]}
         self.writes += 1
+        self.lists = 0
         if method == "DELETE":
             del self.slices[match[1]]
             return 200, {"kind": "Status"}
@@ -143,6 +154,8 @@ class ApiServer:
         self._version += 1
         body["metadata"]["resourceVersion"] = str(self._version)
         for device in body["spec"]["devices"]:
+            for field in self.unknown:
+                device.pop(field, None)
             for taint in device.get("taints", ()):
                 taint.setdefault("timeAdded", f"2026-11-27T07:00:{self._version:02}Z")
         self.slices[name] = body

@@ -247,6 +247,23 @@ def test_slices_are_repaired_and_refusals_are_logged_once(
     api.until(lambda specs: len(specs) == 1)
 
 
+def test_an_api_without_all_features_is_reported_and_not_written_to_again(
+    started: Callable[[], Scheduler], drivers: Drivers, api: ApiServer
+) -> None:
+    api.unknown = ("taints", "allowMultipleAllocations")
+    driver = drivers()
+    api.until(published)
+    driver.until("did not store all fields")
+    api.until_settled()
+    started()
+    # The next driver does not know what the first one has written.
+    driver.close()
+    api.unknown = ()
+    drivers()
+    api.until(lambda specs: all("allowMultipleAllocations" in found for found in devices(specs)))
+    api.until_settled()
+
+
 def test_claims_survive_restarts_of_everything(
     started: Callable[[], Scheduler],
     dra_kubelets: Kubelets,

@@ -56,13 +56,13 @@ class Cluster:
         found: list[dict[str, Any]] = await self._ask(listed())
         return found
 
-    async def create_slice(self, made: dict[str, Any]) -> None:
-        """Add a slice."""
-        await self._ask(self._client.create(_SLICE(made)))
+    async def create_slice(self, made: dict[str, Any]) -> dict[str, Any]:
+        """Add a slice, and return it as the API stores it."""
+        return dict(await self._ask(self._client.create(_SLICE(made))))
 
-    async def replace_slice(self, changed: dict[str, Any]) -> None:
-        """Change a slice, unless another program has changed it since it was read."""
-        await self._ask(self._client.replace(_SLICE(changed)))
+    async def replace_slice(self, changed: dict[str, Any]) -> dict[str, Any]:
+        """Change a slice, unless another program has changed it since it was read, and return it as it is stored."""
+        return dict(await self._ask(self._client.replace(_SLICE(changed))))
 
     async def delete_slice(self, name: str) -> None:
         """Delete a slice."""

@@ -105,6 +105,7 @@ class Driver:
         self._publisher = Publisher(cluster, options.node)
         self._gpus: list[Gpu] = []
         self._changed = asyncio.Event()
+        self._fault = ""
         #: One request for a claim at a time, and one conversation with the scheduler.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._registering = asyncio.Lock()
@@ -118,7 +119,7 @@ class Driver:
         Raises
         ------
         NodeError
-            There is no GPU, or a socket or a specification cannot be created.
+            There is no GPU, or a socket cannot be created.
         """
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,11 +160,15 @@ class Driver:
         if gpus != self._gpus:
             self._gpus = gpus
             self._changed.set()
+        fault = ""
         try:
             for claim, _ in self._claims:
                 self._claims.specify(claim)
         except OSError as error:
-            raise NodeError(f"cannot write to --cdi-dir: {error}") from None
+            fault = f"cannot write the specifications of claims ({error}); trying again"
+        if fault and fault != self._fault:
+            log.warning("%s", fault)
+        self._fault = fault
         await self._register()
 
     async def _register(self) -> None:

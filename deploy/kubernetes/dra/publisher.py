@@ -31,6 +31,8 @@ class Publisher:
     def __init__(self, cluster: Cluster, node: str) -> None:
         self._cluster = cluster
         self._node = node
+        #: By name: the last specification that was written, and what the API stored. It drops unknown fields.
+        self._stored: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     async def publish(self, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Write the slices if they differ; return whether they did.
@@ -44,7 +46,7 @@ class Publisher:
         found = sorted(await self._cluster.slices(DRIVER, self._node), key=lambda each: _name(each))
         generations = {_generation(each) for each in found}
         same = len(wanted) == len(found) and all(
-            slices.is_same(spec, each.get("spec") or {})
+            slices.is_same(spec, self._as_wanted(each))
             for spec, each in zip(wanted, found, strict=True)
         )
         if same and len(generations) <= 1:
@@ -56,12 +58,30 @@ class Publisher:
         log.info("published %d devices (generation %d)", len(devices), generation)
         return True
 
+    def _as_wanted(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the specification that was written, if the API still has what it made of this."""
+        spec = found.get("spec") or {}
+        wanted, stored = self._stored.get(_name(found), ({}, {}))
+        return wanted if wanted and slices.is_same(stored, spec) else spec
+
+    def _note(self, name: str, wanted: dict[str, Any], found: Mapping[str, Any]) -> None:
+        stored = found.get("spec") or {}
+        if not slices.is_same(wanted, stored):
+            log.warning(
+                "the Kubernetes API did not store all fields of the ResourceSlice %s; use Kubernetes 1.36, or set the "
+                "feature gates DRAConsumableCapacity and DRADeviceTaints",
+                name,
+            )
+        self._stored[name] = wanted, stored
+
     async def _write(
         self, wanted: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]
     ) -> None:
         for spec, before in zip(wanted, found, strict=False):
             _keep_times(spec, before.get("spec") or {})
-            await self._cluster.replace_slice({**before, "spec": spec})
+            self._note(
+                _name(before), spec, await self._cluster.replace_slice({**before, "spec": spec})
+            )
         names = {_name(each) for each in found}
         free = (
             name
@@ -69,7 +89,8 @@ class Publisher:
             if (name := f"{DRIVER}-{self._node}"[:_LONGEST] + f"-{number}") not in names
         )
         for spec in wanted[len(found) :]:
-            await self._cluster.create_slice(await self._made(next(free), spec))
+            made = await self._made(next(free), spec)
+            self._note(_name(made), spec, await self._cluster.create_slice(made))
         for each in found[len(wanted) :]:
             await self._cluster.delete_slice(_name(each))
 
