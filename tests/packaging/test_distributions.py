@@ -120,6 +120,7 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
         *(f"jupyter_gpushare/lib/{library}" for library in LIBRARIES),
         "jupyter_gpushare/_protocol.abi3.so",
         "jupyter_gpushare/py.typed",
+        "jupyter_gpushare/deploy/helm/jupyter-gpushare/templates/_helpers.tpl",
         "jupyter_gpushare/deploy/kubernetes/kustomization.yaml",
         "jupyter_gpushare/examples/heat.ipynb",
         "jupyter_gpushare/hub/static/page.html",
