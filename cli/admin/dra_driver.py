@@ -35,6 +35,39 @@ def add_parser(subparsers: Any) -> None:
         metavar="NAME",
         help="name of this node in Kubernetes (default: GPUSHARE_NODE_NAME)",
     )
+    _add_sharing(parser)
+    parser.add_argument(
+        "--expose",
+        choices=["cdi", "env"],
+        default="cdi",
+        help="how a container gets its GPUs; cdi: device names of the Container Device Interface; env: "
+        "NVIDIA_VISIBLE_DEVICES, for NVIDIA's container runtime (default: cdi)",
+    )
+    add_common(parser, "driver")
+    _add_folders(parser)
+    parser.add_argument(
+        "--interval",
+        type=seconds,
+        default=2.0,
+        metavar="S",
+        help="interval between checks of the GPUs and the scheduler, in seconds (default: 2)",
+    )
+    parser.add_argument(
+        "--resync",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="interval between checks of the published ResourceSlices, in seconds (default: 30)",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default="info",
+        help="lowest level of the messages that are logged to standard error (default: info)",
+    )
+
+
+def _add_sharing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--places-per-gpu",
         type=count(999),
@@ -56,14 +89,9 @@ def add_parser(subparsers: Any) -> None:
         help="host memory for evicted data that the claims of this node can request, such as 200GiB (default: the "
         "scheduler's limit)",
     )
-    parser.add_argument(
-        "--expose",
-        choices=["cdi", "env"],
-        default="cdi",
-        help="how a container gets its GPUs; cdi: device names of the Container Device Interface; env: "
-        "NVIDIA_VISIBLE_DEVICES, for NVIDIA's container runtime (default: cdi)",
-    )
-    add_common(parser, "driver")
+
+
+def _add_folders(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kubelet-dir",
         type=absolute,
@@ -84,26 +112,6 @@ def add_parser(subparsers: Any) -> None:
         default=STATE,
         metavar="DIR",
         help=f"folder for the prepared claims, on a disk of the node (default: {STATE})",
-    )
-    parser.add_argument(
-        "--interval",
-        type=seconds,
-        default=2.0,
-        metavar="S",
-        help="interval between checks of the GPUs and the scheduler, in seconds (default: 2)",
-    )
-    parser.add_argument(
-        "--resync",
-        type=seconds,
-        default=30.0,
-        metavar="S",
-        help="interval between checks of the published ResourceSlices, in seconds (default: 30)",
-    )
-    parser.add_argument(
-        "--log-level",
-        choices=["debug", "info", "warning", "error"],
-        default="info",
-        help="lowest level of the messages that are logged to standard error (default: info)",
     )
 
 

@@ -28,7 +28,7 @@ class LoginError(Exception):
     Parameters
     ----------
     code
-        The code for programs: ``bad_token``, or ``hub_unreachable`` if it makes sense to try again.
+        The code for programs: ``bad_token``; ``hub_unreachable`` or ``unknown_claim`` if it makes sense to try again.
     text
         The text for users.
     """

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from . import client
 from . import wire as protocol
 from .address import socket_path
 from .client import (
@@ -109,11 +110,22 @@ class AsyncControlClient:
             if token and me["needs"] == "login":
                 await self.request("login", token=token)
             if claim and me["node"]:
-                await self.request("present_claim", token=claim)
+                await self._present(claim)
         except SchedulerUnreachable:
             raise
         except ControlError as error:
             raise NotAdmitted(str(error)) from None
+
+    async def _present(self, claim: str) -> None:
+        for pause in pauses_until(time.monotonic() + client.CLAIM_PATIENCE):
+            try:
+                await self.request("present_claim", token=claim)
+                return
+            except ControlError as error:
+                if error.code != client.UNKNOWN_CLAIM:
+                    raise
+            await asyncio.sleep(pause)
+        await self.request("present_claim", token=claim)
 
     async def __aenter__(self) -> AsyncControlClient:
         return await self.connect()

@@ -48,8 +48,10 @@ class ControlError(Exception):
     code = ""
 
 
-#: The code of a refusal because no group has the requested id or name.
-UNKNOWN_GROUP = "unknown_group"
+#: The codes of refusals because no group has the requested id or name, and because the claim is not known (yet).
+UNKNOWN_GROUP, UNKNOWN_CLAIM = "unknown_group", "unknown_claim"
+#: Seconds for which a client waits until a new scheduler knows its claim.
+CLAIM_PATIENCE = 5.0
 
 
 class SchedulerUnreachable(ControlError):
@@ -341,11 +343,22 @@ class ControlClient:
             if token and me["needs"] == "login":
                 self.request("login", token=token)
             if claim and me["node"]:
-                self.request("present_claim", token=claim)
+                self._present(claim)
         except SchedulerUnreachable:
             raise
         except ControlError as error:
             raise NotAdmitted(str(error)) from None
+
+    def _present(self, claim: str) -> None:
+        for pause in pauses_until(time.monotonic() + CLAIM_PATIENCE):
+            try:
+                self.request("present_claim", token=claim)
+                return
+            except ControlError as error:
+                if error.code != UNKNOWN_CLAIM:
+                    raise
+            time.sleep(pause)
+        self.request("present_claim", token=claim)
 
     def request(self, op: str, **params: Any) -> dict[str, Any]:
         """Send one request and return the answer.

@@ -124,7 +124,7 @@ class ResourceClaims:
         uid, who = self._uids.get(_digest(asked.token)), connection.principal
         if uid is None:
             raise LoginError(
-                "bad_token",
+                "unknown_claim",
                 "the scheduler does not know the resource claim of this pod. If it does not within a minute, restart "
                 "the pod",
             )

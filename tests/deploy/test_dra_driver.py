@@ -98,6 +98,27 @@ def tainted(*keys: str) -> Callable[[Specs], bool]:
     )
 
 
+def token_of(specification: Path, scheduler: Scheduler) -> Path:
+    """Check what the container of ada's claim gets, and return the file with the token."""
+    made = json.loads(specification.read_text())
+    assert (made["cdiVersion"], made["kind"]) == ("0.5.0", "jupyter-gpushare/claim")
+    ((name, edits),) = ((each["name"], each["containerEdits"]) for each in made["devices"])
+    assert name == "uid-of-ada"
+    assert edits["env"] == [
+        "GPUSHARE_SOCKET=/run/gpushare/s.sock",
+        "GPUSHARE_LIBRARIES=/opt/gpushare/lib",
+        "GPUSHARE_CLAIM_FILE=/run/gpushare-claim/token",
+        "NVIDIA_VISIBLE_DEVICES=void",
+    ]
+    mounts = {each["containerPath"]: each for each in edits["mounts"]}
+    assert all("ro" in each["options"] for each in mounts.values())
+    assert mounts["/run/gpushare"]["hostPath"] == str(scheduler.path.parent)
+    assert mounts["/opt/gpushare/lib"]["hostPath"] == str(LIBRARIES.resolve())
+    token = Path(mounts["/run/gpushare-claim"]["hostPath"]) / "token"
+    assert token.stat().st_mode & 0o777 == 0o444
+    return token
+
+
 def test_a_pod_gets_its_claim_and_the_scheduler_knows_it(
     started: Callable[[], Scheduler],
     dra_kubelets: Kubelets,
@@ -148,24 +169,8 @@ def test_a_pod_gets_its_claim_and_the_scheduler_knows_it(
         }
     ]
     specification = node / "cdi" / "jupyter-gpushare-claim-uid-of-ada.json"
-    made = json.loads(specification.read_text())
-    assert (made["cdiVersion"], made["kind"]) == ("0.5.0", "jupyter-gpushare/claim")
-    ((name, edits),) = ((each["name"], each["containerEdits"]) for each in made["devices"])
-    assert name == "uid-of-ada"
-    assert edits["env"] == [
-        "GPUSHARE_SOCKET=/run/gpushare/s.sock",
-        "GPUSHARE_LIBRARIES=/opt/gpushare/lib",
-        "GPUSHARE_CLAIM_FILE=/run/gpushare-claim/token",
-        "NVIDIA_VISIBLE_DEVICES=void",
-    ]
-    mounts = {each["containerPath"]: each for each in edits["mounts"]}
-    assert all("ro" in each["options"] for each in mounts.values())
-    assert mounts["/run/gpushare"]["hostPath"] == str(scheduler.path.parent)
-    assert mounts["/opt/gpushare/lib"]["hostPath"] == str(LIBRARIES.resolve())
-    token = Path(mounts["/run/gpushare-claim"]["hostPath"]) / "token"
-    assert token.stat().st_mode & 0o777 == 0o444
+    token = token_of(specification, scheduler)
     assert (tmp_path / "state" / "claims").stat().st_mode & 0o077 == 0
-
     with Peer(scheduler.path, uid=1000) as pod:
         assert pod.ok("present_claim", token=token.read_text().strip())["user"] == (
             "jhub/jupyter-ada"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.kernel_provisioner import ticket
+from jupyter_gpushare.scheduler.protocol import client
 from jupyter_gpushare.scheduler.protocol.async_client import AsyncControlClient
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, NotAdmitted
 from tests.support.client import FakeClient
 from tests.support.fake_hub import Peer, hub, start_node
-from tests.support.scheduler import GIB, Scheduler, simulated, starting
+from tests.support.scheduler import GIB, Scheduler, simulated, starting, until
 
 ADA: dict[str, Any] = {
     "uid": "u-ada",
@@ -64,6 +66,11 @@ def share(admin: Peer, user: str) -> dict[str, Any] | None:
     return None if found is None else {n: found[n] for n in ("limit", "weight", "memory")}
 
 
+def attempts(admin: Peer) -> int:
+    """How often a claim was presented."""
+    return sum(line["op"] == "present_claim" for line in admin.ok("audit")["audit"])
+
+
 ENTITLED = {"limit": 0.5, "weight": 2.0, "memory": GIB}
 
 
@@ -82,7 +89,7 @@ def test_a_pod_is_its_claims_user_whatever_its_uid(admin: Peer, node: Scheduler)
     assert share(admin, "jhub/ada") is None
     with Peer(node.path) as pod:
         refused = pod.ask("present_claim", token=ADA["token"])
-        assert refused["code"] == "bad_token"
+        assert refused["code"] == "unknown_claim"
 
 
 def test_kernels_get_tickets_of_the_claims_user_and_its_class(
@@ -91,8 +98,8 @@ def test_kernels_get_tickets_of_the_claims_user_and_its_class(
     admin.ok("prepare_claim", **ADA)
     path = ticket.obtain_here(node.path, "kernel-1")
     assert path is not None
-    with FakeClient(node.path, "kernel-1", ticket=path.read_text().strip()) as client:
-        client.attach()
+    with FakeClient(node.path, "kernel-1", ticket=path.read_text().strip()) as kernel:
+        kernel.attach()
         (group,) = admin.ok("status")["status"]["groups"]
         assert (group["user"], group["class"]) == ("jhub/ada", "background")
     ticket.give_back_here(node.path, "kernel-1", path)
@@ -134,7 +141,7 @@ def test_preparing_again_changes_what_differs(admin: Peer, node: Scheduler) -> N
     assert found is not None
     assert found["limit"] == 0.25
     with Peer(node.path) as pod:
-        assert pod.ask("present_claim", token=ADA["token"])["code"] == "bad_token"
+        assert pod.ask("present_claim", token=ADA["token"])["code"] == "unknown_claim"
         pod.ok("present_claim", token="new")
     taken = admin.ask("prepare_claim", **{**ADA, "uid": "u-2", "token": "new"})
     assert "another claim has this token" in taken["error"]
@@ -145,13 +152,26 @@ def test_preparing_again_changes_what_differs(admin: Peer, node: Scheduler) -> N
 async def test_clients_present_the_claim_and_report_what_is_wrong(
     admin: Peer, node: Scheduler, in_pod: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(NotAdmitted, match="does not know the resource claim"):
-        ControlClient(node.path)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(client, "CLAIM_PATIENCE", 0.0)
+        with pytest.raises(NotAdmitted, match="does not know the resource claim"):
+            ControlClient(node.path)
+        with pytest.raises(NotAdmitted, match="does not know the resource claim"):
+            await AsyncControlClient(node.path).connect()
+
+    def who() -> str:
+        with ControlClient(node.path) as connected:
+            return str(connected.request("whoami")["user"])
+
+    # Clients wait for a new scheduler to know the claim.
+    before = attempts(admin)
+    waiting = asyncio.create_task(AsyncControlClient(node.path).connect())
+    other = asyncio.create_task(asyncio.to_thread(who))
+    await asyncio.to_thread(until, lambda: attempts(admin) >= before + 2)
     admin.ok("prepare_claim", **ADA)
-    with ControlClient(node.path) as client:
-        assert client.request("whoami")["user"] == "jhub/ada"
-    async with AsyncControlClient(node.path) as other:
-        assert (await other.request("whoami"))["user"] == "jhub/ada"
+    async with await waiting as connected:
+        assert (await connected.request("whoami"))["user"] == "jhub/ada"
+    assert await other == "jhub/ada"
     monkeypatch.setenv("GPUSHARE_CLAIM_FILE", str(tmp_path / "none"))
     with pytest.raises(NotAdmitted, match="No such file or directory; restart the pod"):
         ControlClient(node.path)

@@ -39,11 +39,7 @@ def prepared_claim(
             f"the claim {namespace}/{name} was replaced by another one of this name; delete the pod"
         )
     allocation = _object(_object(_object(found, "status"), "allocation"), "devices")
-    results = [
-        each
-        for each in allocation.get("results") or ()
-        if isinstance(each, dict) and each.get("driver") == DRIVER
-    ]
+    results = _ours(allocation.get("results"))
     if not results:
         raise ClaimError(f"the claim {namespace}/{name} has no GPU of {DRIVER} allocated")
     allocated = tuple(_gpu(each, node, gpus) for each in results)
@@ -64,6 +60,12 @@ def prepared_claim(
         entitled.priority,
         entitled.shares,
     )
+
+
+def _ours(results: Any) -> list[Mapping[str, Any]]:
+    return [
+        each for each in results or () if isinstance(each, dict) and each.get("driver") == DRIVER
+    ]
 
 
 def _gpu(result: Mapping[str, Any], node: str, gpus: Mapping[str, str]) -> AllocatedGpu:
