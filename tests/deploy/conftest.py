@@ -5,7 +5,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,18 +15,41 @@ import pytest
 
 from jupyter_gpushare import LIBRARIES
 from tests.deploy.api_server import NODE, ApiServer
+from tests.support import fork_server
 from tests.support.client import PATIENCE
 from tests.support.scheduler import environ, scheduler, start
 
 __all__ = ["environ", "scheduler", "start"]
 
 
+#: What the plugin, the driver and their kubelets import.
+MODULES = (
+    "google.protobuf.json_format",
+    "grpc.aio",
+    "pynvml",
+    *(
+        f"jupyter_gpushare.{name}"
+        for name in (
+            "cli.admin.device_plugin",
+            "cli.admin.dra_driver",
+            "deploy.kubernetes.dra.driver",
+            "deploy.kubernetes.plugin",
+            "deploy.kubernetes.slots",
+            "deploy.libraries",
+            "scheduler.gpu.devices",
+            "scheduler.gpu.drivers",
+        )
+    ),
+)
+
+
 class Kubelet:
     """The stand-in's process, and what it told."""
 
     def __init__(self, folder: Path, refuse: int, module: str = "tests.deploy.kubelet") -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(folder), str(refuse)],
+        self._process = fork_server.popen(
+            ["-m", module, str(folder), str(refuse)],
+            modules=MODULES,
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,12 +100,10 @@ class Plugin:
     ) -> None:
         self._log = log
         with log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "jupyter_gpushare.cli.main", command),
-                    *("--interval", "0.05", *arguments),
-                ],
-                env=environ,
+            self.process = fork_server.popen(
+                ["-m", "jupyter_gpushare.cli.main", command, "--interval", "0.05", *arguments],
+                environ=environ,
+                modules=MODULES,
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,
             )
