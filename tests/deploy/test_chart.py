@@ -42,7 +42,7 @@ TEMPLATES = [
         "config": {"class": "background", "limit": 0.5, "memory": "20GiB"},
     },
 ]
-DRA = {"mode": "dra", "dra": {"claimTemplates": TEMPLATES}}
+DRA = {"mode": "dra", "hubPage": {"enabled": True}, "dra": {"claimTemplates": TEMPLATES}}
 Objects = dict[tuple[str, str], Any]
 
 
@@ -114,6 +114,26 @@ def test_the_chart_and_the_manifests_start_the_same_pods() -> None:
     lines = [line.split("  #")[0] for line in commented.splitlines() if line[:1] not in ("#", "")]
     written = found["ConfigMap", "gpushare-scheduler"]["data"]["gpushare.py"]
     assert [line for line in written.splitlines() if line] == lines
+
+
+def test_the_hub_page_is_that_of_the_manifests(dra: Objects) -> None:
+    theirs = manifest("hub/hub.yaml")["spec"]
+    spec = theirs["template"]["spec"]
+    (container,) = spec["containers"]
+    container |= {
+        "image": "registry.example.org/jupyter-gpushare:0.1.0",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    assert container.pop("envFrom")
+    (config,) = manifest("hub/kustomization.yaml")["configMapGenerator"]
+    given = [literal.split("=", 1) for literal in config["literals"]]
+    container["env"] = [{"name": n, "value": value} for n, value in given] + container["env"]
+    ours = dra["DaemonSet", "gpushare-hub"]["spec"]
+    assert ours["template"]["spec"] == spec
+    assert ours["template"]["metadata"]["labels"] == theirs["template"]["metadata"]["labels"]
+    for name in ("service", "nodes"):
+        service = manifest(f"hub/{name}.yaml")
+        assert dra["Service", service["metadata"]["name"]]["spec"] == service["spec"]
 
 
 def test_a_change_of_the_configuration_replaces_the_pods_and_no_config_map_is_left() -> None:
@@ -219,7 +239,7 @@ def test_each_value_is_in_the_schema_and_is_explained() -> None:
     text = (CHART / "values.yaml").read_text()
     values = yaml.safe_load(text)
     assert {*values} == {*schema} - {"global"}
-    for section in ("image", "quota", "scheduler", "devicePlugin", "dra"):
+    for section in ("image", "quota", "scheduler", "hubPage", "devicePlugin", "dra"):
         assert {*values[section]} == {*schema[section]["properties"]}
     plain = {"imagePullSecrets", "priorityClassName", "tolerations", "pullPolicy", "resources"}
     lines = text.splitlines()
