@@ -203,6 +203,8 @@ def read_claim(environ: Mapping[str, str] | None = None) -> str | None:
         raise NotAdmitted(
             f"the token of the resource claim, {path}, cannot be used: {error.strerror}; restart the pod"
         ) from None
+    if not token:
+        raise NotAdmitted(f"the token of the resource claim, {path}, is empty; restart the pod")
     return token
 
 

@@ -172,6 +172,10 @@ async def test_clients_present_the_claim_and_report_what_is_wrong(
     async with await waiting as connected:
         assert (await connected.request("whoami"))["user"] == "jhub/ada"
     assert await other == "jhub/ada"
+    (tmp_path / "empty").write_text("\n")
+    monkeypatch.setenv("GPUSHARE_CLAIM_FILE", str(tmp_path / "empty"))
+    with pytest.raises(NotAdmitted, match="is empty; restart the pod"):
+        ControlClient(node.path)
     monkeypatch.setenv("GPUSHARE_CLAIM_FILE", str(tmp_path / "none"))
     with pytest.raises(NotAdmitted, match="No such file or directory; restart the pod"):
         ControlClient(node.path)
