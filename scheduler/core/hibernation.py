@@ -379,12 +379,16 @@ class HibernationManager:
         elif state.stage in ("evicting", "parking"):
             self._end_attempt(group)
         else:
-            state.cancelled = False
+            state.needed = True
             for client in list(group.clients.values()):
                 self._queue_wake(client)
 
     def wake_ahead(self, group: Group) -> None:
         """Wake a group before it needs to be awake. What it needs has room now, so it waits for none."""
+        state = group.hibernation
+        assert state is not None
+        # It may have been needed earlier, and could not be woken then.
+        state.needed = False
         for client in list(group.clients.values()):
             if client.stage == "hibernated":
                 client.stage = "waiting"
@@ -465,8 +469,7 @@ class HibernationManager:
         assert state is not None
         if state.lacked_room == 0:
             self.turn.log("wake_failed", client.group, code=event.code, text=event.text)
-        # Ahead of need, or if its user has cancelled, no process waits for it.
-        if client.group.prefetch is None and not state.cancelled:
+        if state.needed or client.asked:
             self.wakes.request_again(client, home=home)
 
     def _awake(self, client: Client, seconds: float) -> None:
@@ -522,7 +525,7 @@ class HibernationManager:
     def cancel_wakes(self, group: Group) -> None:
         """End the waits of a group's clients for room. They stay hibernated."""
         if group.hibernation is not None:
-            group.hibernation.cancelled = True
+            group.hibernation.needed = False
         for client in group.clients.values():
             client.asked = 0
             if client.stage == "waiting":
@@ -579,7 +582,7 @@ class HibernationManager:
             self.turn.log("hibernate", group, bytes=freed, seconds=seconds)
         self._enter(group, "hibernated")
         if state.failed is not None or state.wanted or group.wait is not None:
-            state.wanted = False
+            state.wanted, state.needed = False, True
             for client in list(group.clients.values()):
                 self._queue_wake(client)
         self.settle(group)

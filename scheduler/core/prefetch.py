@@ -155,6 +155,8 @@ class Prefetcher:
             return "stopped"
         if group.busy or group.wait is not None or group.delayed is not None:
             return "at_work"
+        if group.waking and (group.prefetch is None or group.prefetch.stage != "waking"):
+            return "at_work"  # it is being woken because it is needed
         if state is None and not any(share.exceeds_spare for share in shares):
             return "there"
         if group.lease is not None and not group.lease_ahead:
@@ -273,6 +275,8 @@ class Prefetcher:
                 self._carry_out(plan)
         elif not self._are_fresh(s.gpu for s in group.shares.values() if self._need(s) > 0):
             return  # the reading is on its way
+        elif group.waking:
+            return  # it has its room already, or has been needed since and waits for it
         elif group.hibernation is not None:
             self._enter(group, "waking", estimate)
             self.hibernation.wake_ahead(group)

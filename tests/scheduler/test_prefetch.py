@@ -450,6 +450,36 @@ def test_a_wake_that_fails_is_not_tried_again() -> None:
     assert results(night, "a") == ["begun", "abandoned"]
 
 
+def test_a_hint_during_a_wake_on_demand_begins_no_prefetch() -> None:
+    """The failed wake counted as one ahead of need, so the process that waited for it was never woken."""
+    night = Night()
+    a = night.asleep("a")
+    a.restores = "room"
+    a.call()
+    night.do(ev.Hint("a", "typing"))
+    night.sleep(10)
+    assert prefetch(night, "a") is None
+    a.restores = ""
+    night.sleep(10)
+    assert not a.parked
+
+
+@pytest.mark.parametrize("needed", ["exit", "user"])
+def test_a_wake_ahead_that_is_needed_meanwhile_is_tried_again(needed: str) -> None:
+    night = Night()
+    a = night.asleep("a")
+    a.restores = None
+    night.do(ev.Hint("a", "typing"))
+    if needed == "exit":
+        a.call("exit")
+    else:
+        night.do(ev.WakeNow("a"))
+    night.do(ev.Woken(a.number, False, "room", "it says room", 0.5))
+    a.restores = ""
+    night.sleep(10)
+    assert not a.parked
+
+
 def test_a_group_that_a_user_hibernated_is_not_prefetched() -> None:
     night = Night()
     a = night.ran("a")

@@ -335,8 +335,8 @@ class Hibernation(Generic[WaitType]):
     failed: tuple[str, str] | None = None
     #: How many times in a row a wake found no room on the GPU, although it was known to be there.
     lacked_room: int = 0
-    #: Whether its user has cancelled what it wakes for, since it was last needed.
-    cancelled: bool = False
+    #: Whether something needs it awake. Its user may cancel that, and nothing needs it yet if it wakes ahead of need.
+    needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
