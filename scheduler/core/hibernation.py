@@ -331,6 +331,8 @@ class HibernationManager:
                 # It may state more than it takes. If no figure shows how much, the statement counts.
                 known = 0 if holding.measured or held > 0 else needs.context
                 needs.context = max(known, holding.context, held)
+                if event.held:
+                    self.ledger.note_overcharge(holding.share.gpu, max(0, holding.context - held))
             context = 0 if needs is None else needs.context
             self.turn.decisions.append(Hibernated(client.number, client.park, True, context))
             self.ledger.remove_contexts(client)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .messages import Usage
-from .model import Client, Group, Holding, Model, Share, Tiers, charge_for_contexts
+from .model import Client, Gpu, Group, Holding, Model, Share, Tiers, charge_for_contexts
 from .turn import Turn, mark_shares
 
 #: The figures that a share sums over its holdings, and a GPU over its shares.
@@ -116,6 +116,13 @@ class Ledger:
         """Note memory that may have left while its client was silent: readings put other programs' use too low."""
         gpu = holding.share.gpu
         gpu.reading.shrunk += min(size, gpu.reading.lowered)
+
+    def note_overcharge(self, gpu: Gpu, size: int) -> None:
+        """Note that contexts take less than their charge, which may have hidden other programs' use."""
+        shown = min(size, gpu.reading.overcharged)
+        gpu.reading.overcharged -= shown
+        gpu.reading.hidden += size - shown
+        gpu.reading.shrunk += size
 
     def add_unsettled(self, holding: Holding, more: int) -> None:
         """Change the unevictable bytes that were admitted but may not be allocated yet."""

@@ -155,10 +155,7 @@ class Readings:
         # It counted as other programs' use; or a reading may now show what it hid.
         gpu.foreign = max(0, gpu.foreign - max(0, more))
         if more < 0:
-            shown = min(-more, gpu.reading.overcharged)
-            gpu.reading.overcharged -= shown
-            gpu.reading.hidden += -more - shown
-            gpu.reading.shrunk -= more
+            self.ledger.note_overcharge(gpu, -more)
         self.turn.dirty[gpu.uuid] = gpu
         if more:
             self.turn.request_reading(gpu)

@@ -13,7 +13,7 @@ from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views.estimates import Forecast
 from jupyter_gpushare.scheduler.views.explain import explain
 from jupyter_gpushare.scheduler.views.status import status
-from tests.scheduler.script import Chosen, Script, begin
+from tests.scheduler.script import Chosen, begin
 
 MIB = 1 << 20
 GPU, OTHER_GPU = "GPU-0", "GPU-1"
@@ -266,46 +266,7 @@ def test_a_context_counts_in_full_although_memory_left_since_the_last_reading() 
     assert core.gpus[GPU].foreign == 0
 
 
-# --- The world of the property tests: what it demanded and the core does not owe -------------------
-
-
-def frozen_in_the_queue() -> Script:
-    """Return a world in which the third process was hibernated while it waited, and is frozen."""
-    script = begin(
-        [228, 512, 0, 0],
-        context=100, foreign=90, host=400, anti_thrash="on",
-        preferences=[{"priority": "background"}, {}, {"frozen": True}],
-    )  # fmt: skip
-    script.contexts_are_measured(GPU)
-    script.others_are_served_beside_a_stopped_process(Chosen(1), for_ever=True)
-    assert script.processes[3].parked
-    assert script.processes[3].waiting
-    return script
-
-
-def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
-    """It made room for others while it waited. It is woken in the turn of its lease, and gets none."""
-    script = frozen_in_the_queue()
-    script.all_processes_are_served()
-    assert script.processes[3].asks, "woken, though it is frozen"
-    script.adjust_group("c", {"frozen": False})
-    script.all_processes_are_served()
-    assert not script.processes[3].asks
-    script.teardown()
-
-
-def test_a_failed_wake_ends_the_wait_for_the_lease() -> None:
-    script = frozen_in_the_queue()
-    process = script.processes[3]
-    script.adjust_group("c", {"frozen": False})
-    while not process.steps:
-        script.settle()
-        script.advance(script.now + 1.0)
-    script.driver_steps(process, "failed")
-    script.no_request_is_lost()
-    script.settle()
-    assert not process.waiting
-    script.teardown()
+# --- In the world of the property tests -----------------------------------------------------------
 
 
 def test_a_context_smaller_than_stated_wakes_where_it_fits() -> None:
@@ -430,6 +391,30 @@ def test_others_keep_their_room_when_a_context_is_measured_during_a_restore() ->
     assert core.groups["a"].filling
     rooms = [d.resident for said in decisions for d in said if isinstance(d, ev.Room)]
     assert 0 < max(rooms) <= (980 - 891) * MIB
+
+
+def test_others_keep_their_room_when_a_checkpoint_shows_the_size_of_a_context() -> None:
+    """The context was charged for more than it took, which hid 41 MiB of others; a group was granted them."""
+    needs = ev.Usage(GPU, 0, 0, context=100 * MIB)
+    core, _ = decide(
+        [
+            (device(91), 1000.0),
+            (ev.HostMemory(4000 * MIB), 1000.0),
+            (ev.Hibernatable(True), 1000.0),
+            (attach(1, "a", "ada", usage(800, 0)), 1000.0),
+            (attach(2, "b", "ada", needs), 1000.0),
+            (device(91), 1000.0),
+            (ev.HibernateNow("b"), 1001.0),
+            (ev.Parked(2, 1, "done", needs), 1001.0),
+            (device(91), 1001.0),
+            (ev.Request(1, 5), 1001.0),
+            (ev.Checkpointed(2, True, "", "", 0.5, 50 * MIB), 1001.5),
+            (device(41), 1001.5),
+        ]
+    )
+    gpu = core.gpus[GPU]
+    assert gpu.arriving == 800 * MIB
+    assert gpu.foreign + gpu.left == 41 * MIB
 
 
 def test_memory_is_available_soon_after_a_cell_ends_whose_lease_was_revoked() -> None:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from tests.scheduler.script import Chosen, begin
-from tests.scheduler.world.constants import MIB
+from tests.scheduler.script import Chosen, Script, begin
+from tests.scheduler.world.constants import GPUS, MIB
 
 
 def test_a_residue_that_no_reading_could_show_is_no_violation() -> None:
@@ -35,4 +35,43 @@ def test_a_residue_that_shows_after_a_grant_is_no_violation() -> None:
 def test_contexts_that_take_more_than_admitted_do_not_count_as_promised_twice() -> None:
     script = begin([0, 0, 535], host=400, context=384, dearer=True)
     script.all_processes_are_served()
+    script.teardown()
+
+
+def frozen_in_the_queue() -> Script:
+    """Return a world in which the third process was hibernated while it waited, and is frozen."""
+    script = begin(
+        [228, 512, 0, 0],
+        context=100, foreign=90, host=400, anti_thrash="on",
+        preferences=[{"priority": "background"}, {}, {"frozen": True}],
+    )  # fmt: skip
+    script.contexts_are_measured(GPUS[0])
+    script.others_are_served_beside_a_stopped_process(Chosen(1), for_ever=True)
+    assert script.processes[3].parked
+    assert script.processes[3].waiting
+    return script
+
+
+def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
+    """It made room for others while it waited. It is woken in the turn of its lease, and gets none."""
+    script = frozen_in_the_queue()
+    script.all_processes_are_served()
+    assert script.processes[3].asks, "woken, though it is frozen"
+    script.adjust_group("c", {"frozen": False})
+    script.all_processes_are_served()
+    assert not script.processes[3].asks
+    script.teardown()
+
+
+def test_a_failed_wake_ends_the_wait_for_the_lease() -> None:
+    script = frozen_in_the_queue()
+    process = script.processes[3]
+    script.adjust_group("c", {"frozen": False})
+    while not process.steps:
+        script.settle()
+        script.advance(script.now + 1.0)
+    script.driver_steps(process, "failed")
+    script.no_request_is_lost()
+    script.settle()
+    assert not process.waiting
     script.teardown()
