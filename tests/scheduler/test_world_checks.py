@@ -32,6 +32,28 @@ def test_a_residue_that_shows_after_a_grant_is_no_violation() -> None:
     script.teardown()
 
 
+def test_a_residue_that_is_left_behind_on_another_gpu_is_no_violation() -> None:
+    """Its process is being restored elsewhere, and memory was on its way at the last reading."""
+    script = begin(
+        [449, 292, 194, 0], quantum=5.0, policy="gemini", context=68, residue=123, dearer=True
+    )
+    script.free(data=Chosen(4), part=0.0)
+    script.all_processes_go_idle(told=True, outcomes=["stuck"], calling=[False, True])
+    script.adjust(group="c", preference={"keep": True})
+    script.a_connection_breaks(data=Chosen(2))
+    script.free(data=Chosen(3), part=0.825644642871508)
+    script.allocate_unevictable(data=Chosen(3), size=107 * MIB)
+    script.attach(group="a", gpus=("GPU-0",), over=False)
+    script.allocate_unevictable(data=Chosen(6), size=141 * MIB)
+    script.pass_time(step=40.0)
+    outcomes = ["late", "helper", "", "late", ""]
+    script.all_processes_go_idle(told=True, outcomes=outcomes, calling=[True, False])
+    outcomes = ["stuck", "helper", "failed", "stuck"]
+    script.all_processes_go_idle(told=False, outcomes=outcomes, calling=[False, False, True, True])
+    script.all_processes_are_served()
+    script.teardown()
+
+
 def test_contexts_that_take_more_than_admitted_do_not_count_as_promised_twice() -> None:
     script = begin([0, 0, 535], host=400, context=384, dearer=True)
     script.all_processes_are_served()

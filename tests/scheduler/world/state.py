@@ -101,7 +101,6 @@ class State(RuleBasedStateMachine):
     def charged(self, gpu: str) -> int:
         """The left side of the inequality, from the processes' own memory."""
         total = self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
-        left = 0
         for process in self.processes.values():
             memory = process.memory.get(gpu)
             if memory is not None:
@@ -113,30 +112,32 @@ class State(RuleBasedStateMachine):
                     total += min(max(holding.room, memory.mapped), memory.promised)
                 else:
                     total += memory.promised
-                # A process that is being restored on another GPU is charged there.
-                elsewhere = memory.away and holding is None
-                if not self.core.clients[process.number].gone and not elsewhere:
+                if not self.is_off(process, gpu):
                     total += memory.unevictable + memory.context + memory.surplus
-                elif memory.away:
-                    left += memory.left
         # Half of the reserve is there for what hibernated processes are expected to leave.
         known = min(self.core.gpus[gpu].left, RESERVE // 2)
-        return total + left - known - self.unseen(gpu)
+        return total + self.residues(gpu) - known - self.unseen(gpu)
+
+    def is_off(self, process: Process, gpu: str) -> bool:
+        """Whether a process is hibernated, or is being restored on another GPU, which is charged for it then."""
+        client = self.core.clients[process.number]
+        return client.gone or (process.memory[gpu].away and gpu not in client.holdings)
+
+    def residues(self, gpu: str) -> int:
+        """What the processes left that are off a GPU."""
+        off = [p for p in self.processes.values() if gpu in p.memory and self.is_off(p, gpu)]
+        return sum(p.memory[gpu].left for p in off if p.memory[gpu].away)
 
     def unseen(self, gpu: str) -> int:
-        """What hibernated processes left beyond the expected residues, as far as no reading could show it.
+        """What processes that are off a GPU left beyond the expected residues, as far as no reading could show it.
 
         Until residues are measured, a reading shows only what exceeds the memory that was on its way: that may have
         left already, or have arrived. A restore that finds no room because of this fails, and is tried again.
         """
         if self.core.gpus[gpu].context_sizes.residues:
             return 0
-        left = sum(
-            p.memory[gpu].left
-            for p in self.processes.values()
-            if gpu in p.memory and p.memory[gpu].away and self.core.clients[p.number].gone
-        )
-        return min(max(0, left - self.core.gpus[gpu].left), self.on_its_way[gpu])
+        more = self.residues(gpu) - self.core.gpus[gpu].left
+        return min(max(0, more), self.on_its_way[gpu])
 
     def has_left(self, process: Process) -> bool:
         """Whether a process has no lease and no grant on its way: no more of its memory is restored."""
