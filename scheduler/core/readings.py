@@ -201,7 +201,10 @@ class Readings:
             return
         before = trial.context - (gpu.context - holding.context)
         most = holding.context + min(CONTEXTS, int(gpu.total * CONTEXTS_PART))
-        if before >= 0 and 0 < took <= most:
+        # Another program may have freed what seems to be missing. The next context would be admitted without room.
+        missing = holding.context - before - took
+        unclear = 0 < missing <= gpu.foreign
+        if before >= 0 and 0 < took <= most and not unclear:
             self.ledger.charge_contexts(holding, before + took)
             self._update_context_sizes(gpu, holding)
 

@@ -89,6 +89,17 @@ def test_the_size_of_a_context_is_not_learned_while_memory_moves() -> None:
     assert (m.gpu["contexts"], m.gpu["foreign"]) == (GIB + GIB // 4, 0)
 
 
+@pytest.mark.parametrize(("others", "learned"), [(GIB // 2, False), (GIB // 4, True)])
+def test_a_context_does_not_seem_small_because_another_program_may_have_ended(
+    others: int, learned: bool
+) -> None:
+    """What seems to be missing may be what that held, and then the next context lacked it."""
+    m = Machine(foreign=others)
+    begin_context(m, "a", GIB // 2)
+    assert m.group("a")["gpus"][0]["context"] == (GIB // 2 if learned else GIB)
+    assert m.gpu["available"] == 100 * GIB - others - GIB // 2
+
+
 def test_contexts_are_charged_as_measured_up_and_down() -> None:
     m = Machine()
     a, b = begin_context(m, "a", GIB), begin_context(m, "b", GIB)
