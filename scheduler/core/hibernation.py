@@ -475,7 +475,8 @@ class HibernationManager:
             self.wakes.request_again(client, home=home)
 
     def _awake(self, client: Client, seconds: float) -> None:
-        group, needs = client.group, client.needs
+        group, needs, state = client.group, client.needs, client.group.hibernation
+        assert state is not None
         self.timers.set(client.wakes, None)
         for holding in client.holdings.values():
             self.ledger.add_unsettled(holding, -holding.unsettled)
@@ -488,7 +489,7 @@ class HibernationManager:
             client.moved = client.home, needs.gpu
         self.costs.measure_wake(seconds)
         client.stage, client.needs = "awake", None
-        if group.prefetch is None:
+        if state.needed or client.asked:
             group.active_at = self.turn.now
         self.turn.mark_gpus(group)
         self.turn.decisions.append(Awake(client.number, client.asked, 0, *client.moved))

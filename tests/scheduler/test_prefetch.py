@@ -480,6 +480,22 @@ def test_a_wake_ahead_that_is_needed_meanwhile_is_tried_again(needed: str) -> No
     assert not a.parked
 
 
+def test_a_group_that_its_user_woke_during_a_wake_ahead_does_not_hibernate_with_the_hint() -> None:
+    night = Night()
+    a = night.ran("a")
+    night.sleep(620)
+    a.restores = None
+    night.do(ev.Hint("a", "typing"))
+    (order,) = night.orders(ev.Wakeup)
+    night.do(ev.WakeNow("a"))
+    night.woken(a, "", order)
+    a.end("quiet")
+    a.restore()
+    night.sleep(HORIZON + 10)
+    assert results(night, "a") == ["begun", "vain"]
+    assert a.where == "idle"
+
+
 def test_a_group_that_a_user_hibernated_is_not_prefetched() -> None:
     night = Night()
     a = night.ran("a")
