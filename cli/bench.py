@@ -205,7 +205,7 @@ def _publish(folder: Path, names: list[str], time_limit: float | None) -> int:
     ]
     if not parts:
         return complain(f"--publish cannot run {', '.join(names)} on this machine")
-    missing = [part for part in parts if not publication.is_done(part)]
+    missing = publication.missing(parts)
     left_out = failed = 0
     with progress() as show:
         for number, part in enumerate(missing):

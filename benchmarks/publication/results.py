@@ -3,6 +3,10 @@
 
 The file is written after each benchmark, so nothing is lost if the run is interrupted: the next run skips what was
 measured on the same machine and commit. Benchmarks that failed, or reached their time limit, are run again.
+
+A machine with a GPU may be free for half an hour only, which is too short for all benchmarks. So the results of earlier
+commits stay until they have been measured again, each with its date and commit: first the benchmarks without a result
+are run, then those with the oldest ones. Results from machines with other GPUs stay, too.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -52,7 +56,7 @@ class Host:
     driver
         The version of the driver, empty without a GPU.
     processors, memory
-        Of the host; memory in GiB.
+        Of the host; memory in GiB. A virtual machine may get more of it while programs run, so it is not compared.
     system
         The operating system's kernel, and Python's version.
     """
@@ -60,7 +64,7 @@ class Host:
     gpus: tuple[str, ...]
     driver: str
     processors: int
-    memory: int
+    memory: int = field(compare=False)
     system: str
 
     def __str__(self) -> str:
@@ -89,20 +93,29 @@ def this_host() -> Host:
         finally:
             pynvml.nvmlShutdown()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
-    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    # What follows the first dash is the distribution's name of its build.
+    release = platform.release().partition("-")[0]
+    system = f"{platform.system()} {release}, Python {platform.python_version()}"
     return Host(tuple(names), version, os.cpu_count() or 1, memory, system)
 
 
 def this_commit() -> str:
-    """Return the commit of the source tree that runs, with ``+`` if it was changed; the release if it is not known."""
+    """Return the commit of the source tree that runs, with ``+`` if it was changed; the release if it is not known.
+
+    The documentation does not count: the figures may be written there.
+    """
     here = Path(__file__).resolve().parent
     root = here.parents[1]
     if (root / ".git").exists():
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--exclude=*"]
+        git = ["git", "-C", str(root)]
         with suppress(OSError, subprocess.CalledProcessError):
-            return subprocess.run(
-                command, capture_output=True, check=True, text=True
+            commit = subprocess.run(
+                [*git, "rev-parse", "--short", "HEAD"], capture_output=True, check=True, text=True
             ).stdout.strip()
+            changed = subprocess.run(
+                [*git, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs"], check=False
+            )
+            return f"{commit}+" if changed.returncode else commit
     # `git archive` writes it there (.gitattributes).
     archived = (here / "commit.txt").read_text().strip()
     return __version__ if archived.startswith("$") else archived
@@ -115,7 +128,7 @@ class Result:
     Attributes
     ----------
     command
-        The command that runs it alone. No other result has the same.
+        The command that runs it alone. No other result from a machine with these GPUs has the same.
     host, commit
         The machine, and the commit or release of gpushare.
     date, seconds
@@ -174,7 +187,7 @@ class Publication:
             ) from None
         if found.version != VERSION:
             raise PublicationError(f"{path} is of another release: choose another folder")
-        self._results = {result.command: result for result in found.results}
+        self._results = {_key(result): result for result in found.results}
 
     @property
     def results(self) -> list[Result]:
@@ -183,19 +196,31 @@ class Publication:
 
     def is_done(self, part: Part) -> bool:
         """Whether the result of a part is there, from this machine and commit."""
-        found = self._results.get(part.command)
+        found = self._found(part)
         return found is not None and (found.end, found.host, found.commit) == (
             "done",
             self.host,
             self.commit,
         )
 
+    def missing(self, parts: Iterable[Part]) -> list[Part]:
+        """Return the parts that are not done: first those without a result, then those with the oldest one."""
+
+        def age(part: Part) -> str:
+            found = self._found(part)
+            return "" if found is None or found.end != "done" else found.date
+
+        return sorted((part for part in parts if not self.is_done(part)), key=age)
+
+    def _found(self, part: Part) -> Result | None:
+        return self._results.get((self.host.gpus, part.command))
+
     def add(self, result: Result) -> None:
         """Add a result, and write the file. An older result is replaced unless only the older one is done."""
-        before = self._results.get(result.command)
+        before = self._results.get(_key(result))
         if result.end != "done" and before is not None and before.end == "done":
             return
-        self._results[result.command] = result
+        self._results[_key(result)] = result
         contents = msgspec.json.format(
             msgspec.json.encode(Contents(results=self.results)), indent=1
         )
@@ -215,6 +240,11 @@ class Publication:
         result.error = "" if result.end == "done" else "\n".join(lines[-LINES:])
         self.add(result)
         return result
+
+
+def _key(result: Result) -> tuple[tuple[str, ...], str]:
+    """Return what no two results in the file have in common."""
+    return result.host.gpus, result.command
 
 
 def write(path: Path, contents: bytes) -> None:

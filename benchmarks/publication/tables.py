@@ -15,13 +15,15 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
         yield from (f"### `{result.command}`", "")
         yield f"{result.date[:10]}, commit {result.commit}, {result.host}, {result.seconds:.0f} s."
         if result.end != "done":
+            # What an interrupted benchmark writes comes from the interruption.
+            last = result.error.splitlines()[-1:] if result.end == "failed" else []
             why = "It failed" if result.end == "failed" else "It reached its time limit"
-            last = result.error.splitlines()[-1:]
-            yield f"{why}{': ' + last[0] if last else ''}. These are the figures until then."
+            which = "These are the figures until then" if result.figures else "There are no figures"
+            yield f"{why}{': ' + last[0] if last else ''}. {which}."
         yield ""
         if result.figures:
             yield from (
-                "| metric | measured | in the same run, without gpushare | goal |",
+                "| metric | measured | for comparison, in the same run | goal |",
                 "|---|---|---|---|",
             )
             yield from map(_row, result.figures)
@@ -29,18 +31,30 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _row(figure: Figure) -> str:
-    unit = f" {figure.unit}" if figure.unit else ""
-    value = f"{_number(figure.value)}{unit}"
+    value = _quantity(figure.value, figure.unit)
     if figure.missed:
         value = f"**{value}**"
-    spread = f"± {_number(figure.spread)}, " if figure.spread else ""
-    bare = "" if figure.bare is None else f"{_number(figure.bare)}{unit}"
+    factor, _ = _scale(figure.value, figure.unit)
+    spread = f"± {_number(factor * figure.spread)}, " if figure.spread else ""
+    bare = "" if figure.bare is None else _quantity(figure.bare, figure.unit)
     sign = "≥" if figure.at_least else "≤"
-    goal = "" if figure.target is None else f"{sign} {_number(figure.target)}{unit}"
+    goal = "" if figure.target is None else f"{sign} {_quantity(figure.target, figure.unit)}"
     metric = figure.metric.replace("|", "\\|")
     return f"| {metric} | {value} ({spread}n = {figure.n}) | {bare} | {goal} |"
 
 
+def _quantity(value: float, unit: str) -> str:
+    """Return a number with its unit."""
+    factor, unit = _scale(value, unit)
+    return f"{_number(factor * value)}{'' if unit == '%' else ' '}{unit}".rstrip()
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    """Return by what a number is multiplied, and the unit after that: short times are in milliseconds."""
+    return (1e3, "ms") if unit == "s" and 0 < abs(value) < 0.1 else (1.0, unit)
+
+
 def _number(value: float) -> str:
     """Return a number with three significant digits, or without decimal places from 100 on."""
-    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
+    text = f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,25 @@ def test_a_part_of_another_commit_is_measured_again(
     assert [one["commit"] for one in read(tmp_path)] == ["new"]
 
 
+def test_a_changed_commit_has_a_plus_but_not_for_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("benchmarks/publication/results.py", "docs/figures.md"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for arguments in ("init -q", "add .", "commit -q -m first"):
+        subprocess.run([*git, *arguments.split()], check=True)
+    shown = [*git, "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(shown, capture_output=True, check=True, text=True).stdout.strip()
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "benchmarks/publication/results.py"))
+    assert results.this_commit() == commit
+    (tmp_path / "docs/figures.md").write_text("new")
+    assert results.this_commit() == commit
+    (tmp_path / "benchmarks/publication/results.py").write_text("new")
+    assert results.this_commit() == f"{commit}+"
+
+
 def test_a_part_that_fails_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,9 +111,50 @@ def test_a_part_is_interrupted_at_its_limit_and_does_not_replace_a_result(
     endless = Part("simulation", 0.01)
     assert publication.run(endless).end == "stopped"
     assert [one["end"] for one in read(tmp_path)] == ["stopped"]
-    publication.add(Result(endless.command, HOST, "old", "", "done"))
+    publication.add(Result(endless.command, publication.host, "old", "", "done"))
     assert publication.run(endless).end == "stopped"
     assert [one["commit"] for one in read(tmp_path)] == ["old"]
+
+
+def test_results_of_other_gpus_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = Result(CONTEXT.command, HOST, "old", "2026-11-26", "done")
+    Publication(tmp_path / "results.json").add(elsewhere)
+    assert publish(monkeypatch, tmp_path, CONTEXT) == 0
+    assert [one["host"]["gpus"] for one in read(tmp_path)] == [list(HOST.gpus), []]
+    text = (tmp_path / "results.md").read_text()
+    assert text.count("### `gpushare bench context`") == 2
+
+
+def test_what_was_never_measured_comes_first_and_then_what_is_oldest(tmp_path: Path) -> None:
+    publication = Publication(tmp_path / "results.json")
+    here = publication.host
+    parts = [Part(name, 60) for name in ("context", "fits", "launch", "restart", "slab", "swap")]
+    for name, host, commit, date, end in (
+        ("context", here, publication.commit, "2026-11-20", "done"),
+        ("fits", here, "old", "2026-11-27", "done"),
+        ("launch", here, "older", "2026-11-21", "done"),
+        ("restart", here, "old", "2026-11-27", "stopped"),
+        ("slab", HOST, publication.commit, "2026-11-27", "done"),
+    ):
+        publication.add(Result(Part(name, 60).command, host, commit, date, end))
+    again = Publication(tmp_path / "results.json")
+    assert [part.bench for part in again.missing(parts)] == [
+        "restart",
+        "slab",
+        "swap",
+        "launch",
+        "fits",
+    ]
+
+
+def test_a_machine_that_got_more_memory_is_the_same(tmp_path: Path) -> None:
+    publication = Publication(tmp_path / "results.json")
+    before = dataclasses.replace(publication.host, memory=publication.host.memory + 1)
+    publication.add(Result(CONTEXT.command, before, publication.commit, "", "done"))
+    assert publication.is_done(CONTEXT)
+    other = dataclasses.replace(publication.host, driver="older")
+    publication.add(Result(CONTEXT.command, other, publication.commit, "", "done"))
+    assert not publication.is_done(CONTEXT)
 
 
 def test_no_part_is_started_that_may_take_longer_than_the_time_that_is_left(
@@ -152,18 +214,40 @@ def test_a_table_has_the_spread_the_limit_and_the_goal_and_marks_what_misses_it(
         Figure("swap", "switch", 1.024, "s", 0.894, 6, 0.0, 0.85),
         Figure("swap", "events", 32123.0, "", None, 1, 0.0),
         Figure("swap", "first kernel", 0.00036, "s", None, 2, 0.00001),
+        Figure("swap", "slower", -2.5, "%", None, 20, 1.2, 0.1),
     ]
     lines = list(tables([result]))
     assert lines[2] == (
         "2026-11-26, commit abc, 2 of NVIDIA H200, driver 580.1; 16 processors, 126 GiB of memory, "
         "Linux 6.1, Python 3.12.1, 12 s."
     )
-    assert lines[6:10] == [
+    assert lines[6:11] == [
         "| evict | 54.1 GB/s (± 0.190, n = 5) | 55.1 GB/s | ≥ 50.0 GB/s |",
         "| switch | **1.02 s** (n = 6) | 0.894 s | ≤ 0.850 s |",
         "| events | 32,123 (n = 1) |  |  |",
-        "| first kernel | 0.000360 s (± 1.00e-05, n = 2) |  |  |",
+        "| first kernel | 0.360 ms (± 0.0100, n = 2) |  |  |",
+        "| slower | \N{MINUS SIGN}2.50% (± 1.20, n = 20) |  | ≤ 0.100% |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "figures", "sentence"),
+    [
+        ("stopped", [], "It reached its time limit. There are no figures."),
+        (
+            "stopped",
+            [Figure("swap", "events", 1.0, "", None, 1, 0.0)],
+            "It reached its time limit. These are the figures until then.",
+        ),
+        ("failed", [], "It failed: no room. There are no figures."),
+    ],
+)
+def test_a_table_says_why_figures_are_missing(
+    end: str, figures: list[Figure], sentence: str
+) -> None:
+    result = Result("gpushare bench swap", HOST, "abc", "2026-11-26T10:00:00", end, "a\nno room")
+    result.figures = figures
+    assert list(tables([result]))[3] == sentence
 
 
 def test_every_part_is_a_benchmark_and_has_a_command_of_its_own() -> None:
