@@ -38,7 +38,7 @@ class Part:
 #: On a real GPU. The short ones come first, because a run may be stopped at any time. None of them uses managed memory.
 ON_GPU = (
     Part("context", 60),
-    Part("launch", 60),
+    Part("launch", 180),
     Part("slab", 60),
     Part("quantum-end", 60),
     Part("cell-end", 60),
@@ -53,7 +53,7 @@ ON_GPU = (
     Part("idle-power", 150),
     Part("interrupt", 90),
     Part("holder-killed", 120),
-    Part("restart", 60),
+    Part("restart", 120),
     Part("disk --gib 24", 420),
     Part("conformance", 420),
     Part("interference --policy burst --pairs 20", 600),

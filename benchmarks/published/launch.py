@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from ..harness.figures import Figure, quartile_distance
 from ..harness.machine import machine, probe_command
 
-#: Nanoseconds between launches, how many, and nanoseconds that we may add.
+#: Nanoseconds between launches, how many, and nanoseconds that we may add. A real driver's launch takes some 5 us, so
+#: there are fewer of them.
 CADENCES = (
     (0, 2_000_000, 10.0),
     (5_000, 40_000, 50.0),
     (50_000, 4_000, 50.0),
     (500_000, 500, 50.0),
 )
+REAL_MOST = 200_000
 
 
 def run(rounds: int = 9) -> Iterator[Figure]:
@@ -24,6 +26,8 @@ def run(rounds: int = 9) -> Iterator[Figure]:
     with machine(GPUSHARE_SIM_INSTANT="1") as here:
         environs = (here.bare_environ(), here.client_environ("launch"))
         for gap, count, target in CADENCES:
+            if not here.driver.simulated:
+                count = min(count, REAL_MOST)
             command = probe_command("launch", str(count), str(gap))
             bare: list[float] = []
             ours: list[float] = []

@@ -17,6 +17,8 @@ _MS = 1000.0
 QUANTUM = 0.05
 #: Messages before and after, for comparison.
 HOPS = 50
+#: How often the holder is killed on a real GPU, whose driver keeps the memory until the child has ended: some 20 s.
+REAL_KILLS = 3
 
 
 def _two(here: Machine, bytes: int) -> tuple[Probe, Probe]:
@@ -106,9 +108,11 @@ def fits(rounds: int = 50) -> Iterator[Figure]:
 
 def holder_killed(rounds: int = 10) -> Iterator[Figure]:
     """The holder dies by kill -9, its forked child lives: until the next one's first submission."""
-    waits = []
-    for _ in range(rounds):
+    waits: list[float] = []
+    while len(waits) < rounds:
         with machine("--quantum", "600", GPUSHARE_SIM_MEMORY=str(32 * MIB)) as here:
+            if not here.driver.simulated:
+                rounds = min(rounds, REAL_KILLS)
             holder, waiter = here.probe("a"), here.probe("b")
             holder.call(f"alloc {here.share}")
             holder.call("touch")
