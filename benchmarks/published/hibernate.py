@@ -77,7 +77,7 @@ EARLY, INTERRUPTED = 0.2, 0.2
 #: Seconds after which all of it ends; and what is left of them for the end of a part.
 LIMIT, ENDING = 1200.0, 30.0
 #: Goals: bytes, seconds.
-MEMORY_GOAL, TIME_GOAL, IDLE_GOAL, WAKE_GOAL = 8 * MIB, 1.5, 0.5, 0.85
+MEMORY_GOAL, TIME_GOAL, IDLE_GOAL, WAKE_GOAL = MIB, 1.0, 0.5, 0.8
 #: Seconds for which page-locks may last after a kernel was evicted.
 UNLOCKING = 60.0
 #: Units of what there should be much of.
@@ -179,7 +179,7 @@ def _memory(clock: Clock, faults: list[str]) -> Iterator[Figure]:
         scene.hibernate("one")
         left, own = scene.used() - before, scene.held(kernel) or 0
         _compare(kernel, "the kernel whose memory was read", faults)
-    metric = "GPU memory of a hibernated kernel, beside an idle one's"
+    metric = "GPU memory of a hibernated kernel, next to an idle one's"
     yield _figure(f"{metric}: all in use", [left / MIB], "MiB", idle / MIB, MEMORY_GOAL / MIB)
     if idle_own is not None:
         yield _figure(f"{metric}: its own", [own / MIB], "MiB", idle_own / MIB, MEMORY_GOAL / MIB)
@@ -538,7 +538,7 @@ def _crowd(
         faults.append(f"{live - right} of {live} kernels are not right")
     under = f"{cap / GIB:.3g} GiB, {crowd.active} active"
     yield _figure(
-        f"crowd: live under {under}, beside how many fit without", [live], "kernels", fit,
+        f"crowd: live under {under}, next to how many fit without", [live], "kernels", fit,
         goal if count >= goal else None,
     )  # fmt: skip
     yield _figure("crowd: with every byte right", [right], "kernels", None, live)
@@ -555,7 +555,7 @@ def _crowd(
         failed = len(crowd.events.get(f"{kind}_failed", ()))
         metric, tried = f"crowd: times that {kind} failed", len(times) + failed
         yield Figure("hibernate", metric, failed, "", None, tried, 0.0)
-    yield _figure("crowd: host memory of a process, beside its resident set",
+    yield _figure("crowd: host memory of a process, next to its resident set",
                   [each / MIB for each in share], "MiB",
                   statistics.median(resident or [0.0]) / MIB)  # fmt: skip
     yield _figure("crowd: swapped data of a kernel", [swapped / max(live, 1) / MIB], "MiB")

@@ -42,6 +42,8 @@ AHEAD = 20.0
 PATIENCE = 120.0
 #: Goals for a first eviction, as parts of a page-locked copy: nothing was prepared, and it was seen coming.
 UNPREPARED_GOAL, PREPARED_GOAL = 0.3, 0.7
+#: Goals for later moves: of a page-locked copy in the same direction, and in both at once.
+MOVE_GOAL, SWITCH_GOAL = 0.98, 0.93
 
 
 def run(gib: float | None = None) -> Iterator[Figure]:
@@ -145,7 +147,7 @@ def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> It
     holder.call("hold", size, min(TENSOR, size // 4), 1)
     prepared = min(1.0, _page_locked(here) / size)
     taken, moved = _evict(here, "first")
-    what = f"{moved / GIB:.1f} GiB, nobody else there, {prepared:.0%} prepared"
+    what = f"{moved / GIB:.1f} GiB, no other notebook, {prepared:.0%} prepared"
     yield from _first_eviction(what, moved, taken, limit, UNPREPARED_GOAL)
     yield _equal("bytes equal after that", holder)
     holder.close()
@@ -221,14 +223,17 @@ def _one(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iter
         ("restore", back, limit["back"]),
     ):
         rates = [size / seconds / 1e9 for seconds in times]
-        yield _of(f"{metric}, {size / GIB:.1f} GiB", rates, "GB/s", bare / 1e9)
+        yield _of(f"{metric}, {size / GIB:.1f} GiB", rates, "GB/s", bare / 1e9, MOVE_GOAL)
         yield _of(f"{metric}, seconds", times, "s", size / bare)
     yield _equal("bytes equal", holder)
     holder.close()
     _until_gone(here)
 
 
-def _of(metric: str, values: list[float], unit: str, limit: float | None) -> Figure:
+def _of(
+    metric: str, values: list[float], unit: str, limit: float, least: float | None = None
+) -> Figure:
+    """Return a median. The goal, if there is one, is a part of the limit."""
     return Figure(
         "swap",
         metric,
@@ -237,6 +242,8 @@ def _of(metric: str, values: list[float], unit: str, limit: float | None) -> Fig
         limit,
         len(values),
         quartile_distance(values),
+        None if least is None else least * limit,
+        at_least=least is not None,
     )
 
 
@@ -251,8 +258,9 @@ def _alike(here: Machine, size: int) -> Iterator[Figure]:
     used = status["host"]["pool"]["in_use"]
     metric = f"host memory of {ALIKE} notebooks with the same {size / GIB:.1f} GiB"
     yield Figure("swap", metric, used / GIB, "GiB", size / GIB, 1, 0.0)
-    for i, holder in enumerate(holders):
-        yield _equal(f"bytes equal, alike {i}", holder)
+    equal = [float(holder.call("equal")) for holder in holders]
+    yield fraction_right("swap", f"bytes equal in all {ALIKE}", statistics.mean(equal), ALIKE)
+    for holder in holders:
         holder.close()
     _until_gone(here)
 
@@ -280,7 +288,7 @@ def _switch(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> I
                 seconds.append(end - start)
                 moved.append((sum(after) - sum(before)) / GIB)
         what = f"switch of two, {size / GIB:.1f} GiB each, {change}"
-        yield _of(f"{what}, both ways together", rates, "GB/s", limit["both"] / 1e9)
+        yield _of(f"{what}, both ways together", rates, "GB/s", limit["both"] / 1e9, SWITCH_GOAL)
         arriving = statistics.median(moved) / 2 * GIB
         yield _of(
             f"{what}, seconds ({statistics.median(moved):.1f} GiB moved)",

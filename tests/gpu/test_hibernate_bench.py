@@ -106,7 +106,7 @@ def test_more_kernels_live_than_fit(
     assert figures["crowd: each wake"]["n"] >= 1
     assert figures["crowd: times that wake failed"]["value"] == 0
     assert figures["crowd: cell run to its first kernel's end, p95"]["n"] >= 1
-    assert figures["crowd: host memory of a process, beside its resident set"]["value"] > 0
+    assert figures["crowd: host memory of a process, next to its resident set"]["value"] > 0
 
 
 def test_every_byte_is_compared_after_each_cycle(
