@@ -35,6 +35,8 @@ release = version = __version__
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
+# Pages include what is there.
+exclude_patterns = ["_includes"]
 # Codes have anchors: [`a_code`]{#a-code}.
 myst_enable_extensions = ["attrs_inline"]
 nitpicky = True

@@ -9,12 +9,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jupyter_gpushare.benchmarks.harness.figures import Figure
 from jupyter_gpushare.benchmarks.publication import plan, results
 from jupyter_gpushare.benchmarks.publication.plan import Part
-from jupyter_gpushare.benchmarks.publication.results import Host, Publication, Result
+from jupyter_gpushare.benchmarks.publication.results import Contents, Host, Publication, Result
 from jupyter_gpushare.benchmarks.publication.tables import tables
 from jupyter_gpushare.cli.bench import BENCHES
 from jupyter_gpushare.cli.main import main
@@ -254,3 +255,9 @@ def test_every_part_is_a_benchmark_and_has_a_command_of_its_own() -> None:
     for parts in (plan.ON_GPU, plan.WITHOUT_GPU):
         assert {part.bench for part in parts} <= BENCHES.keys()
         assert len({part.command for part in parts}) == len(parts)
+
+
+def test_the_documentation_has_the_tables_of_its_figures(root: Path) -> None:
+    folder = root / "docs/_includes/benchmarks"
+    contents = msgspec.json.decode((folder / "results.json").read_bytes(), type=Contents)
+    assert (folder / "results.md").read_text() == "\n".join(tables(contents.results)) + "\n"
