@@ -99,6 +99,8 @@ class Pressure:
                 yield Candidate(share, ready, (4, 0.0, group.number))
             elif since is not None:
                 ready = min(patient, since + self.model.rules.hibernate_pressure)
+                # Between two queued cells, it is not idle yet.
+                ready = max(ready, self.residency.next_cell_by(group, wait))
                 yield Candidate(share, ready, (0, since, group.number))
             elif group.runs and not group.yielding:
                 ready = max(patient, self.residency.quantum_end(group, wait))

@@ -582,3 +582,13 @@ def test_two_clients_parked_for_the_previous_scheduler_are_checkpointed_and_serv
     script.contexts_are_measured(gpu="GPU-1")
     script.all_processes_are_served()
     script.teardown()
+
+
+def test_a_group_does_not_hibernate_for_another_between_two_queued_cells() -> None:
+    script = begin([0, 0, 463], quantum="auto", policy="fcfs", context=175, dearer=True)
+    script.process_dies(data=Chosen(2))
+    script.the_scheduler_is_replaced()
+    script.settle()
+    for count in (0, 1):
+        script.run_next_cell(data=Chosen(1), count=count, pause=1.5, from_kernel=False)
+    script.teardown()
