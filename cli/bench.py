@@ -25,6 +25,7 @@ BENCHES = {
     "fits": ("waits", "fits"),
     "holder-killed": ("waits", "holder_killed"),
     "restart": ("waits", "scheduler_restart"),
+    "takeover": ("takeover", "run"),
     "interrupt": ("notebooks", "interrupt"),
     "turned-to-cpu": ("waits", "turned_to_cpu"),
     "kernel-start": ("notebooks", "kernel_start"),

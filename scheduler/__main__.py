@@ -7,18 +7,17 @@ import argparse
 import asyncio
 import contextlib
 import errno
-import fcntl
 import functools
 import gc
+import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +27,18 @@ from .node.arguments import Parser, idleness, likelihood, quantum, seconds, size
 from .protocol.address import TAKEN, AddressError, prepare, socket_path
 from .protocol.text import log_to_stderr
 from .server import systemd
+from .server.locks import Locks, TakenError
+from .server.shortage import Shortage, raise_limit
 
 if TYPE_CHECKING:
     from .core.core import Core
+    from .gpu.devices import Devices
     from .memory.disk.tier import DiskOptions
     from .node.config import NodeScheduler
+    from .observability.recording import RecordedCore
+    from .observability.rehearsal import Rehearsal
     from .server.server import Server
+    from .server.stand_by import Inheritance
     from .server.throttle import Limits
 
 log = logging.getLogger(__name__)
@@ -42,14 +47,18 @@ log = logging.getLogger(__name__)
 NO_DRIVER = 69
 #: Seconds between two looks for a driver: doubled from the first to the last.
 FIRST_LOOK, LAST_LOOK = 1.0, 30.0
-#: A shortage is over after so many seconds without an error. The next one is logged again.
-CALM = 60.0
+#: The modules that are imported before a scheduler takes over, because that takes a quarter of a second.
+SERVING = (
+    ".node.prices",
+    ".observability.writer",
+    ".server.requests",
+    ".server.server",
+    ".server.successor",
+)
+#: Environment variable: the socket on which this process answers liveness probes (``server/alive.py``).
+ALIVE_SOCKET = "GPUSHARE_ALIVE_SOCKET"
 #: Exit status after a defect of the scheduler (EX_SOFTWARE). The clients go on and re-attach to the next scheduler.
 BROKEN = 70
-
-
-class TakenError(Exception):
-    """Another scheduler serves the socket."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parent-pipe",
         action="store_true",
         help="stop when standard input ends (for parent processes)",
+    )
+    parser.add_argument(
+        "--stand-by",
+        action="store_true",
+        help="if a scheduler is running already, take its place without a gap when it ends",
     )
     parser.add_argument(
         "--quantum",
@@ -162,33 +176,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock that makes this the only scheduler of a socket.
-
-    Raises
-    ------
-    TakenError
-        If another process holds it.
-    """
-    lock = path.with_name(path.name + ".lock")
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise AddressError(f"cannot open the lock {lock}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise TakenError(f"another scheduler (pid {owner}) serves {path}") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The settings of a scheduler's process: from options, a configuration and systemd."""
@@ -200,6 +187,7 @@ class Plan:
     disk: DiskOptions | None
     record: Path | None
     parent_pipe: bool
+    stand_by: bool
     #: The configuration file of a node's scheduler, and its content.
     config: Path | None
     node: NodeScheduler | None
@@ -233,9 +221,13 @@ def run(args: argparse.Namespace) -> int:
             # The unit's list of devices is made at the start of the process.
             return _complain("found the NVIDIA driver; starting again to use it", NO_DRIVER)
         plan = _plan(args, node)
-        with contextlib.ExitStack() as stack:
-            _take(plan, stack)
-            return asyncio.run(_serve(plan, driver))
+        locks = None
+        if not plan.stand_by:
+            # Most starts by a host end here, so nothing else is imported before.
+            locks = _make_locks(plan, plan.listener is not None)
+            locks.take()
+            _check_socket(plan)
+        return asyncio.run(_serve(plan, driver, locks))
     except (AddressError, DriverError, systemd.ActivationError) as error:
         return _complain(str(error), 2)
     except TakenError as error:
@@ -296,6 +288,7 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
         disk=_disk(chosen),
         record=Path(record).absolute() if record else None,
         parent_pipe=args.parent_pipe,
+        stand_by=args.stand_by,
         config=args.config.absolute() if args.config else None,
         node=node,
         listener=listener,
@@ -314,20 +307,30 @@ def _disk(chosen: Callable[..., Any]) -> DiskOptions | None:
     )
 
 
-def _take(plan: Plan, stack: contextlib.ExitStack) -> None:
-    """See to it that this is the only scheduler of its socket, and of its folder for what outlives it."""
-    access = None
+def _make_locks(plan: Plan, owned: bool) -> Locks:
+    """Return the locks with which this is the only scheduler of its socket, and of its folder for what outlives it.
+
+    Parameters
+    ----------
+    plan
+        The settings.
+    owned
+        Whether systemd owns the socket, whose folder perhaps only systemd may write to.
+    """
+    paths = []
     if plan.node is not None:
-        access = plan.node.access()
         folder = Path(plan.node.state_dir)
         _make_state_dir(folder)
-        stack.enter_context(locked(folder / "scheduler"))
-    if plan.listener is not None:
-        # Only this process has it, and perhaps only systemd may write to its folder.
-        return
-    prepare(plan.path, access)
-    stack.enter_context(locked(plan.path))
-    if access is not None and _answers(plan.path):
+        paths.append(folder / "scheduler")
+    if not owned:
+        prepare(plan.path, plan.node.access() if plan.node is not None else None)
+        paths.append(plan.path)
+    return Locks(paths)
+
+
+def _check_socket(plan: Plan) -> None:
+    """Check that no other program listens on the socket of a node's scheduler, which holds the lock."""
+    if plan.node is not None and plan.listener is None and _answers(plan.path):
         raise TakenError(
             f"another program listens on {plan.path}, perhaps systemd's socket unit; "
             "run: systemctl stop gpushare.socket"
@@ -365,13 +368,14 @@ def _complain(text: str, status: int) -> int:
     return status
 
 
-async def _serve(plan: Plan, driver: Any) -> int:
+async def _serve(plan: Plan, driver: Any, locks: Locks | None) -> int:
     # Imported late: most starts by a host end at the lock.
     from .core.rules import Rules
-    from .observability.recording import RecordedCore, RecordingError
-    from .observability.writer import Writer
+    from .gpu.devices import Devices
+    from .observability.recording import RecordedCore
+    from .observability.rehearsal import Rehearsal
     from .policies import REGISTRY
-    from .server.requests import recording_ended
+    from .server import stand_by
 
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -382,45 +386,40 @@ async def _serve(plan: Plan, driver: Any) -> int:
 
     _end_on_failure(loop, end)
     if plan.parent_pipe:
-        loop.add_reader(0, _watch_parent, loop, end)
+        loop.add_reader(0, _watch_parent, loop, functools.partial(end, 0))
     try:
         core = RecordedCore(REGISTRY, Rules(**plan.core))
     except ValueError as error:
         return _complain(str(error), 2)
-    server = _make_server(core, plan, driver)
-    if plan.record is not None:
-        on_end = functools.partial(recording_ended, server)
-        try:
-            Writer(core, plan.record, again=True, on_end=on_end)
-        except RecordingError as error:
-            return _complain(str(error), 2)
-    if plan.node is not None and plan.config is not None:
-        for event in plan.node.entitlements().values():
-            server.entitle(event)
-        reloading = Reloading(plan.config, plan.node, server)
-        loop.add_signal_handler(signal.SIGHUP, reloading.again)
-    await server.start()
+    devices, rehearsal = Devices(driver.nvml if driver is not None else None), Rehearsal()
+    for name in SERVING:
+        importlib.import_module(name, __package__)
+    if locks is None:
+        # This may take seconds, in which the running scheduler serves.
+        devices.start()
     # All present objects live as long as the process, so the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    systemd.notify("READY=1")
-    systemd.keep_alive(loop)
-    with contextlib.suppress(OSError):
-        print("ready", flush=True)
-    try:
-        return await ended
-    finally:
-        systemd.notify("STOPPING=1")
-        await server.stop()
-        if core.sink is not None:
-            await core.sink.close()
+    if alive := os.environ.get(ALIVE_SOCKET):
+        await stand_by.answer_probes(Path(alive))
+    if locks is not None:
+        left = stand_by.Inheritance(locks, plan.listener, plan.listener is not None)
+    else:
+        found = await stand_by.stand_by(plan.path, functools.partial(_make_locks, plan), ended)
+        if found is None:
+            return ended.result()
+        left = found
+        if left.listener is None:
+            _check_socket(plan)
+    server = _make_server(core, plan, driver, devices, left, rehearsal)
+    return await _serve_alone(plan, core, server, left.locks, ended, end)
 
 
 def _end_on_failure(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> None:
     """End at a signal, and at an error that may have left the core's state half changed."""
     # Each client needs descriptors for its connection and its pool. A Jupyter server may have a low limit.
-    shortage = Shortage(_raise_limit())
+    shortage = Shortage(raise_limit())
 
     def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         fault = context.get("exception")
@@ -440,8 +439,67 @@ def _end_on_failure(loop: asyncio.AbstractEventLoop, end: Callable[[int], None])
         loop.add_signal_handler(number, end, 0)
 
 
-def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
-    from .gpu.devices import Devices
+async def _serve_alone(
+    plan: Plan,
+    core: RecordedCore,
+    server: Server,
+    locks: Locks,
+    ended: asyncio.Future[int],
+    end: Callable[[int], None],
+) -> int:
+    """Serve as the only scheduler of the socket until this process must end."""
+    from .observability.recording import RecordingError
+    from .observability.writer import Writer
+    from .server.requests import recording_ended
+    from .server.successor import Successor
+
+    loop = asyncio.get_running_loop()
+    successor = Successor(plan.path, server.succession, end)
+    if plan.record is not None:
+        on_end = functools.partial(recording_ended, server)
+        try:
+            Writer(core, plan.record, again=True, on_end=on_end)
+        except RecordingError as error:
+            return _complain(str(error), 2)
+    if plan.node is not None and plan.config is not None:
+        for event in plan.node.entitlements().values():
+            server.entitle(event)
+        reloading = Reloading(plan.config, plan.node, server)
+        loop.add_signal_handler(signal.SIGHUP, reloading.again)
+        loop.add_signal_handler(signal.SIGUSR2, successor.start)
+    await server.start()
+    if plan.parent_pipe:
+        loop.add_reader(
+            0, _watch_parent, loop, functools.partial(server.succession.end_after_heir, end)
+        )
+    systemd.notify("READY=1")
+    systemd.keep_alive(loop)
+    with contextlib.suppress(OSError):
+        print("ready", flush=True)
+
+    def release() -> None:
+        if successor.pid is not None:
+            systemd.notify(f"MAINPID={successor.pid}")
+        locks.release()
+
+    try:
+        return await ended
+    finally:
+        if successor.pid is None:
+            systemd.notify("STOPPING=1")
+        await server.stop(release, broken=ended.done() and ended.result() == BROKEN)
+        if core.sink is not None:
+            await core.sink.close()
+
+
+def _make_server(
+    core: Core,
+    plan: Plan,
+    driver: Any,
+    devices: Devices,
+    left: Inheritance,
+    rehearsal: Rehearsal,
+) -> Server:
     from .node.prices import Prices
     from .node.principals import Identity
     from .server.options import Options
@@ -450,7 +508,7 @@ def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
     node = plan.node
     return Server(
         core,
-        Devices(driver.nvml if driver is not None else None),
+        devices,
         Options(
             path=plan.path,
             simulated=driver is not None and driver.simulated,
@@ -458,12 +516,15 @@ def _make_server(core: Core, plan: Plan, driver: Any) -> Server:
             disk=plan.disk,
             identity=node.identity() if node is not None else Identity(),
             access=node.access() if node is not None else None,
-            listener=plan.listener,
+            listener=left.listener if left.owned else None,
+            inherited=None if left.owned else left.listener,
+            token=left.locks.token,
             limits=_limits(node),
             prices=Prices.parsed(node.prices if node is not None else {}),
             driver=driver,
             prepared_only=node is not None and node.prepare_host_memory,
         ),
+        rehearsal,
     )
 
 
@@ -474,40 +535,6 @@ def _limits(node: NodeScheduler | None) -> Limits:
     if node is None:
         return PERSONAL
     return Limits(connections=node.connections, unidentified=node.unidentified)
-
-
-def _raise_limit() -> int:
-    """Allow as many open files as the system lets this process have, and return how many that are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return soft
-    return hard
-
-
-class Shortage:
-    """Logs that there are no file descriptors left, once for as long as it lasts.
-
-    Parameters
-    ----------
-    most
-        How many files may be open.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._last = float("-inf")
-
-    def report(self, now: float) -> None:
-        """Take in that one more connection could not be accepted: asyncio tries again each second."""
-        if now - self._last > CALM:
-            log.error(
-                "all %d file descriptors are in use, so new connections wait until others end; raise the limit "
-                "(LimitNOFILE= of a service of systemd, `ulimit -Hn` in a shell)",
-                self._most,
-            )
-        self._last = now
 
 
 class Reloading:
@@ -556,7 +583,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, end: Any) -> None:
         data = b""
     if not data:
         loop.remove_reader(0)
-        end(0)
+        end()
 
 
 def main(argv: list[str] | None = None) -> int:

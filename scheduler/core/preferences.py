@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 from msgspec import structs
@@ -43,10 +43,18 @@ class PreferenceStore:
             self._preferences.pop(next(iter(self._preferences)) if oldest is None else oldest)
 
 
+_LASTING = {
+    f.name: f.default for f in fields(Preferences) if f.name not in ("exclusive", "on_hold")
+}
+
+
 def lasting(preferences: Preferences) -> dict[str, Any]:
     """Return a user's preferences for a group that differ from the defaults, except those for one cell."""
-    unasked = asdict(Preferences(exclusive=preferences.exclusive, on_hold=preferences.on_hold))
-    return {name: value for name, value in asdict(preferences).items() if value != unasked[name]}
+    return {
+        name: value
+        for name, default in _LASTING.items()
+        if (value := getattr(preferences, name)) != default
+    }
 
 
 def adjusted(preferences: Preferences, event: Adjust) -> Preferences:

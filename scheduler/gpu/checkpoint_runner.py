@@ -47,7 +47,8 @@ class Hibernations:
         self._hibernator: Hibernator | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._probing: asyncio.Task[None] | None = None
-        self._closed = False
+        #: Whether no further step begins.
+        self.closed = False
         #: The GPU of each client that is being restored, and the bytes that it takes there.
         self._restoring: dict[int, tuple[str, int]] = {}
         #: Held by threads that check whether there is room for a restore.
@@ -60,7 +61,7 @@ class Hibernations:
 
     def may_park(self, client: int, pid: int) -> bool:
         """Whether a client may be ordered to park. If not, the core gets the reason in the loop's next round."""
-        code = "helper" if self._driver is None or self._closed else refuses(pid)
+        code = "helper" if self._driver is None or self.closed else refuses(pid)
         if code is None:
             return True
         outcome = ev.Checkpointed(client, False, code, WHY[code])
@@ -76,8 +77,10 @@ class Hibernations:
         self._do(self._wake(decision, pid))
 
     async def close(self) -> None:
-        """Wait some seconds for steps under way. Processes that hibernate stay so."""
-        self._closed = True
+        """Wait some seconds for steps under way, the first time. Processes that hibernate stay so."""
+        if self.closed:
+            return
+        self.closed = True
         if self._probing is not None:
             self._probing.cancel()
         if self._tasks:
@@ -88,7 +91,7 @@ class Hibernations:
             await self._hibernator.close()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
+        if self.closed:
             # The next scheduler finds the process parked, and reads its state from the driver.
             work.close()
             return

@@ -57,9 +57,13 @@ class Devices:
         self.slow_to_poll = False
 
     def start(self) -> list[Device]:
-        """Load NVML and return a first reading of every GPU; none without NVML."""
+        """Load NVML, unless it is loaded, and return a reading of every GPU; none without NVML."""
         if self._path is None:
             return []
+        if self._nvml is not None:
+            # Loaded before this scheduler took over.
+            known = [self.read(gpu) for gpu in self._handles]
+            return [reading for reading in known if reading is not None] + self.discover()
         try:
             # pynvml loads "libnvidia-ml.so.1" by name. The loader reuses a library of that name that is
             # loaded already, so this one must be loaded first.

@@ -42,6 +42,8 @@ class Roster:
         #: The preferences for groups, by their id, as the previous scheduler left them.
         self.preferences: dict[str, dict[str, Any]] = {}
         self._written = ""
+        #: The clients in the file.
+        self._listed: set[tuple[int, str, str]] = set()
         self._failed = False
 
     def load(self) -> list[Awaited]:
@@ -64,11 +66,14 @@ class Roster:
             return []
         # A client that attached again since the list was written is in it twice.
         last = {(c.pid or -n, c.started, c.group): c for n, c in enumerate(clients, 1)}
-        return [client for client in last.values() if not has_exited(client)]
+        present = [client for client in last.values() if not has_exited(client)]
+        self._listed = {_key(client) for client in present}
+        return present
 
     def add(self, client: Awaited) -> None:
         """Add a client that has come, until the whole list is written again."""
-        if self._path is None or client.pid == 0:
+        # While the previous scheduler's clients attach again, each of them is in the file already.
+        if self._path is None or client.pid == 0 or _key(client) in self._listed:
             return
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -79,6 +84,7 @@ class Roster:
         except OSError:
             return  # writing the list reports it
         self._written = ""
+        self._listed.add(_key(client))
 
     def write(
         self, clients: Iterable[Awaited], preferences: Mapping[str, Mapping[str, Any]] | None = None
@@ -86,6 +92,7 @@ class Roster:
         """Write the list and the preferences for the clients' groups if either has changed."""
         if self._path is None:
             return
+        clients = tuple(clients)
         said = {
             "boot": _boot(),
             "clients": [_entry(one) for one in clients],
@@ -110,6 +117,7 @@ class Roster:
                 )
             return
         self._written, self._failed = text, False
+        self._listed = {_key(client) for client in clients}
 
 
 def has_exited(client: Awaited) -> bool:
@@ -126,6 +134,10 @@ def corrected(client: Awaited, gpu: str, held: int | None) -> Awaited:
     resident = max(0, held - usage.unevictable - usage.context)
     promised = max(usage.promised, resident)
     return replace(client, usages=(*others, replace(usage, resident=resident, promised=promised)))
+
+
+def _key(client: Awaited) -> tuple[int, str, str]:
+    return client.pid, client.started, client.group
 
 
 def _boot() -> str:

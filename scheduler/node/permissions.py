@@ -64,6 +64,8 @@ OPERATIONS = {
     "prepare_claim": Role.ADMINS,
     "unprepare_claim": Role.ADMINS,
     "prepared_claims": Role.ADMINS,
+    "stand_by": Role.ADMINS,
+    "host": Role.ADMINS,
 }
 
 

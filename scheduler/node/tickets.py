@@ -177,6 +177,11 @@ class Tickets:
 
     # --- Writing ------------------------------------------------------------------------------
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether there are changes that are not on disk."""
+        return self._path is not None and self._written < self._version
+
     async def save(self) -> None:
         """Return when all changes so far are on disk, or have failed to be written, which is logged."""
         wanted = self._version

@@ -55,6 +55,8 @@ class AsyncControlClient:
         #: The last answer that did not come in time.
         self._late: asyncio.Future[dict[str, Any]] | None = None
         self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        #: Set when the scheduler is about to end, and needs a host to start the next one (`host`).
+        self.needs_heir = asyncio.Event()
         self._lost: ControlError | None = SchedulerUnreachable("not connected to the scheduler")
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -211,7 +213,9 @@ class AsyncControlClient:
             while data := await reader.read(1 << 18):
                 for frame in frames.feed(data):
                     answer = decode_answer(frame)
-                    if frame.type == protocol.EVENT:
+                    if frame.type == protocol.EVENT and answer.get("kind") == "succession":
+                        self.needs_heir.set()
+                    elif frame.type == protocol.EVENT:
                         for queue in self._subscribers:
                             queue.put_nowait(answer)
                     elif self._pending:

@@ -36,8 +36,8 @@ PATIENCE = 3.0
 #: Seconds between two liveness checks of the scheduler; seconds in which it must answer; and the number of failures in
 #: a row after which a scheduler that was started here is replaced.
 LOOK_PAUSE, ANSWER_TIMEOUT, MOST_MISSING = 3.0, 5.0, 2
-#: Seconds in which a scheduler must end once its standard input is closed.
-STOP_TIMEOUT = 5.0
+#: Seconds in which a scheduler must end once its standard input is closed. It first waits for another host's scheduler.
+STOP_TIMEOUT = 10.0
 
 
 class SchedulerHost:
@@ -76,6 +76,8 @@ class SchedulerHost:
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         self._child: asyncio.subprocess.Process | None = None
+        #: A scheduler that stands by to take over from another host's scheduler.
+        self._heir: asyncio.subprocess.Process | None = None
         self._client: AsyncControlClient | None = None
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -115,6 +117,8 @@ class SchedulerHost:
             await asyncio.wait([self._task], timeout=0.1)
         self._task = None
         await self._disconnect()
+        await self._end_child()
+        self._child, self._heir = self._heir, None
         await self._end_child()
 
     async def connected(self, timeout: float = START_TIMEOUT) -> AsyncControlClient:
@@ -189,16 +193,41 @@ class SchedulerHost:
             begun = time.monotonic()
             self._connected.set()
             self._notify(self._on_connect, self._client)
-            watch = asyncio.create_task(self._watch(self._client))
+            tasks = [
+                asyncio.create_task(self._watch(self._client)),
+                asyncio.create_task(self._offer_heir(self._client)),
+            ]
             try:
                 await self._client.wait_lost()
             finally:
-                watch.cancel()
+                for task in tasks:
+                    task.cancel()
             await self._disconnect()
+            await self._adopt_heir()
             # A scheduler that ends right after its start must not be started in a tight loop.
             lasted = time.monotonic() - begun > LAST_PAUSE
             pause = FIRST_PAUSE if lasted else min(2 * pause, LAST_PAUSE)
             await asyncio.sleep(pause)
+
+    async def _offer_heir(self, client: AsyncControlClient) -> None:
+        """Start a scheduler that stands by when the scheduler of another host is about to end."""
+        # A scheduler of an earlier release, or a node's, does not ask for one.
+        with contextlib.suppress(ControlError):
+            if too_long(self.path) or not self._may_start():
+                return
+            await client.request("host")
+            await client.needs_heir.wait()
+            if self.state == "attached":
+                self._heir = await self._spawn("--stand-by")
+
+    async def _adopt_heir(self) -> None:
+        """Keep the scheduler that stood by, if it serves now."""
+        heir, self._heir = self._heir, None
+        if heir is not None:
+            await self._end_child()
+            self._child = heir
+            if not await self._is_ready(heir):
+                await self._end_child()
 
     async def _watch(self, client: AsyncControlClient) -> None:
         """Kill a scheduler that was started here if it hangs. The connection then ends, and another one is started."""
@@ -251,13 +280,21 @@ class SchedulerHost:
     async def _start_child(self) -> bool:
         """Start a scheduler; return whether it is ready."""
         await self._end_child()
+        self._child = await self._spawn()
+        if self._child is not None and await self._is_ready(self._child):
+            return True
+        await self._end_child()
+        return False
+
+    async def _spawn(self, *flags: str) -> asyncio.subprocess.Process | None:
+        """Start a scheduler's process."""
         environ = {**self.environ, "GPUSHARE_SOCKET": str(self.path)}
         # The scheduler does not use CUDA, so preloaded shims would only disturb it.
         environ.pop("LD_PRELOAD", None)
         try:
-            self._child = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "jupyter_gpushare.scheduler", "--parent-pipe", *self._arguments),
+                *("-m", "jupyter_gpushare.scheduler", "--parent-pipe", *flags, *self._arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environ,
@@ -267,16 +304,20 @@ class SchedulerHost:
         except OSError as error:
             self.trouble = f"cannot start the scheduler: {error}"
             log.error("%s", self.trouble)
-            return False
-        assert self._child.stdout is not None
-        try:
-            line = await asyncio.wait_for(self._child.stdout.readline(), START_TIMEOUT)
-        except asyncio.TimeoutError:
-            line = b""
-        if line.strip() == b"ready":
-            return True
-        await self._end_child()
-        return False
+            return None
+
+    async def _is_ready(self, child: asyncio.subprocess.Process) -> bool:
+        """Wait until a scheduler serves; return whether it does."""
+        assert child.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT
+        line = b"standing by"
+        while line.strip() == b"standing by":
+            try:
+                left = deadline - time.monotonic()
+                line = await asyncio.wait_for(child.stdout.readline(), left)
+            except asyncio.TimeoutError:
+                return False
+        return line.strip() == b"ready"
 
     async def _end_child(self) -> None:
         child, self._child = self._child, None

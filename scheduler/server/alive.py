@@ -39,7 +39,8 @@ def answers(path: bytes) -> str:
 
 def main() -> int:
     """Return the exit status: 0 if the scheduler answers."""
-    path = os.environ.get("GPUSHARE_SOCKET", "")
+    # A scheduler that stands by does not serve the socket of the node.
+    path = os.environ.get("GPUSHARE_ALIVE_SOCKET") or os.environ.get("GPUSHARE_SOCKET", "")
     wrong = answers(os.fsencode(path))
     if wrong:
         print(f"gpushare: no response at {path}: {wrong}", file=sys.stderr)

@@ -33,6 +33,10 @@ class Options:
     access: Access | None = None
     #: A socket that another program made and owns; None: the server makes it at `path`.
     listener: socket.socket | None = None
+    #: The socket of the previous scheduler, which it has left; None: the server makes one.
+    inherited: socket.socket | None = None
+    #: The token of this process's locks.
+    token: str = ""
     #: What use costs, for reports.
     prices: Prices = field(default_factory=Prices)
     #: The driver that clients use, for checkpoints; None: no process hibernates.

@@ -42,6 +42,7 @@ from .administration import Administration
 from .connection import Connection
 from .options import Options
 from .resource_claims import ResourceClaims
+from .succession import Succession
 from .throttle import Throttle
 
 #: The longest parameters of a notice, since the history keeps them.
@@ -61,6 +62,7 @@ class Host(administration.Host, Protocol):
     """The parts of the server that requests use."""
 
     administration: Administration
+    succession: Succession
     options: Options
     identities: Identities
     #: Returns the user of a token; None: there is no Hub.
@@ -134,6 +136,7 @@ class Requests:
             "queued": self._op_queued,
             "name": self._op_name,
             "notice": self._op_notice,
+            **server.succession.operations,
             **server.administration.operations,
             **self._claims.operations,
         }

@@ -8,10 +8,10 @@ round of the event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
+import functools
 import logging
-import sys
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -27,12 +27,12 @@ from ..node.hub_login import Hub
 from ..node.identity import Identities
 from ..observability.rehearsal import Rehearsal
 from ..protocol import wire as protocol
-from ..protocol.address import bind
 from ..views.estimates import Forecast
 from ..views.redaction import BroadcastEvent, View
 from ..views.timeline import GroupSnapshot, Ledger, SpanKind, Timeline, take_snapshot
 from .administration import Administration
 from .connection import Connection
+from .listening import listen
 from .options import Options
 from .requests import Requests
 from .succession import Succession
@@ -41,9 +41,8 @@ from .throttle import Throttle
 log = logging.getLogger(__name__)
 
 HISTORY = 10_000
-#: Connections that wait to be accepted. They are accepted one by one, so that a crowd does not delay the others.
-#: Without free descriptors, asyncio reports each connection that it tries to accept.
-BACKLOG, ACCEPTED = 512, 1
+#: By how much the priority of this process falls once another scheduler has taken over.
+LEAST_URGENT = 19
 #: Seconds without work after which a burst is over while other groups wait.
 QUIET = 0.008
 #: Bytes that a client requests beyond its need.
@@ -55,6 +54,8 @@ SPIN = 0.0005
 REHEARSED = 0.02
 #: Seconds between readings of the GPUs and of the host memory without a request.
 POLL = 1.0
+#: Seconds before the first ones, because the previous scheduler's clients attach first.
+FIRST_POLL = 0.1
 
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
@@ -74,9 +75,13 @@ class Server:
         Reads the GPUs.
     options
         The other options.
+    rehearsal
+        Practises hand-offs; default: one is made.
     """
 
-    def __init__(self, core: Core, devices: Devices, options: Options) -> None:
+    def __init__(
+        self, core: Core, devices: Devices, options: Options, rehearsal: Rehearsal | None = None
+    ) -> None:
         self.core = core
         self.devices = devices
         self.options = options
@@ -121,9 +126,11 @@ class Server:
         #: Until then, the loop does not sleep and publishes nothing.
         self._spinning, self._spin_end = False, 0.0
         self._publishing = False
-        self._rehearsal, self._rehearse_at = Rehearsal(), 0.0
+        #: Whether this scheduler has ended for its clients.
+        self._left = False
+        self._rehearsal, self._rehearse_at = rehearsal or Rehearsal(), 0.0
         self._readings: set[asyncio.Task[None]] = set()
-        self._succession = Succession(core, devices, options, self.handle, self._clients)
+        self.succession = Succession(core, devices, options, self.handle, self._clients)
         self.hibernations = Hibernations(options.driver, devices, self.handle)
         self.administration = Administration(self, options.identity.state_dir, options.prices)
         self._requests = Requests(self)
@@ -143,44 +150,62 @@ class Server:
             self._add_device(device)
         self.pools.start()
         self.administration.start()
-        await self._succession.begin(self._gpus)
-        self._poll()
-        listener = self.options.listener or bind(self.options.path, self.options.access)
-        # Since Python 3.13, asyncio would remove a socket that another program owns.
-        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-        self._listener = await self._loop.create_unix_server(
-            lambda: Connection(self), sock=listener, backlog=ACCEPTED, **keep
-        )
-        # What asyncio takes for one number are two.
-        listener.listen(BACKLOG)
+        await self.succession.begin(self._gpus)
+        self._measure()
+        self._poller = self._loop.call_later(FIRST_POLL, self._poll)
+        connect = functools.partial(Connection, self)
+        self.succession.listener, self._listener = await listen(self.options, connect)
         if self.core.rules.hibernate_after is not None:
             self.hibernations.probe()
 
-    async def stop(self) -> None:
-        """Close every connection and remove the socket."""
-        self._succession.end()
-        if self._listener is not None:
-            self._listener.close()
-        if self._listener is not None and self.options.listener is None:
-            with contextlib.suppress(FileNotFoundError):
-                self.options.path.unlink()
+    async def stop(self, release: Callable[[], None], *, broken: bool = False) -> None:
+        """Leave the clients to the next scheduler, which serves at once if it stands by, and end.
+
+        Parameters
+        ----------
+        release
+            Releases the locks, if another scheduler stands by.
+        broken
+            Whether the core's state may be wrong, so that no further event may reach it.
+        """
+        tickets = self.identities.tickets
+        while not broken and (not self.hibernations.closed or tickets.unsaved):
+            # Clients are served meanwhile.
+            await self.hibernations.close()
+            await tickets.save()
+        has_heir = self._leave()
+        await tickets.save()
+        if has_heir:
+            release()
+            # What is left to do here must not delay the next scheduler.
+            os.nice(LEAST_URGENT)
+        # One round of the loop, in which the transports send their data and close.
+        await asyncio.sleep(0)
         await self.hibernations.close()
+        self.devices.stop()
+        self.pools.stop()
+        self.identities.close()
+        if self.hub is not None:
+            self.hub.close()
+
+    def _leave(self) -> bool:
+        """End for all clients, and decide nothing from here on; return whether another scheduler stands by."""
+        self._left = True
+        self.succession.end()
         for handle in (self._timer, self._poller):
             if handle is not None:
                 handle.cancel()
         for task in self._readings:
             task.cancel()
+        self.administration.close()
+        has_heir = self.succession.has_heir
+        if self._listener is not None:
+            self._listener.close()
+            if self.options.listener is None and not has_heir:
+                self.options.path.unlink(missing_ok=True)
         for connection in list(self._connections.values()):
             connection.transport.close()
-        # One round of the loop, in which the transports send their data and close.
-        await asyncio.sleep(0)
-        self.administration.close()
-        self.devices.stop()
-        self.pools.stop()
-        await self.identities.tickets.save()
-        self.identities.close()
-        if self.hub is not None:
-            self.hub.close()
+        return has_heir
 
     # --- Connections --------------------------------------------------------------------------
 
@@ -195,6 +220,9 @@ class Server:
         self._connections.pop(connection.number, None)
         self.subscribers.discard(connection)
         self._requests.forget(connection)
+        self.succession.forget(connection)
+        if self._left:
+            return
         if self._clients.pop(connection.number, None) is not None:
             self.pools.forget(connection.number)
             group = self.core.clients[connection.number].group
@@ -202,7 +230,7 @@ class Server:
                 self.placement.leaves(group, time.monotonic())
                 self.administration.leave(group)
             self.handle(ev.Detach(connection.number))
-            self._succession.write_soon()
+            self.succession.write_soon()
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
         """Admit a client, or refuse it."""
@@ -217,7 +245,7 @@ class Server:
         self.placement.attached(attach.group, attach.pid)
         connection.attached = True
         self._clients[connection.number] = connection
-        self._succession.add(connection, attach)
+        self.succession.add(connection, attach)
         self.pools.join(connection.number, attach.user)
         for usage in attach.usages:
             self.pools.update_usage(connection.number, usage)
@@ -313,6 +341,8 @@ class Server:
                 self.pools.update_usage(event.client, event.usage)
             case ev.Rename() if event.group in self._names:
                 self._names[event.group] = event.name
+        if self._left:
+            return
         now = time.monotonic()
         self._execute(self.core.handle(event, now), now)
 
@@ -384,7 +414,7 @@ class Server:
         if line.kind == "wake" and "gpu" in line.fields:
             self.placement.moved(line.group, line.fields["gpu_before"], line.fields["gpu"])
         if line.kind == "adjust":
-            self._succession.write_soon()
+            self.succession.write_soon()
         self._fresh.append((now, line))
 
     def _process(self, client: int) -> int:
@@ -489,9 +519,13 @@ class Server:
         if device is not None:
             self._add_device(device)
 
-    def _poll(self) -> None:
+    def _measure(self) -> None:
+        """Measure the host memory for swapped data."""
         if self.pools.measure():
             self.handle(ev.HostMemory(self.pools.budget, self.pools.most, self.pools.shared))
+
+    def _poll(self) -> None:
+        self._measure()
         self.pools.reap()
         self._update_disk()
         self.throttle.sweep()
@@ -499,7 +533,7 @@ class Server:
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
             self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
-        self._succession.write()
+        self.succession.write()
         self.administration.poll(POLL)
         self._poller = self._loop.call_later(POLL, self._poll)
 

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From one scheduler to the next: the list of clients, and the return of the previous scheduler's clients."""
+"""From one scheduler to the next: its list of clients, its socket, and the return of the previous one's clients.
+
+docs/contributing/takeover.md describes the take-over.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,6 +20,9 @@ from ..core.core import Core
 from ..core.preferences import lasting
 from ..gpu.devices import Devices
 from ..memory.roster import Roster, corrected, has_exited
+from ..node.permissions import Denied
+from ..protocol import wire as protocol
+from ..protocol.bodies import Body, RequestError
 from .connection import Connection
 from .options import Options
 
@@ -23,6 +32,8 @@ log = logging.getLogger(__name__)
 RETURN_PATIENCE, RETURN_LOOK = 30.0, 0.2
 #: Seconds after which the list of clients is written once a client has come or left.
 ROSTER_DELAY = 0.05
+#: Seconds that a scheduler whose parent has ended waits for another one to stand by.
+HEIR_PATIENCE = 4.0
 
 
 class Succession:
@@ -53,6 +64,19 @@ class Succession:
         self._roster: Roster | None = None
         self._roster_timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
+        #: Schedulers that stand by to take over, and programs that can start one.
+        self._heirs: list[Connection] = []
+        self._hosts: list[Connection] = []
+        #: The program that was asked for one, and whether one has come or the program has ended.
+        self._called: Connection | None = None
+        self._news = asyncio.Event()
+        self._search: asyncio.Task[None] | None = None
+        #: The socket on which the scheduler listens, once it does.
+        self.listener: socket.socket | None = None
+        self.operations: dict[str, Callable[[Connection, Any], dict[str, Any]]] = {
+            "stand_by": self._op_stand_by,
+            "host": self._op_host,
+        }
 
     async def begin(self, gpus: Collection[str]) -> None:
         """Read the previous scheduler's list, and await its clients."""
@@ -70,10 +94,10 @@ class Succession:
             for group in dict.fromkeys(client.group for client in clients):
                 self._restore_preferences(group, self._roster.preferences.get(group, {}))
             self._handle(ev.Await(tuple(clients)))
-            self._look_for_clients()
+            self._return_timer = self._loop.call_later(RETURN_LOOK, self._look_for_clients)
 
     def end(self) -> None:
-        """Leave the list to the next scheduler, with the clients that are attached now."""
+        """Leave the list to the next scheduler, with the clients that are attached now. Nothing may change any more."""
         self.write()
         self._roster = None
         if self._return_timer is not None:
@@ -111,6 +135,60 @@ class Succession:
             listed, {group: preferences for group, preferences in asked.items() if preferences}
         )
 
+    # --- Schedulers that stand by -------------------------------------------------------------
+
+    @property
+    def has_heir(self) -> bool:
+        """Whether a scheduler stands by."""
+        return bool(self._heirs)
+
+    def _op_stand_by(self, connection: Connection, asked: Body) -> dict[str, Any]:
+        """Pass the socket to a scheduler that stands by from now on."""
+        _check_owner(connection)
+        said = {
+            "kind": "listener",
+            "owned": self._options.listener is not None,
+            "token": self._options.token,
+        }
+        data = protocol.encode_json(protocol.EVENT, said)
+        if self.listener is None or not connection.write_with(data, self.listener.fileno()):
+            raise RequestError("the scheduler cannot pass its socket on now; try again")
+        self._heirs.append(connection)
+        self._news.set()
+        return {}
+
+    def _op_host(self, connection: Connection, asked: Body) -> dict[str, Any]:
+        """Remember a program that can start a scheduler that stands by."""
+        _check_owner(connection)
+        if connection not in self._hosts:
+            self._hosts.append(connection)
+        return {}
+
+    def forget(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        for known in (self._heirs, self._hosts):
+            if connection in known:
+                known.remove(connection)
+        if connection is self._called:
+            self._news.set()
+
+    def end_after_heir(self, end: Callable[[int], None]) -> None:
+        """End this scheduler once another one stands by, or none can be found."""
+        self._search = self._loop.create_task(self._find_heir())
+        self._search.add_done_callback(lambda _: end(0))
+
+    async def _find_heir(self) -> None:
+        """Have another program start a scheduler that stands by, if there is such a program, and wait for it."""
+        deadline = time.monotonic() + HEIR_PATIENCE
+        while self._hosts and not self._heirs and (left := deadline - time.monotonic()) > 0:
+            self._called, self._news = self._hosts.pop(0), asyncio.Event()
+            self._called.write(protocol.encode_json(protocol.EVENT, {"kind": "succession"}))
+            # The last ones get their chance even if the first ones do not respond.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), left / (len(self._hosts) + 1))
+
+    # --- The previous scheduler's clients -----------------------------------------------------
+
     def _restore_preferences(self, group: str, asked: dict[str, Any]) -> None:
         """Apply the preferences for a group that the previous scheduler left."""
         if not asked:
@@ -129,6 +207,12 @@ class Succession:
             self._handle(ev.Desist(tuple(awaited), late=True))
         if awaited:
             self._return_timer = self._loop.call_later(RETURN_LOOK, self._look_for_clients)
+
+
+def _check_owner(connection: Connection) -> None:
+    """Admit only programs of the scheduler's user and of root, which could replace the scheduler anyway."""
+    if connection.uid not in (0, os.getuid()):
+        raise Denied("not_allowed", "only a program of the scheduler's user can take its place")
 
 
 def _awaited(connection: Connection, group: str, usages: tuple[ev.Usage, ...]) -> ev.Awaited:
