@@ -164,7 +164,8 @@ class Machine:
         self.scheduler_folder: Path | None = None
         self.preload_first: tuple[str, ...] = ()
 
-    def start_scheduler(self, *flags: str) -> None:
+    def start_scheduler(self, *flags: str, word: str = "ready") -> None:
+        """Start a scheduler, and return when it has printed a word."""
         arguments = ["-m", "jupyter_gpushare.scheduler", "--socket", str(self.socket), *flags]
         if self.scheduler_folder is None:
             self.scheduler = fork_server.popen(
@@ -183,7 +184,7 @@ class Machine:
                 text=True,
             )
         assert self.scheduler.stdout is not None
-        assert "ready" in self.scheduler.stdout.readline()
+        assert word in self.scheduler.stdout.readline()
 
     def kill_scheduler(self) -> None:
         assert self.scheduler is not None
