@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
 from collections.abc import Callable
@@ -16,12 +15,12 @@ from .options import Options
 #: Connections that wait to be accepted. They are accepted one by one, so that a crowd does not delay the others.
 #: Without free descriptors, asyncio reports each connection that it tries to accept.
 BACKLOG, ACCEPTED = 512, 1
+#: Seconds in which all that wait are accepted at once: the clients of the previous scheduler return together.
+RETURN = 1.0
 
 
-async def listen(
-    options: Options, connect: Callable[[], asyncio.Protocol]
-) -> tuple[socket.socket, asyncio.Server]:
-    """Accept connections; return the socket, and what listens on it.
+class Listening:
+    """Accepts connections.
 
     Parameters
     ----------
@@ -35,22 +34,37 @@ async def listen(
     AddressError
         The socket cannot be made.
     """
-    loop = asyncio.get_running_loop()
-    listener = options.listener or options.inherited or bind(options.path, options.access)
-    # Since Python 3.13, asyncio would remove a socket that another program owns.
-    keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-    server = await loop.create_unix_server(connect, sock=listener, backlog=ACCEPTED, **keep)
-    # What asyncio takes for one number are two.
-    listener.listen(BACKLOG)
-    await _accept_waiting(listener, connect)
-    return listener, server
 
+    def __init__(self, options: Options, connect: Callable[[], asyncio.Protocol]) -> None:
+        self._connect, self._options = connect, options
+        self._has_clients = options.listener is not None or options.inherited is not None
+        self.socket: socket.socket = (
+            options.listener or options.inherited or bind(options.path, options.access)
+        )
+        self._servers: list[asyncio.Server] = []
 
-async def _accept_waiting(listener: socket.socket, connect: Callable[[], asyncio.Protocol]) -> None:
-    """Accept the connections that wait already: the previous scheduler's clients, all at once."""
-    loop = asyncio.get_running_loop()
-    waiting: list[socket.socket] = []
-    with contextlib.suppress(OSError):
-        while len(waiting) < BACKLOG:
-            waiting.append(listener.accept()[0])
-    await asyncio.gather(*(loop.connect_accepted_socket(connect, one) for one in waiting))
+    async def start(self) -> None:
+        """Begin to accept connections."""
+        if self._has_clients:
+            # Two servers accept from the same socket, until the first one is closed.
+            crowd = await self._accept(self.socket.dup(), BACKLOG)
+            asyncio.get_running_loop().call_later(RETURN, crowd.close)
+        await self._accept(self.socket, ACCEPTED)
+        # What asyncio takes for one number are two.
+        self.socket.listen(BACKLOG)
+
+    def close(self, *, for_good: bool) -> None:
+        """Accept no further connections, and remove the socket unless another scheduler or systemd has it, too."""
+        for server in self._servers:
+            server.close()
+        if for_good and self._options.listener is None:
+            self._options.path.unlink(missing_ok=True)
+
+    async def _accept(self, listener: socket.socket, at_once: int) -> asyncio.Server:
+        # Since Python 3.13, asyncio would remove a socket that another program owns.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        server = await asyncio.get_running_loop().create_unix_server(
+            self._connect, sock=listener, backlog=at_once, **keep
+        )
+        self._servers.append(server)
+        return server

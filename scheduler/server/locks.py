@@ -82,8 +82,9 @@ class Locks:
             owner, _ = _owner(descriptor)
             raise TakenError(f"another scheduler (pid {owner}) serves {path}") from None
         _, self.predecessor = _owner(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {self.token}\n".encode(), 0)
+        # In this order, so that others always read an owner.
+        written = os.pwrite(descriptor, f"{os.getpid()} {self.token}\n".encode(), 0)
+        os.ftruncate(descriptor, written)
 
 
 def _owner(descriptor: int) -> tuple[str, str]:

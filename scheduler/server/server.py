@@ -32,7 +32,7 @@ from ..views.redaction import BroadcastEvent, View
 from ..views.timeline import GroupSnapshot, Ledger, SpanKind, Timeline, take_snapshot
 from .administration import Administration
 from .connection import Connection
-from .listening import listen
+from .listening import Listening
 from .options import Options
 from .requests import Requests
 from .succession import Succession
@@ -52,11 +52,9 @@ HEADROOM = 64 << 20
 SPIN = 0.0005
 #: Seconds between two rehearsals at least.
 REHEARSED = 0.02
-#: Seconds between readings of the GPUs and of the host memory without a request.
-POLL = 1.0
-#: Seconds before the first ones, because the previous scheduler's clients attach first.
-FIRST_POLL = 0.1
-
+#: Seconds between readings of the GPUs and of the host memory without a request; and before the first ones, because the
+#: previous scheduler's clients attach first.
+POLL, FIRST_POLL = 1.0, 0.1
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
@@ -87,7 +85,7 @@ class Server:
         self.options = options
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.started = time.monotonic()
-        self._listener: asyncio.Server | None = None
+        self._listening: Listening | None = None
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._clients: dict[int, Connection] = {}
@@ -153,8 +151,9 @@ class Server:
         await self.succession.begin(self._gpus)
         self._measure()
         self._poller = self._loop.call_later(FIRST_POLL, self._poll)
-        connect = functools.partial(Connection, self)
-        self.succession.listener, self._listener = await listen(self.options, connect)
+        self._listening = Listening(self.options, functools.partial(Connection, self))
+        await self._listening.start()
+        self.succession.listener = self._listening.socket
         if self.core.rules.hibernate_after is not None:
             self.hibernations.probe()
 
@@ -199,10 +198,8 @@ class Server:
             task.cancel()
         self.administration.close()
         has_heir = self.succession.has_heir
-        if self._listener is not None:
-            self._listener.close()
-            if self.options.listener is None and not has_heir:
-                self.options.path.unlink(missing_ok=True)
+        if self._listening is not None:
+            self._listening.close(for_good=not has_heir)
         for connection in list(self._connections.values()):
             connection.transport.close()
         return has_heir

@@ -23,6 +23,7 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fits": ({"rounds": 4}, {}),
     "holder-killed": ({"rounds": 1}, {}),
     "restart": ({"rounds": 1}, {}),
+    "takeover": ({"rounds": 1}, {"CLIENTS": 4, "CALM": 0.1}),
     "interrupt": ({"rounds": 1}, {}),
     "turned-to-cpu": ({"rounds": 4}, {}),
     "kernel-start": ({"rounds": 1}, {}),

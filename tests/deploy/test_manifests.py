@@ -153,8 +153,9 @@ def test_volumes_match_the_node_and_are_writable_only_where_needed(
     on_node = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert {name: mounts[name]["mountPath"] for name in on_node} == on_node
-    # A ConfigMap cannot be written to.
-    assert {name for name in mounts if not mounts[name].get("readOnly")} <= {*on_node}
+    # A ConfigMap cannot be written to. An empty folder is the pod's own.
+    own = {v["name"] for v in spec["volumes"] if "emptyDir" in v}
+    assert {name for name in mounts if not mounts[name].get("readOnly")} <= {*on_node, *own}
     if name == "scheduler.yaml":
         config = configured()
         needed = {Path(config.socket).parent: True, Path(config.state_dir): True}
@@ -166,6 +167,24 @@ def test_volumes_match_the_node_and_are_writable_only_where_needed(
         Path(mounts[name]["mountPath"]): not mounts[name].get("readOnly", False) for name in on_node
     }
     assert writable == needed
+
+
+def test_a_new_scheduler_stands_by_before_the_old_one_ends() -> None:
+    made = yaml.safe_load((FOLDER / "scheduler.yaml").read_text())
+    update = made["spec"]["updateStrategy"]
+    assert update == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert "--stand-by" in container["args"]
+    # The old scheduler answers on the node's socket, so probes ask this one on its own.
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    probed = Path(variables["GPUSHARE_ALIVE_SOCKET"])
+    assert probed.parent != Path(variables["GPUSHARE_SOCKET"]).parent
+    assert str(probed.parent) in [mount["mountPath"] for mount in container["volumeMounts"]]
+    probes = [container[f"{kind}Probe"]["exec"] for kind in ("startup", "readiness", "liveness")]
+    assert probes[0] == probes[1] == probes[2]
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -87,6 +87,35 @@ async def test_two_hosts_share_one_scheduler_and_the_second_takes_over(host: Hos
     assert gone(scheduler)
 
 
+async def test_another_host_takes_over_without_a_gap(host: Host) -> None:
+    """Its scheduler stands by before the first one ends, so the socket stays."""
+    first = await host()
+    second = await host()
+    await until(lambda: second.state == "attached")
+    scheduler, before = await pid(first), first.path.stat().st_ino
+    await first.stop()
+    assert await pid(second) != scheduler
+    await until(lambda: second.state == "hosting")
+    assert second.path.stat().st_ino == before
+    third = await host()
+    await second.stop()
+    await until(lambda: third.state == "hosting")
+    assert third.path.stat().st_ino == before
+
+
+async def test_a_host_that_is_killed_is_replaced_without_a_gap(host: Host) -> None:
+    """The scheduler sees its end, and asks the other host."""
+    first, second = await host(), await host()
+    before = first.path.stat().st_ino
+    child = first._child
+    assert child is not None
+    assert child.stdin is not None
+    child.stdin.close()
+    await until(lambda: second.state == "hosting" or first.state == "attached")
+    await second.connected(PATIENCE)
+    assert second.path.stat().st_ino == before
+
+
 async def test_a_scheduler_that_dies_is_replaced(host: Host) -> None:
     seen: list[str] = []
     one = await host(

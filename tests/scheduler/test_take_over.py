@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,3 +229,103 @@ def test_locks_name_their_last_owner(tmp_path: Path) -> None:
     assert second.try_to_take()
     assert second.predecessor == first.token
     second.release()
+
+
+# --- A service ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(environ: dict[str, str], tmp_path: Path) -> Iterator[Service]:
+    made = Service(environ, tmp_path)
+    yield made
+    made.close()
+
+
+class Service:
+    """What systemd does for a node's scheduler: its socket, and messages about its state."""
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        self.path = folder / "run" / "scheduler.sock"
+        self.path.parent.mkdir(mode=0o755)
+        self.config = folder / "config.json"
+        self.write(state_dir=str(folder / "state"))
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.path))
+        self.listener.listen(64)
+        self.news = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.news.settimeout(PATIENCE)
+        self.news.bind(str(folder / "notify"))
+        self.log = folder / "log"
+        self.environ = {
+            **environ,
+            "NOTIFY_SOCKET": str(folder / "notify"),
+            "WATCHDOG_USEC": "3000000",
+            "LISTEN_FDS": "1",
+        }
+        self.main: subprocess.Popen[bytes] | None = None
+
+    def write(self, **settings: object) -> None:
+        self.config.write_text(json.dumps({"NodeScheduler": settings}))
+
+    def start(self) -> None:
+        arguments = ("-m", "jupyter_gpushare.scheduler", "--config", str(self.config))
+        with self.log.open("ab") as log:
+            self.main = subprocess.Popen(
+                # The shell's process becomes the scheduler's.
+                ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", sys.executable, *arguments],
+                env=self.environ,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=(3,),
+                preexec_fn=lambda: os.dup2(self.listener.fileno(), 3),
+            )
+        assert self.hears() == "READY=1"
+
+    def hears(self) -> str:
+        """Return the next message except those of the watchdog."""
+        while (said := self.news.recv(1 << 12).decode()) == "WATCHDOG=1":
+            pass
+        return said
+
+    def scheduler(self) -> int:
+        with ControlClient(self.path, timeout=PATIENCE) as control:
+            return int(control.request("status")["status"]["scheduler"]["pid"])
+
+    def close(self) -> None:
+        process = self.scheduler()
+        os.kill(process, signal.SIGTERM)
+        assert self.hears() == "STOPPING=1"
+        self.listener.close()
+        self.news.close()
+        assert self.main is not None
+        self.main.wait(PATIENCE)
+
+
+def test_a_service_starts_its_successor(service: Service) -> None:
+    service.start()
+    assert service.main is not None
+    service.main.send_signal(signal.SIGUSR2)
+    said = service.hears()
+    assert said.startswith("MAINPID=")
+    # The successor sends this, which systemd accepts from the main process.
+    assert service.hears() == "READY=1"
+    assert service.main.wait(PATIENCE) == 0
+    successor = int(said.removeprefix("MAINPID="))
+    assert service.scheduler() == successor
+    # So does the successor's successor.
+    os.kill(successor, signal.SIGUSR2)
+    assert service.hears() != said
+    assert service.hears() == "READY=1"
+    until(lambda: service.scheduler() != successor)
+    assert service.log.read_text() == ""
+
+
+def test_a_service_continues_if_its_successor_does_not_start(service: Service) -> None:
+    service.start()
+    assert service.main is not None
+    before = service.config.read_text()
+    service.write(quantum="sometimes")
+    service.main.send_signal(signal.SIGUSR2)
+    until(lambda: "this one continues" in service.log.read_text())
+    assert service.scheduler() == service.main.pid
+    service.config.write_text(before)
