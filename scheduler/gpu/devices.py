@@ -61,9 +61,9 @@ class Devices:
         if self._path is None:
             return []
         if self._nvml is not None:
-            # Loaded before this scheduler took over.
+            # Loaded before this scheduler took over. Later GPUs are found when a client uses them.
             known = [self.read(gpu) for gpu in self._handles]
-            return [reading for reading in known if reading is not None] + self.discover()
+            return [reading for reading in known if reading is not None]
         try:
             # pynvml loads "libnvidia-ml.so.1" by name. The loader reuses a library of that name that is
             # loaded already, so this one must be loaded first.

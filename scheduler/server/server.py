@@ -148,7 +148,7 @@ class Server:
             self._add_device(device)
         self.pools.start()
         self.administration.start()
-        await self.succession.begin(self._gpus)
+        self.succession.begin(self._gpus)
         self._measure()
         self._poller = self._loop.call_later(FIRST_POLL, self._poll)
         self._listening = Listening(self.options, functools.partial(Connection, self))

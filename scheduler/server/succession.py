@@ -78,7 +78,7 @@ class Succession:
             "host": self._op_host,
         }
 
-    async def begin(self, gpus: Collection[str]) -> None:
+    def begin(self, gpus: Collection[str]) -> None:
         """Read the previous scheduler's list, and await its clients."""
         folder = self._options.identity.state_dir
         if self._options.identity.node:
@@ -88,7 +88,8 @@ class Succession:
         self._roster = Roster(path)
         clients = self._roster.load()
         for gpu in gpus if clients else ():
-            held = await asyncio.to_thread(self._devices.processes, gpu)
+            # This takes milliseconds. In a thread it would take longer, and nothing else is to be done yet.
+            held = self._devices.processes(gpu)
             clients = [corrected(client, gpu, (held or {}).get(client.pid)) for client in clients]
         if clients:
             for group in dict.fromkeys(client.group for client in clients):
