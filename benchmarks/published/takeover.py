@@ -29,7 +29,7 @@ CLIENTS = 50
 #: Seconds of a client's burst, and of a control program between two requests.
 BURST, PAUSE = 0.001, 0.001
 #: Seconds before the interposer's first attempt to reconnect, and before the next one (``channel.c``).
-FIRST_RETRY, RETRY = 0.02, 0.04
+FIRST_RETRY, RETRY = 0.0, 0.04
 #: Seconds of contention before and after each take-over.
 CALM = 1.0
 

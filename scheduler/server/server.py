@@ -197,12 +197,13 @@ class Server:
         for task in self._readings:
             task.cancel()
         self.administration.close()
-        has_heir = self.succession.has_heir
+        heirs = self.succession.heirs
         if self._listening is not None:
-            self._listening.close(for_good=not has_heir)
-        for connection in list(self._connections.values()):
+            self._listening.close(for_good=not heirs)
+        # Those that stand by come first, so that one of them begins while the clients' connections end.
+        for connection in (*heirs, *self._connections.values()):
             connection.transport.close()
-        return has_heir
+        return bool(heirs)
 
     # --- Connections --------------------------------------------------------------------------
 

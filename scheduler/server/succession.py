@@ -139,9 +139,9 @@ class Succession:
     # --- Schedulers that stand by -------------------------------------------------------------
 
     @property
-    def has_heir(self) -> bool:
-        """Whether a scheduler stands by."""
-        return bool(self._heirs)
+    def heirs(self) -> tuple[Connection, ...]:
+        """Return the schedulers that stand by."""
+        return tuple(self._heirs)
 
     def _op_stand_by(self, connection: Connection, asked: Body) -> dict[str, Any]:
         """Pass the socket to a scheduler that stands by from now on."""

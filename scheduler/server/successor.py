@@ -59,7 +59,7 @@ class Successor:
             log.error("cannot start the next scheduler: %s; this one continues", error)
             return
         deadline = time.monotonic() + PATIENCE
-        while not self._succession.has_heir:
+        while not self._succession.heirs:
             if process.poll() is not None:
                 log.error(
                     "the next scheduler exited with status %d; this one continues",

@@ -61,10 +61,12 @@ void gs_channel_close_locked(void)
     gs_outbox_clear(&channel.outbox);
     channel.usage_count = 0;
     uint64_t now = gs_now_ns();
-    if (now - channel.attached_at >= stable_after)
+    bool stable = now - channel.attached_at >= stable_after;
+    if (stable)
         channel.away_since = now;
     channel.retry_gap = shortest_retry;
-    channel.retry_at = now + channel.retry_gap;
+    /* The first attempt comes at once, because another scheduler may have taken over the socket. */
+    channel.retry_at = stable ? now : now + channel.retry_gap;
 }
 
 void gs_channel_break_locked(void)
