@@ -49,6 +49,7 @@ NO_DRIVER = 69
 FIRST_LOOK, LAST_LOOK = 1.0, 30.0
 #: The modules that are imported before a scheduler takes over, because that takes a quarter of a second.
 SERVING = (
+    ".gpu.checkpoint_helper",
     ".node.prices",
     ".observability.writer",
     ".server.requests",

@@ -56,7 +56,7 @@ class Hibernations:
 
     def probe(self) -> None:
         """Find out in the background, once, whether processes can be checkpointed on this machine."""
-        if self._driver is not None and self._probing is None:
+        if self._driver is not None and self._probing is None and not self.closed:
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     def may_park(self, client: int, pid: int) -> bool:

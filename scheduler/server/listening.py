@@ -11,6 +11,7 @@ from typing import Any
 
 from ..protocol.address import bind
 from .options import Options
+from .systemd import Passed
 
 #: Connections that wait to be accepted. They are accepted one by one, so that a crowd does not delay the others.
 #: Without free descriptors, asyncio reports each connection that it tries to accept.
@@ -38,9 +39,10 @@ class Listening:
     def __init__(self, options: Options, connect: Callable[[], asyncio.Protocol]) -> None:
         self._connect, self._options = connect, options
         self._has_clients = options.listener is not None or options.inherited is not None
-        self.socket: socket.socket = (
-            options.listener or options.inherited or bind(options.path, options.access)
-        )
+        found = options.listener or options.inherited or bind(options.path, options.access)
+        found.listen(BACKLOG)
+        # Asyncio would let only as many connections wait as it accepts at once, and refuse the others.
+        self.socket: socket.socket = Passed(fileno=found.detach())
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
@@ -50,8 +52,6 @@ class Listening:
             crowd = await self._accept(self.socket.dup(), BACKLOG)
             asyncio.get_running_loop().call_later(RETURN, crowd.close)
         await self._accept(self.socket, ACCEPTED)
-        # What asyncio takes for one number are two.
-        self.socket.listen(BACKLOG)
 
     def close(self, *, for_good: bool) -> None:
         """Accept no further connections, and remove the socket unless another scheduler or systemd has it, too."""

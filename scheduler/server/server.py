@@ -41,8 +41,6 @@ from .throttle import Throttle
 log = logging.getLogger(__name__)
 
 HISTORY = 10_000
-#: By how much the priority of this process falls once another scheduler has taken over.
-LEAST_URGENT = 19
 #: Seconds without work after which a burst is over while other groups wait.
 QUIET = 0.008
 #: Bytes that a client requests beyond its need.
@@ -155,7 +153,7 @@ class Server:
         await self._listening.start()
         self.succession.listener = self._listening.socket
         if self.core.rules.hibernate_after is not None:
-            self.hibernations.probe()
+            self._loop.call_later(FIRST_POLL, self.hibernations.probe)
 
     async def stop(self, release: Callable[[], None], *, broken: bool = False) -> None:
         """Leave the clients to the next scheduler, which serves at once if it stands by, and end.
@@ -176,10 +174,11 @@ class Server:
         await tickets.save()
         if has_heir:
             release()
-            # What is left to do here must not delay the next scheduler.
-            os.nice(LEAST_URGENT)
         # One round of the loop, in which the transports send their data and close.
         await asyncio.sleep(0)
+        if has_heir:
+            # What is left to do here must not delay the next scheduler.
+            os.nice(19)
         await self.hibernations.close()
         self.devices.stop()
         self.pools.stop()
