@@ -72,6 +72,7 @@ WITHOUT_GPU = (
     Part("fits", 60),
     Part("holder-killed", 60),
     Part("restart", 60),
+    Part("takeover", 60),
     Part("interrupt", 90),
     Part("turned-to-cpu", 60),
     Part("kernel-start", 120),
