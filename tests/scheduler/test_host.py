@@ -83,7 +83,7 @@ async def test_two_hosts_share_one_scheduler_and_the_second_takes_over(host: Hos
     await hosting.stop()
     # The request waits for the new scheduler; clients do not see the gap.
     assert await pid(attached) != scheduler
-    assert attached.state == "hosting"
+    await until(lambda: attached.state == "hosting")
     assert gone(scheduler)
 
 
