@@ -27,6 +27,7 @@ from .node.arguments import Parser, idleness, likelihood, quantum, seconds, size
 from .protocol.address import TAKEN, AddressError, prepare, socket_path
 from .protocol.text import log_to_stderr
 from .server import systemd
+from .server.alive import ALIVE_SOCKET
 from .server.locks import Locks, TakenError
 from .server.shortage import Shortage, raise_limit
 
@@ -56,8 +57,6 @@ SERVING = (
     ".server.server",
     ".server.successor",
 )
-#: Environment variable: the socket on which this process answers liveness probes (``server/alive.py``).
-ALIVE_SOCKET = "GPUSHARE_ALIVE_SOCKET"
 #: Exit status after a defect of the scheduler (EX_SOFTWARE). The clients go on and re-attach to the next scheduler.
 BROKEN = 70
 

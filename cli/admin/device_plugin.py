@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import LIBRARIES
-from ...scheduler.node.arguments import complain, seconds
+from ...scheduler.node.arguments import complain, count, seconds
 from ...scheduler.protocol.address import MAX_PATH, socket_path
-from .node_arguments import NO_DRIVER, absolute, add_common, count, socket_trouble
+from .node_arguments import (
+    NO_DRIVER,
+    absolute,
+    add_common,
+    add_log_level,
+    is_subdomain,
+    socket_trouble,
+)
 
 #: The extended resource that a pod requests by default.
 RESOURCE = "jupyter-gpushare/gpu-slot"
@@ -72,12 +79,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         help="interval between checks of the GPUs, the scheduler and the kubelet, in seconds (default: 2)",
     )
-    parser.add_argument(
-        "--log-level",
-        choices=["debug", "info", "warning", "error"],
-        default="info",
-        help="lowest level of the messages that are logged to standard error (default: info)",
-    )
+    add_log_level(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -134,10 +136,8 @@ def run(args: argparse.Namespace) -> int:
 def _resource(text: str) -> str:
     """Check a name as Kubernetes does: a DNS subdomain, a slash, and up to 63 letters, digits, ``-``, ``_``, ``.``."""
     domain, _, name = text.partition("/")
-    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     if not (
-        re.fullmatch(rf"{label}(\.{label})*", domain)
-        and len(domain) <= 253
+        is_subdomain(domain)
         and not domain.endswith("kubernetes.io")
         and re.fullmatch(r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", name, re.ASCII)
     ):

@@ -7,14 +7,20 @@ import argparse
 import asyncio
 import logging
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from ..._version import LIBRARIES
-from ...scheduler.node.arguments import complain, seconds, size
+from ...scheduler.node.arguments import complain, count, number, seconds, size
 from ...scheduler.protocol.address import MAX_PATH, socket_path
-from .node_arguments import NO_DRIVER, absolute, add_common, count, socket_trouble
+from .node_arguments import (
+    NO_DRIVER,
+    absolute,
+    add_common,
+    add_log_level,
+    is_subdomain,
+    socket_trouble,
+)
 
 #: Folders on the node: the kubelet's, the container runtime's for specifications, and the record of claims.
 KUBELET, CDI, STATE = Path("/var/lib/kubelet"), Path("/var/run/cdi"), Path("/var/lib/gpushare/dra")
@@ -59,12 +65,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         help="interval between checks of the published ResourceSlices, in seconds (default: 30)",
     )
-    parser.add_argument(
-        "--log-level",
-        choices=["debug", "info", "warning", "error"],
-        default="info",
-        help="lowest level of the messages that are logged to standard error (default: info)",
-    )
+    add_log_level(parser)
 
 
 def _add_sharing(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +78,7 @@ def _add_sharing(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-overcommit",
-        type=_factor,
+        type=number("multiple", 1, 100),
         default=1.0,
         metavar="X",
         help="how much GPU memory the claims of a GPU can request together, as a multiple of its memory (default: 1)",
@@ -200,19 +201,8 @@ async def _serve(args: argparse.Namespace, options: Any) -> None:
 
 def _node(text: str) -> str:
     """Check a name as Kubernetes does: a DNS subdomain."""
-    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-    if not (re.fullmatch(rf"{label}(\.{label})*", text) and len(text) <= 253):
+    if not is_subdomain(text):
         raise argparse.ArgumentTypeError(
             f"invalid name {text!r}; use the name of the node that `kubectl get nodes` shows"
         )
     return text
-
-
-def _factor(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"invalid multiple {text!r}; use a number from 1 to 100")
-    return value

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 #: Folders that other programs use, too: a container must not get everything in them.
@@ -17,23 +17,6 @@ NO_DRIVER = (
 )
 
 
-def count(most: int) -> Callable[[str], int]:
-    """Make a parser of whole numbers from 1."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = 0
-        if not 1 <= value <= most:
-            raise argparse.ArgumentTypeError(
-                f"invalid number {text!r}; use a whole number from 1 to {most}"
-            )
-        return value
-
-    return parse
-
-
 def absolute(text: str) -> Path:
     """Parse a path on the node."""
     path = Path(text)
@@ -42,6 +25,12 @@ def absolute(text: str) -> Path:
             f"invalid path {text!r}; use an absolute path, because it is mounted from the node"
         )
     return path
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether a text is a DNS subdomain, as Kubernetes defines it for names."""
+    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    return len(text) <= 253 and re.fullmatch(rf"{label}(\.{label})*", text) is not None
 
 
 def add_common(parser: argparse.ArgumentParser, program: str) -> None:
@@ -58,6 +47,16 @@ def add_common(parser: argparse.ArgumentParser, program: str) -> None:
         metavar="DIR",
         help=f"folder on the node to copy the libraries to, if the {program} itself runs in a container (default: "
         "none; containers mount the installed libraries)",
+    )
+
+
+def add_log_level(parser: argparse.ArgumentParser) -> None:
+    """Add ``--log-level``."""
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default="info",
+        help="lowest level of the messages that are logged to standard error (default: info)",
     )
 
 

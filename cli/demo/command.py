@@ -18,7 +18,7 @@ from ...kernel_provisioner.launch import Backend, parse_backend
 from ...scheduler.core.rules import default_reserve
 from ...scheduler.gpu.drivers import Driver, find_driver
 from ...scheduler.memory.budget import host_budget
-from ...scheduler.node.arguments import complain
+from ...scheduler.node.arguments import complain, number
 from ...scheduler.node.entitlements import parse_size
 from .plan import DemoError, Plan
 from .sizing import choose_fraction, measure_speed
@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--fraction",
-        type=_fraction,
+        type=number("share", 0.05, 0.95),
         metavar="F",
         help="share of the GPU's memory for each notebook (default: 0.75, or less, so that evicting memory takes less "
         "time than the pauses between cells)",
@@ -288,16 +288,6 @@ def _backend(text: str) -> Backend:
             "the backend plain cannot evict memory, so the notebooks could not share the GPU; use auto, swap or managed"
         )
     return backend
-
-
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.05 <= value <= 0.95:
-        raise argparse.ArgumentTypeError(f"invalid share {text!r}; use a number from 0.05 to 0.95")
-    return value
 
 
 def _port(text: str) -> int:

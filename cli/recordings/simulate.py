@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...scheduler.node.arguments import complain, nearest, seconds, size
+from ...scheduler.node.arguments import complain, count, nearest, number, seconds, size
 
 if TYPE_CHECKING:
     from ...scheduler.simulation.outcome import Outcome
@@ -59,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the generator (default: 1)")
     parser.add_argument(
         "--gpus",
-        type=_gpus,
+        type=count(1000),
         metavar="N",
         help="number of GPUs, 1 to 1000 (default: the trace's number)",
     )
@@ -86,7 +86,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=_processes,
+        type=count(1024),
         metavar="N",
         help="number of simulations to run in parallel (default: one for each CPU core)",
     )
@@ -116,7 +116,7 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--changed",
-        type=_fraction,
+        type=number("fraction", 0, 1),
         default=1.0,
         metavar="FRACTION",
         help="fraction of a notebook's memory that changes between two of its evictions, 0 to 1; the rest is evicted "
@@ -124,7 +124,7 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--zeros",
-        type=_fraction,
+        type=number("fraction", 0, 1),
         default=0.0,
         metavar="FRACTION",
         help="fraction of a notebook's memory that is all zeros, 0 to 1; zeros are neither copied nor stored "
@@ -132,7 +132,7 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--equal",
-        type=_fraction,
+        type=number("fraction", 0, 1),
         default=0.0,
         metavar="FRACTION",
         help="fraction of the other memory that is equal in all notebooks of one user, such as the weights of one "
@@ -257,38 +257,8 @@ def _seed(args: argparse.Namespace, default: int) -> int:
     return default if args.seed is None else int(args.seed)
 
 
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"invalid fraction {text!r}; use a number from 0 to 1")
-    return value
-
-
 def _speed(text: str) -> float:
     value = size(text)
     if not value:
         raise argparse.ArgumentTypeError(f"invalid speed {text!r}; use bytes a second, such as 2G")
     return float(value)
-
-
-def _gpus(text: str) -> int:
-    return _whole(text, 1000)
-
-
-def _processes(text: str) -> int:
-    return _whole(text, 1024)
-
-
-def _whole(text: str, most: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= most:
-        raise argparse.ArgumentTypeError(
-            f"invalid number {text!r}; use a whole number from 1 to {most}"
-        )
-    return value

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -108,15 +109,42 @@ def switch(text: str) -> bool:
     return text == "on"
 
 
-def likelihood(text: str) -> float:
-    """Parse a likelihood: a number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"invalid likelihood {text!r}; use a number from 0 to 1")
-    return value
+def number(what: str, least: float, most: float) -> Callable[[str], float]:
+    """Return a parser of numbers within bounds; ``what`` names them in its error."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"invalid {what} {text!r}; use a number from {least:g} to {most:g}"
+            )
+        return value
+
+    return parse
+
+
+def count(most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"invalid number {text!r}; use a whole number from 1 to {most}"
+            )
+        return value
+
+    return parse
+
+
+#: Parses a likelihood.
+likelihood = number("likelihood", 0, 1)
 
 
 def _above_zero(text: str, complaint: str) -> float:

@@ -12,6 +12,8 @@ import socket
 import struct
 import sys
 
+#: Environment variable: the socket on which one scheduler answers probes. One that stands by does not serve the node's.
+ALIVE_SOCKET = "GPUSHARE_ALIVE_SOCKET"
 #: Seconds for which each step of the exchange may last.
 PATIENCE = 3
 #: The header of a frame, and the type of a request (csrc/protocol.h).
@@ -39,8 +41,7 @@ def answers(path: bytes) -> str:
 
 def main() -> int:
     """Return the exit status: 0 if the scheduler answers."""
-    # A scheduler that stands by does not serve the socket of the node.
-    path = os.environ.get("GPUSHARE_ALIVE_SOCKET") or os.environ.get("GPUSHARE_SOCKET", "")
+    path = os.environ.get(ALIVE_SOCKET) or os.environ.get("GPUSHARE_SOCKET", "")
     wrong = answers(os.fsencode(path))
     if wrong:
         print(f"gpushare: no response at {path}: {wrong}", file=sys.stderr)
