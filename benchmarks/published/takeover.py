@@ -124,7 +124,7 @@ class Peer:
         self._crowd, self._greet, self._hear = crowd, greet, hear
         self._reader = protocol.FrameReader(from_scheduler=True)
         self._connection: socket.socket | None = None
-        #: Since when there is no connection that the scheduler has answered.
+        #: When the last connection that the scheduler had answered ended.
         self.away_since = time.monotonic()
 
     def connect(self) -> None:

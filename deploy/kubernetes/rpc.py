@@ -13,7 +13,7 @@ from .node import NodeError
 
 
 def identity(socket: Path) -> object:
-    """Return a value that differs from that of a socket created later at this path; None if there is no socket."""
+    """Return what identifies this socket among all that are ever created at its path; None: there is none."""
     try:
         found = os.stat(socket)
     except OSError:

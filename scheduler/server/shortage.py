@@ -8,7 +8,7 @@ import resource
 
 log = logging.getLogger(__name__)
 
-#: A shortage is over after so many seconds without an error. The next one is logged again.
+#: Seconds without an error after which a shortage is over. The next one is logged again.
 CALM = 60.0
 
 

@@ -182,8 +182,8 @@ async def _take(locks: Locks, ended: asyncio.Future[int], patience: float) -> bo
 def _inherit(locks: Locks, met: Predecessor | None) -> Inheritance:
     """Return what the previous scheduler has left.
 
-    Another scheduler may have served in the meantime if this process was stopped for a while. Then nobody can reach the
-    passed socket any more.
+    If this process was stopped for a while, another scheduler may have served meanwhile. The passed socket is stale
+    then: no client can connect to it.
     """
     if met is None:
         return Inheritance(locks)

@@ -167,7 +167,7 @@ def plugins(environ: dict[str, str], node: Path, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def dra_kubelets(node: Path) -> Iterator[Callable[..., Kubelet]]:
-    """Start kubelets for DRA drivers, which end with the test; one that is there ends first."""
+    """Start kubelets for DRA drivers. A new one replaces the last one, which ends with the test otherwise."""
     started: list[Kubelet] = []
 
     def begin(refuse: int = 0) -> Kubelet:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Helm chart, rendered by Helm's engine, fits the Kubernetes API, the manifests beside it and our commands."""
+"""The Helm chart, rendered by Helm's engine, fits the Kubernetes API, our manifests and our commands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The DRA driver's process, before stand-ins for the kubelet and the Kubernetes API, and beside a real scheduler."""
+"""The DRA driver's process, with a real scheduler, and with stand-ins for the kubelet and the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = {"apiVersion": "jupyter-gpushare/v1alpha1", "kind": "GpuShareConfig"}
 
 @pytest.fixture
 def started(start: Start, tmp_path: Path) -> Callable[[], Scheduler]:
-    """Start node schedulers for which the pods' uid says nothing."""
+    """Start node schedulers that do not identify pods by their uid."""
     socket = str(tmp_path / "gpushare" / "s.sock")
 
     def begin() -> Scheduler:

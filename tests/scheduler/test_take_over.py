@@ -97,7 +97,7 @@ def test_a_scheduler_that_stands_by_takes_over(
 def test_connections_during_a_take_over_wait_and_are_answered(
     scheduler: Scheduler, stand_by: Begin
 ) -> None:
-    """Many programs connect while nobody serves; none is refused, and all are answered."""
+    """Many programs connect while no scheduler serves. No connection is refused, and all are answered later."""
     second = stand_by()
     second.process.send_signal(signal.SIGSTOP)
     assert scheduler.close() == 0

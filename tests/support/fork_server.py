@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Starts Python programs as forks of a process that has imported their modules already.
 
-To start Python and import the scheduler takes a quarter of a second of processor time, and the tests start it hundreds
-of times. ``popen`` returns a process as ``subprocess.Popen`` does: it has a process ID, standard streams, an
+Starting Python and importing the scheduler takes a quarter of a second of processor time, and the tests start it
+hundreds of times. ``popen`` returns a process as ``subprocess.Popen`` does: it has a process ID, standard streams, an
 environment, arguments, a working directory and a limit of open files of its own, and runs the same program. It is the
-child of a server, which is the child of the tests' process and tells it how its children end.
+child of a server. The server is the child of the tests' process, and reports to it how its own children end.
 
 What a process takes from its environment before the first line of a program (``LD_PRELOAD``, ``PYTHONPATH``, ...) is
 the server's. So there is one server for each combination of these, from the second start on: the first start with a

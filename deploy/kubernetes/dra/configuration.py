@@ -15,7 +15,7 @@ DRIVER = "jupyter-gpushare"
 API_VERSION, KIND = "jupyter-gpushare/v1alpha1", "GpuShareConfig"
 #: Keys whose values have an order, and what a claim gets that states none and has no maximum.
 SHARES: dict[str, float] = {"request": 0.0, "limit": 0.0, "weight": 1.0, "memory": 0, "host": 0}
-#: Those for which 0 means that there is no limit.
+#: Keys with which 0 means no limit.
 _CAPS = ("limit", "memory", "host")
 _KEYS = ("class", *SHARES)
 

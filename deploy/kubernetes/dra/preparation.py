@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes a prepared claim of what the Kubernetes API says of a claim. No I/O."""
+"""Makes a prepared claim from a claim in the Kubernetes API. No I/O."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def pool(node: str, devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def is_same(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether a slice says what it should, except for the generation and the times of taints."""
+    """Whether a slice is as wanted. The generation and the times of taints do not count."""
     return _comparable(wanted) == _comparable(found)
 
 
