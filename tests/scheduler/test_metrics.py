@@ -49,6 +49,8 @@ def test_a_scheduler_counts_its_actions(scheduler: Scheduler) -> None:
         a.release()
         a.evict()
         until(lambda: state(scheduler, "b")["state"] != "waiting")
+        # The scheduler reads what a GPU does once a second.
+        until(lambda: "gpushare_gpu_power_watts" in text(control.request("metrics")["metrics"]))
         with scheduler.client("c") as c:
             assert c.grow(20 * GIB).status == "device"
             found = values(text(control.request("metrics")["metrics"], {"node": "n1"}))
