@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compiles the C libraries, the C program and the cffi module into the wheel and tags it by what they need.
 
-Also makes the links of README.md absolute, for pages outside of the repository such as the package index.
+Lists the npm packages whose code the wheel contains in an SBOM. Makes the links of README.md absolute, for pages
+outside of the repository such as the package index.
 
 ``GPUSHARE_CC`` names another C compiler, also one for another machine:
 ``GPUSHARE_CC=aarch64-linux-gnu-gcc`` makes an aarch64 wheel.
@@ -10,6 +11,7 @@ Also makes the links of README.md absolute, for pages outside of the repository 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -21,6 +23,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -180,6 +183,74 @@ def build_libraries(root: Path, command: list[str], machine: str, **settings: ob
         raise BuildError(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
 
 
+#: What the builders of the JupyterLab extension and the Hub's page report about the packages that they bundled.
+BUNDLED = (
+    Path("jupyter_gpushare", "labextension", "static", "third-party-licenses.json"),
+    Path("jupyter_gpushare", "hub", "static", "third-party-licenses.json"),
+)
+
+
+def npm_component(package: dict[str, str]) -> dict[str, Any]:
+    """Describe a bundled npm package as CycloneDX does."""
+    scope, _, name = package["name"].rpartition("/")
+    return {
+        "type": "library",
+        **({"group": scope} if scope else {}),
+        "name": name,
+        "version": package["versionInfo"],
+        **({"licenses": [{"expression": package["licenseId"]}]} if package["licenseId"] else {}),
+        "purl": f"pkg:npm/{quote(package['name'])}@{quote(package['versionInfo'])}",
+    }
+
+
+def bill_of_materials(version: str, reports: Iterable[Path]) -> dict[str, Any]:
+    """Return the wheel's SBOM: the software in it that an installer does not know of.
+
+    The Python packages that it needs are in its metadata.
+
+    Parameters
+    ----------
+    version
+        The version of jupyter-gpushare.
+    reports
+        Reports of bundled npm packages.
+
+    Returns
+    -------
+    dict
+        A CycloneDX 1.6 document, which is the same for each build from the same sources.
+
+    Raises
+    ------
+    BuildError
+        A report is missing.
+    """
+    reports = list(reports)
+    for path in reports:
+        if not path.is_file():
+            raise BuildError(
+                f"{path} is missing: build the JupyterLab extension and the Hub page with "
+                "`jlpm build:prod` in labextension/ (a development build makes no such report)"
+            )
+    packages = [p for path in reports for p in json.loads(path.read_text("utf-8"))["packages"]]
+    bundled = {c["purl"]: c for c in map(npm_component, packages)}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "name": "jupyter-gpushare",
+                "version": version,
+                "licenses": [{"expression": "BSD-3-Clause"}],
+                "purl": f"pkg:pypi/jupyter-gpushare@{quote(version)}",
+            }
+        },
+        "components": [bundled[purl] for purl in sorted(bundled)],
+    }
+
+
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Adds what it compiles to the wheel; an editable install has it next to the sources."""
 
@@ -212,6 +283,10 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"] = False
         tag = platform_tag(path for path in built if is_binary(path))
         build_data["tag"] = f"cp310-abi3-{tag}"
+        sbom = out / "jupyter-gpushare.cdx.json"
+        document = bill_of_materials(self.metadata.version, (root / path for path in BUNDLED))
+        sbom.write_text(json.dumps(document, indent=2), encoding="utf-8")
+        build_data["sbom_files"].append(str(sbom.relative_to(root)))
         for path in built:
             inside = Path("jupyter_gpushare") / path.relative_to(out / "package")
             build_data["force_include"][str(path)] = str(inside)

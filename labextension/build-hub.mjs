@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
 // Builds the Hub's page: hub/page/ with the shared core becomes hub/static/page.js.
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import process from 'node:process';
+import { WPPlugin } from '@jupyter/builder';
 import { rspack } from '@rspack/core';
 
 const pathOf = path => fileURLToPath(new URL(path, import.meta.url));
+
+// Lumino's packages name their licence, but hold no text of it.
+const bsd = readFileSync(pathOf('../LICENSE'), 'utf8').replace(
+  /^Copyright .*$/m,
+  'Copyright (c) Jupyter Development Team and PhosphorJS Contributors'
+);
 
 const compiler = rspack({
   mode: 'production',
@@ -42,6 +50,15 @@ const compiler = rspack({
       })
     ]
   },
+  // Licences ask for their text in every copy. hatch_build.py lists the packages in the wheel's SBOM.
+  plugins: [
+    new WPPlugin.JSONLicenseWebpackPlugin({
+      licenseTextOverrides: {
+        '@lumino/algorithm': bsd,
+        '@lumino/coreutils': bsd
+      }
+    })
+  ],
   performance: { hints: false }
 });
 

@@ -19,6 +19,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_sdist_holds_sources_and_the_built_labextension(sdist: Path) -> None:
         "hatch_build.py",
         "labextension/yarn.lock",
         "jupyter_gpushare/hub/static/page.js",
+        "jupyter_gpushare/hub/static/third-party-licenses.json",
         "jupyter_gpushare/labextension/package.json",
     } <= inner
     for room in ROOMS:
@@ -134,6 +136,16 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
     for room in ROOMS:
         assert modules(names, room) == [f"jupyter_gpushare/{room}/__init__.py"]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jupyter_gpushare"}
+
+
+def test_wheel_lists_and_licenses_the_packages_that_it_bundles(content: Path) -> None:
+    (sbom,) = content.glob("*.dist-info/sboms/*.cdx.json")
+    listed = {c["purl"].split("/", 1)[1] for c in json.loads(sbom.read_text())["components"]}
+    reports = [json.loads(p.read_text()) for p in content.rglob("third-party-licenses.json")]
+    bundled = [package for report in reports for package in report["packages"]]
+    assert listed == {f"{quote(p['name'])}@{p['versionInfo']}" for p in bundled}
+    assert {"react", "react-dom", "style-loader"} <= {p["name"] for p in bundled}
+    assert [p["name"] for p in bundled if not p["extractedText"]] == []
 
 
 def test_wheel_holds_no_program_that_needs_the_tests(content: Path) -> None:

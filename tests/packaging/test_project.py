@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -83,6 +84,38 @@ def test_links_of_the_readme_become_absolute(hatch_build: ModuleType) -> None:
         "[page](https://x.example/y/blob/HEAD/docs/b.md#part) [part](#part) [site](https://c.example/)\n"
         "[![badge](https://x.example/y/raw/HEAD/docs/badge.svg)](https://x.example/y/blob/HEAD/docs/d.md)"
     )
+
+
+def report(folder: Path, *packages: tuple[str, str, str]) -> Path:
+    """Write what a builder reports of the packages that it bundled: name, version, licence."""
+    path = folder / f"{len(list(folder.iterdir()))}.json"
+    fields = ("name", "versionInfo", "licenseId")
+    path.write_text(json.dumps({"packages": [dict(zip(fields, p, strict=True)) for p in packages]}))
+    return path
+
+
+def test_the_sbom_lists_each_bundled_package_once(hatch_build: ModuleType, tmp_path: Path) -> None:
+    reports = [
+        report(tmp_path, ("react", "18.3.1", "MIT"), ("odd", "1.0.0", "")),
+        report(tmp_path, ("@lumino/polling", "2.1.5", "BSD-3-Clause"), ("react", "18.3.1", "MIT")),
+    ]
+    sbom = hatch_build.bill_of_materials("0.1.0", reports)
+    assert sbom["metadata"]["component"]["purl"] == "pkg:pypi/jupyter-gpushare@0.1.0"
+    assert [(c["purl"], c.get("licenses")) for c in sbom["components"]] == [
+        ("pkg:npm/%40lumino/polling@2.1.5", [{"expression": "BSD-3-Clause"}]),
+        ("pkg:npm/odd@1.0.0", None),
+        ("pkg:npm/react@18.3.1", [{"expression": "MIT"}]),
+    ]
+    assert [(c.get("group"), c["name"]) for c in sbom["components"]] == [
+        ("@lumino", "polling"),
+        (None, "odd"),
+        (None, "react"),
+    ]
+
+
+def test_a_missing_report_says_what_to_build(hatch_build: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(hatch_build.BuildError, match="jlpm build:prod"):
+        hatch_build.bill_of_materials("0.1.0", [tmp_path / "absent.json"])
 
 
 def test_the_description_reads_everywhere(root: Path) -> None:
