@@ -33,7 +33,8 @@ def test_the_status_shows_running_and_waiting_notebooks_with_reasons(
     scheduler: Scheduler, gpushare: Command
 ) -> None:
     # Its turn must not end before the command is done, however slow the machine is.
-    gpushare("set", "quantum", "600")
+    done = gpushare("set", "quantum", "600")
+    assert (done.returncode, done.stderr) == (0, "")
     with (
         scheduler.client("aaaa", name="train.ipynb") as a,
         scheduler.client("bbbb", name="plot.ipynb") as b,
@@ -46,8 +47,9 @@ def test_the_status_shows_running_and_waiting_notebooks_with_reasons(
         done = gpushare("status")
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
-        (running,) = [line for line in lines if line.startswith("running")]
-        (waiting,) = [line for line in lines if line.startswith("waiting")]
+        of_state = {line.split()[0]: line for line in lines if line.strip()}
+        assert {"running", "waiting"} <= set(of_state), done.stdout
+        running, waiting = of_state["running"], of_state["waiting"]
         assert running.split()[1:3] == ["train.ipynb", "aaaa"]
         assert waiting.startswith("waiting (1)")
         assert "plot.ipynb" in waiting
