@@ -220,7 +220,8 @@ lock: $(STAMPS)/venv ## update the pinned versions in requirements/
 	$(COMPILE) --resolution lowest-direct $(LOWEST:%=--extra %) --output-file requirements/lower-bounds.txt pyproject.toml
 
 clean: ## remove .venv and everything that was built
-	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so $(HUB_PAGE)
+	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so
+	rm -rf $(HUB_PAGE) hub/static/third-party-licenses.json
 	rm -rf labextension/lib labextension/node_modules labextension/.yarn labextension/*.tsbuildinfo
 	rm -rf tests/hub/node_modules tests/hub/.yarn
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
