@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from hypothesis import settings
 
 from jupyter_gpushare.benchmarks.harness import machine
 from tests.support import schedulers
-from tests.support.environment import COMPILER
+from tests.support.environment import COMPILER, find_chromium
 from tests.support.properties import PROPERTY_TIMEOUT
 from tests.support.workshop import Workshop
 
@@ -96,10 +95,9 @@ async def jp_asyncio_loop() -> asyncio.AbstractEventLoop:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Return the path of the system's Chromium."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    pytest.skip("no Chromium here (Debian: apt-get install chromium)")
+    if path := find_chromium():
+        return path
+    pytest.skip("no Chromium here (Debian: apt-get install chromium-headless-shell)")
 
 
 #: The files whose tests take longest, in that order. One of them that began last would end long after all others.

@@ -44,6 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.client import FakeClient  # noqa: E402
+from tests.support.environment import find_chromium  # noqa: E402
 from tests.support.lab import TOKEN, Lab, environment  # noqa: E402
 from tests.support.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings  # noqa: E402
 
@@ -96,11 +97,11 @@ def _lab(gpus: int) -> Iterator[tuple[Lab, Path]]:
 
 @contextlib.contextmanager
 def _chromium() -> Iterator[Browser]:
-    found = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
+    found = find_chromium()
     if found is None:
-        raise RuntimeError("there is no Chromium here (Debian: apt-get install chromium)")
+        raise RuntimeError(
+            "there is no Chromium here (Debian: apt-get install chromium-headless-shell)"
+        )
     with sync_playwright() as playwright:
         browser = launch(playwright, found)
         try:
