@@ -74,12 +74,6 @@ def _forked_schedulers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _rare_collections() -> None:
-    """Collect garbage rarely. With Python's own limits, that takes about a tenth of the time of the property tests."""
-    gc.set_threshold(50_000, 20, 100)
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
     """Let what the tests start be interrupted: in the background of a shell, SIGINT is ignored, and so on down."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -149,6 +143,11 @@ LONGEST = [
     "scheduler/test_tickets.py",
     "fuzz/test_fuzz.py",
 ]
+
+
+def pytest_configure() -> None:
+    """Collect garbage rarely. With Python's own limits, that takes about a tenth of the time of the property tests."""
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jupyterhub.spawner import SimpleLocalProcessSpawner
 from traitlets.config import Config
 
 from jupyter_gpushare.hub.spawner import GpuClass, NoSuchClass, Offer, offer
@@ -24,6 +23,9 @@ CLASSES = (
 
 def spawner(*groups: str, config: Config | None = None) -> Any:
     """Return the spawner of a user in these groups, as JupyterHub creates it from its configuration."""
+    # Not at the top: each worker of pytest would import JupyterHub, which takes 2 s.
+    from jupyterhub.spawner import SimpleLocalProcessSpawner
+
     if config is None:
         config = Config()
         offer(config, *CLASSES)

@@ -9,7 +9,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from jupyterhub.scopes import scope_definitions
 from traitlets.config import Config
 
 import jupyter_gpushare
@@ -113,6 +112,9 @@ def test_the_pod_has_only_the_rights_that_it_needs(container: Any) -> None:
 
 
 def test_the_hub_values_match_the_manifests() -> None:
+    # Not at the top: each worker of pytest would import JupyterHub, which takes 2 s.
+    from jupyterhub.scopes import scope_definitions
+
     hub = read("values-z2jh.yaml")["hub"]
     (name,) = hub["services"]
     service = hub["services"][name]

@@ -9,24 +9,30 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.client import PATIENCE, FakeClient
+
+# Functions import what they need of it. Otherwise, each worker of pytest would, which takes 1 s.
+if TYPE_CHECKING:
+    from mcp import Client
 
 COMMAND = ["-m", "jupyter_gpushare.cli.main", "mcp"]
 
 
 @asynccontextmanager
 async def over_stdio(url: str, token: str) -> AsyncIterator[Client]:
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     environ = {**os.environ, "GPUSHARE_URL": url, "GPUSHARE_TOKEN": token}
     server = StdioServerParameters(command=sys.executable, args=COMMAND, env=environ)
-    async with Client(stdio_client(server), read_timeout_seconds=PATIENCE) as client:
+    assert sys.__stderr__ is not None
+    # Where the module is imported in a test, its default is a stream of pytest's, which has no descriptor.
+    streams = stdio_client(server, errlog=sys.__stderr__)
+    async with Client(streams, read_timeout_seconds=PATIENCE) as client:
         yield client
 
 
@@ -48,6 +54,10 @@ async def serving(url: str, *options: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def over_http(address: str, token: str) -> AsyncIterator[Client]:
+    import httpx2
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
@@ -117,6 +127,8 @@ async def test_over_stdio(server: tuple[str, str], gpu: dict[str, Any]) -> None:
 async def test_over_http_each_agent_has_the_permissions_of_its_own_token(
     server: tuple[str, str], gpu: dict[str, Any]
 ) -> None:
+    import httpx2
+
     url, token = server
     async with serving(url) as address:
         async with over_http(address, token) as client:

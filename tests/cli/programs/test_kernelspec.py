@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
@@ -74,6 +73,9 @@ def test_nbconvert_shares(notebook: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_papermill_shares(notebook: Path, tmp_path: Path) -> None:
+    # Not at the top: each worker of pytest would import it, which takes 0.4 s.
+    import papermill
+
     assert main(["kernelspec", "add", "shared"]) == 0
     papermill.execute_notebook(str(notebook), str(tmp_path / "out.ipynb"), progress_bar=False)
     # papermill's command would say which notebook it is; its function does not.
