@@ -15,23 +15,33 @@ from tests.fuzz.evictions import UNIT, places
 from tests.fuzz.random_programs import EVICTIONS, RECIPES, Recipe, fuzz, generate, report, shrink
 from tests.support.ground import MIB, Figures, Ground, Mismatch
 
-SECONDS = {"swap": 8.0, "managed": 5.0}
 
-
-@pytest.mark.parametrize("backend", SECONDS)
-def test_every_byte_is_right_whatever_happens(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "seconds"),
+    [
+        ("swap", 2.0),
+        ("managed", 2.0),
+        pytest.param("swap", 30.0, marks=pytest.mark.slow),
+        pytest.param("managed", 30.0, marks=pytest.mark.slow),
+    ],
+)
+def test_every_byte_is_right_whatever_happens(backend: str, seconds: float) -> None:
     figures = Figures()
     with contextlib.closing(Ground(GPUSHARE_BACKEND=backend)) as ground:
         ground.start_scheduler()
-        found = fuzz(
-            ground,
-            figures,
-            seed=f"test-{backend}",
-            recipes=RECIPES,
-            processes=3,
-            seconds=SECONDS[backend],
-        )
-    assert found is None, report(found)
+        # On a busy machine, few programs are run in so many seconds.
+        for number in range(8):
+            found = fuzz(
+                ground,
+                figures,
+                seed=f"test-{backend}-{number}",
+                recipes=RECIPES,
+                processes=3,
+                seconds=seconds,
+            )
+            assert found is None, report(found)
+            if figures.programs >= 3 and min(figures.compared, figures.evicted) > 10 * MIB:
+                break
     # Else something of it did not happen.
     assert figures.programs >= 3
     assert figures.compared > 10 * MIB
