@@ -67,8 +67,8 @@ def gone(machine: Machine, name: str) -> bool:
 
 def test_more_notebooks_than_host_memory_holds(make_machine: MakeMachine, tmp_path: Path) -> None:
     machine = with_disk(make_machine, tmp_path / "disk")
-    programs = start(machine, 12)
-    assert disk(machine)["used"] >= 12 * SIZE - HOST - 64 * MIB
+    programs = start(machine, 8)
+    assert disk(machine)["used"] >= 8 * SIZE - HOST - 64 * MIB
     for _ in range(2):
         for i, (program, pointer) in enumerate(programs):
             assert is_right(program, pointer, i)
