@@ -267,7 +267,13 @@ def test_the_scheduler_frees_copies_only_when_it_needs_their_room(
     assert client.evict(0, *range(1, 17)) == (0, 0, 0, 16)
 
 
-@pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="plain"),
+        pytest.param(("-fsanitize=thread",), id="thread", marks=pytest.mark.slow),
+    ],
+)
 def test_data_goes_to_a_disk_and_back_meanwhile(
     made: SchedulerPool,
     make_pool: MakePool,

@@ -104,10 +104,18 @@ def test_memory_moves_through_the_ring_if_the_driver_refuses_page_locks(
 
 
 @pytest.mark.parametrize(
-    "call",
-    ["cuStreamWaitValue32", "cuStreamWriteValue32", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"],
+    ("call", "nth"),
+    [
+        ("cuStreamWaitValue32", 1),
+        ("cuStreamWriteValue32", 7),
+        ("cuMemcpyDtoHAsync", 1),
+        ("cuMemcpyHtoDAsync", 7),
+        pytest.param("cuStreamWaitValue32", 7, marks=pytest.mark.slow),
+        pytest.param("cuStreamWriteValue32", 1, marks=pytest.mark.slow),
+        pytest.param("cuMemcpyDtoHAsync", 7, marks=pytest.mark.slow),
+        pytest.param("cuMemcpyHtoDAsync", 1, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("nth", [1, 7])
 def test_a_copy_that_fails_loses_no_data(make_bed: Callable[..., Bed], call: str, nth: int) -> None:
     bed = make_bed(**MEMORY, program={"GPUSHARE_SIM_FAIL": REFUSING})
     pointer = int(bed.a.call("alloc", bytes=LARGE)["pointer"])

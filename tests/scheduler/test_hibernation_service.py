@@ -181,7 +181,7 @@ def test_small_neighbours_that_never_pause_hibernate_for_a_large_group(policy: s
     assert large.lease
 
 
-@pytest.mark.parametrize("policy", ["burst", "fcfs"])
+@pytest.mark.parametrize("policy", ["burst", pytest.param("fcfs", marks=pytest.mark.slow)])
 def test_small_neighbours_stay_hibernated_until_the_large_group_is_served(
     policy: str,
 ) -> None:

@@ -203,7 +203,9 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_interrupted_it_leaves_nothing(short_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [*COMMAND, "--run"],
