@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._protocol import ffi, lib
+from ..protocol.processes import start_time
 
 CHUNK: int = lib.GPUSHARE_POOL_CHUNK
 UNIT: int = lib.GPUSHARE_POOL_UNIT
@@ -93,17 +94,6 @@ class Process:
 def _clock() -> int:
     """Return the time as ``used_at`` of a unit states it (``gpushare_pool_clock``)."""
     return int(lib.gpushare_pool_clock(time.monotonic_ns()))
-
-
-def start_time(pid: int) -> str | None:
-    """Return when a process that has not ended was started; None if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    # Fields 3 and 22 of proc(5).
-    return None if fields[0] in "ZX" else fields[19]
 
 
 class Pool:

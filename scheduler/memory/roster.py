@@ -19,7 +19,7 @@ from msgspec.structs import astuple, replace
 
 from ..core.checks import LARGEST
 from ..core.messages import Awaited, Usage
-from .pool import start_time
+from ..protocol.processes import start_time
 
 log = logging.getLogger(__name__)
 

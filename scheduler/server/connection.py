@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from ..core import messages as ev
 from ..core.checks import ProtocolViolation
-from ..memory.pool import start_time
 from ..node.identity import Identities
 from ..node.permissions import Denied
 from ..node.principals import Known, Principal
 from ..protocol import wire as protocol
 from ..protocol.client import peer_pid, peer_uid
+from ..protocol.processes import start_time
 from .throttle import Lane, Throttle
 
 log = logging.getLogger(__name__)

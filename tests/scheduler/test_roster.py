@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.memory.pool import start_time
 from jupyter_gpushare.scheduler.memory.roster import Roster, corrected
+from jupyter_gpushare.scheduler.protocol.processes import start_time
 from tests.scheduler.core_machine import GIB, GPU, Machine, of
 from tests.support.client import FakeClient
 from tests.support.scheduler import Start, state, until
