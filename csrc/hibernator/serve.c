@@ -2,6 +2,7 @@
 #include "serve.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,8 +13,8 @@
 
 #include "base/print.h"
 #include "driver.h"
+#include "target.h"
 
-#define LONGEST_LINE 256
 #define LONGEST_ID 20
 #define MOST_WORDS 5
 #define MOST_AT_ONCE 64
@@ -21,6 +22,9 @@
 
 struct request {
     char id[LONGEST_ID + 1];
+    int answers; /* descriptor for the answer, which the request owns */
+    enum hib_naming naming;
+    int pidfd; /* HIB_BY_PIDFD: names the process, and is owned by the request; -1: none */
     CUresult (*run)(struct request *request);
     pid_t pid;
     unsigned timeout_ms;
@@ -33,7 +37,6 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t fewer;
     unsigned under_way;
-    int answers; /* descriptor for answers */
 } serving = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static CUresult run_driver(struct request *request)
@@ -103,16 +106,16 @@ static const struct verb {
     {"checkpoint", run_checkpoint, 1, 1}, {"restore", run_restore, 1, 2}, {"unlock", run_unlock, 1, 1},
 };
 
-static void answer(const char *id, CUresult result, const char *value)
+static void answer(const struct request *request, CUresult result, const char *value)
 {
-    char line[LONGEST_LINE];
-    int length = snprintf(line, sizeof(line), "%s %d %s%s%s\n", id, (int)result, hib_driver_name(result),
+    char line[HIB_LONGEST_LINE];
+    int length = snprintf(line, sizeof(line), "%s %d %s%s%s\n", request->id, (int)result, hib_driver_name(result),
                           value[0] != '\0' ? " " : "", value);
     /*
-     * The line is short enough that a pipe accepts it as a whole. If it is no longer read, the end of the input
-     * follows.
+     * The line is short enough that a pipe or a socket accepts it as a whole. If it is no longer read, the end of the
+     * input follows.
      */
-    ssize_t ignored = write(serving.answers, line, (size_t)length);
+    ssize_t ignored = write(request->answers, line, (size_t)length);
     (void)ignored;
 }
 
@@ -156,7 +159,11 @@ static bool read_request(char **words, unsigned count, struct request *request)
         return false;
     request->run = verb->run;
     unsigned long number = 0;
-    if (count > 1) {
+    if (request->naming == HIB_BY_PIDFD) {
+        bool named = count > 1 && strcmp(words[1], "-") == 0;
+        if ((request->pidfd >= 0) != named || named != (count > 1))
+            return false;
+    } else if (count > 1) {
         if (!read_number(words[1], INT_MAX, &number) || number == 0 || (pid_t)number == getpid())
             return false;
         request->pid = (pid_t)number;
@@ -173,12 +180,37 @@ static bool read_request(char **words, unsigned count, struct request *request)
     return true;
 }
 
+/* Runs a step on the process of a pidfd. */
+static CUresult run_on_pidfd(struct request *request)
+{
+    const char *why = hib_target_find(request->pidfd, request->run == run_lock, &request->pid);
+    if (why == NULL) {
+        CUresult result = request->run(request);
+        if (!hib_target_has_ended(request->pidfd))
+            return result;
+        /* Another process may have got its number before the driver used it. */
+        if (result == CUDA_SUCCESS && request->run == run_lock)
+            hib_driver_unlock(request->pid);
+        why = HIB_TARGET_GONE;
+    }
+    snprintf(request->value, sizeof(request->value), "%s", why);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+static void discard(struct request *request)
+{
+    close(request->answers);
+    if (request->pidfd >= 0)
+        close(request->pidfd);
+    free(request);
+}
+
 static void *serve_one(void *argument)
 {
     struct request *request = argument;
-    CUresult result = request->run(request);
-    answer(request->id, result, request->value);
-    free(request);
+    CUresult result = request->pidfd >= 0 ? run_on_pidfd(request) : request->run(request);
+    answer(request, result, request->value);
+    discard(request);
     pthread_mutex_lock(&serving.lock);
     serving.under_way--;
     pthread_cond_signal(&serving.fewer);
@@ -195,41 +227,47 @@ static bool take_place(void)
     return taken;
 }
 
-static void take_line(char *line)
+void hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd)
 {
     char *words[MOST_WORDS], *rest = NULL;
     unsigned count = 0;
     for (char *word = strtok_r(line, " ", &rest); word != NULL && count < MOST_WORDS; word = strtok_r(NULL, " ", &rest))
         words[count++] = word;
     unsigned long number;
-    if (count == 0 || strlen(words[0]) > LONGEST_ID || !read_number(words[0], ULONG_MAX, &number)) {
-        gs_print("invalid request: it does not begin with a number");
-        return;
-    }
     struct request *request = calloc(1, sizeof(*request));
-    if (request == NULL) {
-        answer(words[0], CUDA_ERROR_OUT_OF_MEMORY, "");
+    int copy = request != NULL ? fcntl(answers, F_DUPFD_CLOEXEC, 0) : -1;
+    bool numbered = count > 0 && strlen(words[0]) <= LONGEST_ID && read_number(words[0], ULONG_MAX, &number);
+    if (!numbered || copy < 0) {
+        gs_print("ignored a request: %s", numbered ? strerror(errno) : "it does not begin with a number");
+        if (copy >= 0)
+            close(copy);
+        if (pidfd >= 0)
+            close(pidfd);
+        free(request);
         return;
     }
     strcpy(request->id, words[0]);
+    request->answers = copy;
+    request->naming = naming;
+    request->pidfd = pidfd;
     if (count == MOST_WORDS || !read_request(words + 1, count - 1, request)) {
-        answer(request->id, CUDA_ERROR_INVALID_VALUE, "");
+        answer(request, CUDA_ERROR_INVALID_VALUE, "");
     } else if (!take_place()) {
-        answer(request->id, CUDA_ERROR_NOT_READY, "busy");
+        answer(request, CUDA_ERROR_NOT_READY, "busy");
     } else if (in_thread(serve_one, request)) {
         return;
     } else {
-        answer(request->id, CUDA_ERROR_OUT_OF_MEMORY, "");
+        answer(request, CUDA_ERROR_OUT_OF_MEMORY, "");
         pthread_mutex_lock(&serving.lock);
         serving.under_way--;
         pthread_mutex_unlock(&serving.lock);
     }
-    free(request);
+    discard(request);
 }
 
-static void read_lines(void)
+static void read_lines(int answers)
 {
-    char buffer[LONGEST_LINE];
+    char buffer[HIB_LONGEST_LINE];
     size_t filled = 0;
     bool skipping = false; /* skipping the rest of a line that is too long */
     for (;;) {
@@ -243,7 +281,7 @@ static void read_lines(void)
         while ((end = memchr(line, '\n', filled - (size_t)(line - buffer))) != NULL) {
             *end = '\0';
             if (!skipping)
-                take_line(line);
+                hib_take_request(line, answers, HIB_BY_NUMBER, -1);
             skipping = false;
             line = end + 1;
         }
@@ -251,14 +289,22 @@ static void read_lines(void)
         memmove(buffer, line, filled);
         if (filled == sizeof(buffer)) {
             if (!skipping)
-                gs_print("invalid request: it is longer than %d bytes", LONGEST_LINE - 1);
+                gs_print("invalid request: it is longer than %d bytes", HIB_LONGEST_LINE - 1);
             skipping = true;
             filled = 0;
         }
     }
 }
 
-static void let_end(void)
+void hib_prepare(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&serving.fewer, &monotonic);
+}
+
+void hib_let_end(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -273,13 +319,10 @@ static void let_end(void)
 
 void hib_serve(void)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&serving.fewer, &monotonic);
+    hib_prepare();
     /* Output of the driver must not be mixed with the answers. */
-    serving.answers = dup(STDOUT_FILENO);
+    int answers = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    read_lines();
-    let_end();
+    read_lines(answers);
+    hib_let_end();
 }
