@@ -77,6 +77,7 @@ SECTIONS = {
         "metrics": Command("show.report", "print metrics for Prometheus"),
         "hub": Command("..hub.command", "serve the JupyterHub page that shows all GPUs"),
         "libraries": Command("admin.libraries", "copy the libraries that containers mount"),
+        "hibernator": Command("admin.hibernator", "hibernate processes in containers"),
         "device-plugin": Command("admin.device_plugin", "offer GPU slots to Kubernetes"),
         "dra-driver": Command("admin.dra_driver", "share GPUs among Kubernetes resource claims"),
     },

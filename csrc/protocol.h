@@ -221,7 +221,11 @@ struct gpushare_hello {
     uint32_t flags;
     uint32_t backend;
     uint32_t gpu_count; /* number of usages that follow */
-    uint32_t pad;
+    /*
+     * The inode of /proc/self/ns/pid; 0: not stated, as by older clients. It decides only which reason the client's
+     * user reads if the process cannot be hibernated.
+     */
+    uint32_t pid_namespace;
     uint64_t lease;            /* with HELLO_LEASED: the lease under which it continues */
     uint64_t cap;              /* upper limit of the group's device memory in bytes; 0: no limit */
     char group[64];            /* lease group: the Jupyter kernel's id, or an id made by `gpushare run` */

@@ -522,6 +522,7 @@ def _make_server(
             limits=_limits(node),
             prices=Prices.parsed(node.prices if node is not None else {}),
             driver=driver,
+            hibernator=node.hibernator() if node is not None else None,
             prepared_only=node is not None and node.prepare_host_memory,
         ),
         rehearsal,

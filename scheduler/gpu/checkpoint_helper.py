@@ -2,8 +2,8 @@
 """Has the driver checkpoint and restore processes, through one helper process and with a deadline for each step.
 
 The helper (csrc/hibernator) is needed because the driver's calls may take long, may never end, and may crash the
-calling process. It is started when first needed, and again if it ends. The state of a process in the driver is never
-assumed, but asked for.
+calling process. It is started when first needed, and again if it ends. Or it is a service with more rights than this
+process, to which this process connects. The state of a process in the driver is never assumed, but asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import logging
 import os
-import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,9 @@ from . import checked_drivers
 from . import checkpoint_support as ability
 from .checkpoint_support import Ability
 from .drivers import Driver, DriverError, libraries
-from .helper_process import Answer, Helper, HelperError
+from .helper_process import Answer, Helper, HelperError, HelperProcess
+from .remote_helper import GONE, RemoteHelper
+from .targets import Peer, Target
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ POLL = 0.05
 ROOM_PATIENCE = 5.0
 #: How often one call continues with a new helper after the previous helper ended.
 LIVES = 3
+#: Seconds for which a service that was lost may take to come back.
+RETURN = 10.0
+#: What the helper answers, besides a result of the driver, if it may not use a process: codes of `refusals.WHY`.
+REFUSALS = frozenset({"container", "debugger"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,8 @@ class Outcome(NamedTuple):
 class _Operation:
     """The hibernation or the wake of a process. It continues to its end even if no caller waits for it any more."""
 
-    def __init__(self, pid: int, optional: bool = False) -> None:
-        self.pid = pid
+    def __init__(self, target: Target, optional: bool = False) -> None:
+        self.target = target
         #: Whether it ends for the next operation on the process, unless it has begun.
         self.optional = optional
         self._loop = asyncio.get_running_loop()
@@ -115,7 +120,7 @@ class _Operation:
     def overdue(self, step: str, seconds: float) -> None:
         """Stop waiting for a step."""
         self.late = True
-        text = f"the {step} of process {self.pid} has not ended within {seconds:g} s, and goes on"
+        text = f"the {step} of {self.target} has not ended within {seconds:g} s, and goes on"
         log.warning("%s", text)
         self.end(False, "stuck", text)
 
@@ -143,6 +148,8 @@ class Hibernator:
         Seconds after which each step is no longer waited for.
     program
         The helper; None: the installed one.
+    service
+        The socket of a helper that is a service of its own; None: this process starts the helper.
     """
 
     def __init__(
@@ -152,11 +159,13 @@ class Hibernator:
         lock_timeout: float = 2.0,
         deadlines: Deadlines | None = None,
         program: Path | None = None,
+        service: Path | None = None,
     ) -> None:
         self._driver = driver
         self._lock_timeout = lock_timeout
         self._deadlines = deadlines or Deadlines()
         self._program = program
+        self._service = service
         #: Seconds for which a call waits until an earlier operation on its process has ended.
         self._patience = self._deadlines.checkpoint + self._deadlines.restore
         self._helper: Helper | None = None
@@ -188,7 +197,7 @@ class Hibernator:
             helper = await self._start()
             answer = await asyncio.wait_for(helper.ask("driver"), self._deadlines.start)
         except HelperError as error:
-            return Ability(False, "helper", f"{error}; install jupyter-gpushare again")
+            return Ability(False, "helper", f"{error}; {self._remedy()}")
         except asyncio.TimeoutError:
             text = f"the driver does not say its version within {self._deadlines.start:g} s"
             return Ability(False, "helper", text)
@@ -200,25 +209,36 @@ class Hibernator:
         checked = {*checked, *checked_drivers.allowed(os.environ)}
         return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 
-    def refuses(self, pid: int) -> str | None:
-        """Return why a process must not hibernate: a code of `refusals.WHY`, or None. Only reads ``/proc``."""
-        return ability.refuses(pid)
+    def _remedy(self) -> str:
+        if self._service is None:
+            return "install jupyter-gpushare again"
+        return "an administrator can start it: gpushare hibernator"
 
-    async def hibernate(self, pid: int) -> Outcome:
+    def refuses(self, target: Target | int) -> str | None:
+        """Return why a process must not hibernate: a code of `refusals.WHY`, or None. Only reads ``/proc``."""
+        target = _target(target)
+        if self._service is not None and isinstance(target, Peer):
+            return target.refusal_by_service()
+        return target.refusal()
+
+    async def hibernate(self, target: Target | int) -> Outcome:
         """Checkpoint a process of which no thread is in the driver. If that fails, the process is as before.
 
         If a step overran, the process is unlocked as soon as that step has ended.
         """
-        if code := ability.refuses(pid):
+        target = _target(target)
+        if code := self.refuses(target):
             return Outcome(False, code, WHY[code], 0.0)
         if sum(operation.late for operation in self._under_way.values()) >= MOST_STUCK:
             return Outcome(False, "stuck", "the hibernation of too many others does not end", 0.0)
-        self._known.add(pid)
-        return await self._run(_Operation(pid, optional=True), self._hibernate, self._hibernating)
+        self._known.add(target.key)
+        return await self._run(
+            _Operation(target, optional=True), self._hibernate, self._hibernating
+        )
 
     async def wake(
         self,
-        pid: int,
+        target: Target | int,
         pair: tuple[str, str] | None = None,
         has_room: Callable[[], bool] | None = None,
     ) -> Outcome:
@@ -226,7 +246,7 @@ class Hibernator:
 
         Parameters
         ----------
-        pid
+        target
             The process.
         pair
             UUIDs, as in NVML, of the previous GPU of the process and of its next one; None: the same GPU. With a pair,
@@ -240,7 +260,7 @@ class Hibernator:
         async def work(operation: _Operation) -> None:
             await self._awaken(operation, pair, has_room)
 
-        return await self._run(_Operation(pid), work, self._waking)
+        return await self._run(_Operation(_target(target)), work, self._waking)
 
     async def close(self) -> None:
         """End the helper, after waiting some seconds for steps under way. This wakes no process."""
@@ -262,12 +282,12 @@ class Hibernator:
         work: Callable[[_Operation], Awaitable[None]],
         places: asyncio.Semaphore,
     ) -> Outcome:
-        pid = operation.pid
+        target = operation.target
         if not await self._alone(operation):
-            text = f"an earlier step of process {pid} has not ended within {self._patience:g} s"
+            text = f"an earlier step of {target} has not ended within {self._patience:g} s"
             operation.end(False, "stuck", text)
             return operation.outcome.result()
-        self._under_way[pid] = operation
+        self._under_way[target.key] = operation
         operation.task = asyncio.create_task(self._carry_out(operation, work, places))
         # Not in the task itself, which may be cancelled before it has begun.
         operation.task.add_done_callback(lambda _: self._forget(operation))
@@ -278,7 +298,7 @@ class Hibernator:
         """Wait until no other operation on the process is under way; return whether that is so."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience
-        while (before := self._under_way.get(operation.pid)) is not None:
+        while (before := self._under_way.get(operation.target.key)) is not None:
             assert before.task is not None
             if before.optional and not before.begun:
                 before.task.cancel()
@@ -308,7 +328,7 @@ class Hibernator:
             operation.end(False, "helper", WHY["helper"])
 
     def _forget(self, operation: _Operation) -> None:
-        del self._under_way[operation.pid]
+        del self._under_way[operation.target.key]
         operation.end(False, "busy", "it was given up, since it was not wanted any more")
 
     # --- Steps --------------------------------------------------------------------------------
@@ -327,7 +347,7 @@ class Hibernator:
         try:
             await self._awaken(operation)
         except (_Failed, HelperError) as still:
-            if _gone(operation.pid):
+            if operation.target.has_ended():
                 raise
             text = f"{error}; and it is not awake again: {still}" if error else str(still)
             # It may be in any state but running, so the caller must have it woken.
@@ -337,7 +357,7 @@ class Hibernator:
 
     async def _lock(self, operation: _Operation) -> bool:
         """Lock it, or find it locked by an earlier scheduler. Return False if it hibernates already."""
-        self._moved.pop(operation.pid, None)
+        self._moved.pop(operation.target.key, None)
         try:
             await self._lock_once(operation)
             return True
@@ -375,7 +395,7 @@ class Hibernator:
                     raise
             except _Failed as failed:
                 # A step that was under way may have ended between the question and the answer.
-                final = failed.step not in ("restore", "unlock") or _gone(operation.pid)
+                final = failed.step not in ("restore", "unlock") or operation.target.has_ended()
                 moved = pair is not None and failed.step == "restore"
                 pause = next(pauses, None)
                 if final or pause is None or (moved and failed.result != ILLEGAL_STATE):
@@ -389,45 +409,45 @@ class Hibernator:
         pair: tuple[str, str] | None,
         has_room: Callable[[], bool] | None,
     ) -> None:
-        pid = operation.pid
+        target = operation.target
         state = await self._settled(operation)
-        if state == "running" and pid not in self._known:
+        if state == "running" and target.key not in self._known:
             # A helper that has ended may have requested a lock that is still under way. This request follows that lock.
             with contextlib.suppress(_Failed, HelperError):
                 await self._lock_once(operation)
             state = await self._settled(operation)
-        if pair is not None and state != "checkpointed" and self._moved.get(pid) != pair:
-            text = f"process {pid} is not hibernated, and stays on the GPU that it is on"
+        if pair is not None and state != "checkpointed" and self._moved.get(target.key) != pair:
+            text = f"{target} is not hibernated, and stays on the GPU that it is on"
             raise _Failed("failed", text)
         if state == "running":
             return
         if state == "checkpointed":
-            await self._await_room(pid, has_room)
+            await self._await_room(target, has_room)
             await self._restore(operation, pair)
         elif state != "locked":
-            raise _Failed("failed", f"the driver says that process {pid} has {state}")
+            raise _Failed("failed", f"the driver says that {target} has {state}")
         await self._step(operation, "unlock", self._deadlines.unlock)
 
-    async def _await_room(self, pid: int, has_room: Callable[[], bool] | None) -> None:
+    async def _await_room(self, target: Target, has_room: Callable[[], bool] | None) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         while has_room is not None and not await asyncio.to_thread(has_room):
             if loop.time() > begun + ROOM_PATIENCE:
-                raise _Failed(NO_ROOM, f"the GPU has no room for process {pid} now")
+                raise _Failed(NO_ROOM, f"the GPU has no room for {target} now")
             await asyncio.sleep(POLL)
 
     async def _restore(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
         words = []
-        self._moved.pop(operation.pid, None)
+        self._moved.pop(operation.target.key, None)
         if pair is not None:
             words.append("=".join(gpu_bytes(gpu).hex() for gpu in pair))
             # After a step that overran or a helper that ended, a request for the pair may have been carried out
             # already.
-            self._moved[operation.pid] = pair
+            self._moved[operation.target.key] = pair
         try:
             await self._step(operation, "restore", self._deadlines.restore, *words)
         except _Failed:
-            self._moved.pop(operation.pid, None)
+            self._moved.pop(operation.target.key, None)
             raise
 
     async def _settled(self, operation: _Operation) -> str:
@@ -436,7 +456,7 @@ class Hibernator:
         begun = loop.time()
         while (state := await self._state(operation)) in ("checkpointing", "restoring"):
             if loop.time() > begun + self._patience:
-                text = f"process {operation.pid} has been {state} for {self._patience:g} s"
+                text = f"{operation.target} has been {state} for {self._patience:g} s"
                 raise _Failed("stuck", text)
             await asyncio.sleep(POLL)
         return state
@@ -448,29 +468,33 @@ class Hibernator:
         helper = await self._start()
         operation.begun = True
         if step == "lock":
-            self._known.discard(operation.pid)
+            self._known.discard(operation.target.key)
         loop = asyncio.get_running_loop()
         timer, begun = loop.call_later(deadline, operation.overdue, step, deadline), loop.time()
         try:
-            answer = await helper.ask(step, str(operation.pid), *words)
+            answer = await helper.ask(step, operation.target, *words)
         finally:
             timer.cancel()
-        log.debug("%s of %d: %s in %.3f s", step, operation.pid, answer.name, loop.time() - begun)
+        log.debug(
+            "%s of %s: %s in %.3f s", step, operation.target, answer.name, loop.time() - begun
+        )
         if step != "state":
-            self._known.add(operation.pid)
+            self._known.add(operation.target.key)
         if answer.result != 0:
-            raise self._failure(operation.pid, step, answer)
+            raise self._failure(operation.target, step, answer)
         return answer
 
-    def _failure(self, pid: int, step: str, answer: Answer) -> _Failed:
-        said = f"the driver's {step} of process {pid} failed with {answer.name}"
+    def _failure(self, target: Target, step: str, answer: Answer) -> _Failed:
+        said = f"the driver's {step} of {target} failed with {answer.name}"
         code = "failed"
-        if _gone(pid):
-            said = f"process {pid} has ended"
+        if answer.value == GONE or target.has_ended():
+            said = f"{target} has ended"
+        elif answer.value in REFUSALS:
+            code, said = answer.value, WHY[answer.value]
         elif answer.value == "busy":
-            code, said = "stuck", f"process {pid} has to wait: too many steps of others do not end"
+            code, said = "stuck", f"{target} has to wait: too many steps of others do not end"
         elif step == "lock" and answer.result == NOT_READY:
-            code, said = "busy", f"process {pid} was at work for {self._lock_timeout:g} s"
+            code, said = "busy", f"{target} was at work for {self._lock_timeout:g} s"
         elif answer.result == NOT_PERMITTED or (
             step == "lock" and answer.result == OPERATING_SYSTEM
         ):
@@ -484,21 +508,35 @@ class Hibernator:
             if self._closed:
                 raise HelperError("the scheduler ends")
             if self._helper is None or self._helper.ended:
-                try:
-                    program = self._program or libraries().hibernator
-                except DriverError as error:
-                    raise HelperError(str(error)) from None
-                self._helper = await Helper.start(program, self._driver.cuda)
+                if self._service is not None:
+                    self._helper = await self._connect(self._service)
+                else:
+                    self._helper = await self._spawn()
             return self._helper
 
+    async def _spawn(self) -> Helper:
+        try:
+            program = self._program or libraries().hibernator
+        except DriverError as error:
+            raise HelperError(str(error)) from None
+        return await HelperProcess.start(program, self._driver.cuda)
 
-def _gone(pid: int) -> bool:
-    """Whether a process has ended, even if its parent has not collected it yet."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return True
-    return re.search(r"^State:\s*[ZX]", status, re.M) is not None
+    async def _connect(self, path: Path) -> Helper:
+        loop = asyncio.get_running_loop()
+        # A service that was there is probably being replaced.
+        until = loop.time() + (0.0 if self._helper is None else RETURN)
+        while True:
+            try:
+                return RemoteHelper.connect(path)
+            except HelperError:
+                if self._closed or loop.time() > until:
+                    self._helper = None
+                    raise
+            await asyncio.sleep(POLL)
+
+
+def _target(target: Target | int) -> Target:
+    return target if isinstance(target, Target) else Target(target)
 
 
 def _ask_nvml(path: Path | None) -> tuple[str | None, list[str]]:

@@ -109,7 +109,7 @@ def judge(
     return Ability(True, moves=branch in TESTED and several)
 
 
-def refuses(pid: int) -> str | None:
+def refuses(pid: int, namespace: int = 0) -> str | None:
     """Return why this process must not checkpoint another one: a code of `refusals.WHY`, or None.
 
     The driver reaches its target through ``/proc/PID`` (its developer in NVIDIA/cuda-checkpoint issue 41). There, the
@@ -123,22 +123,27 @@ def refuses(pid: int) -> str | None:
     ----------
     pid
         The process, by its number here; 0: it is not visible from here.
+    namespace
+        The inode of its PID namespace, as the process states it; 0: it does not. This only decides between
+        ``container`` and ``permission`` where ``/proc`` hides the process.
     """
     if pid <= 0:
         return "container"
     try:
+        # All processes may read this. A process in another container has numbers in more PID namespaces.
         status = _status(pid)
-        # All processes may read this. A process in another container has numbers in more or fewer PID namespaces.
-        if _depth(status) != _depth(_status("self")):
-            return "container"
-        theirs, own = os.stat(f"/proc/{pid}/ns/pid"), os.stat("/proc/self/ns/pid")
-    except PermissionError:
-        return "permission"
+        elsewhere = _depth(status) != _depth(_status("self"))
     except OSError:
-        # It has ended, which is noticed elsewhere.
-        return "failed"
-    if (theirs.st_dev, theirs.st_ino) != (own.st_dev, own.st_ino):
-        return "container"
+        if not namespace:
+            # It has ended, which is noticed elsewhere.
+            return "failed"
+        status, elsewhere = "", namespace != os.stat("/proc/self/ns/pid").st_ino
+    try:
+        os.stat(f"/proc/{pid}/ns/pid")
+    except OSError as error:
+        if status and not isinstance(error, PermissionError):
+            return "failed"
+        return "container" if elsewhere else "permission"
     tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.M)
     return "debugger" if tracer and int(tracer[1]) else None
 

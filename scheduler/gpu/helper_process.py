@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The helper process (csrc/hibernator), which calls the driver. Requests and answers are lines of text."""
+"""The hibernator (csrc/hibernator), which calls the driver. Requests and answers are lines of text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import contextlib
 import itertools
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from .targets import Target
+
 log = logging.getLogger(__name__)
+
+#: The result of a request that was not sent (CUDA_ERROR_OPERATING_SYSTEM).
+NOT_SENT = 304
 
 
 class HelperError(Exception):
@@ -27,21 +33,81 @@ class Answer(NamedTuple):
     value: str = ""
 
 
-class Helper:
-    """A helper's process."""
+class Helper(ABC):
+    """A hibernator that answers requests, until it ends."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    def __init__(self) -> None:
         #: Why it no longer answers; empty while it does.
         self.ended = ""
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+
+    async def ask(self, step: str, target: Target | None = None, *words: str) -> Answer:
+        """Send a request and return the answer. There is no deadline.
+
+        Parameters
+        ----------
+        step
+            The command (csrc/hibernator/serve.h).
+        target
+            The process; None: the command is about none.
+        words
+            The rest of the command.
+
+        Raises
+        ------
+        HelperError
+            It ended first.
+        """
+        if self.ended:
+            raise HelperError(self.ended)
+        number = next(self._ids)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        refused = self._send([str(number), step], target, words)
+        if refused is not None:
+            del self._waiting[number]
+            return refused
+        return await answer
+
+    @abstractmethod
+    def _send(
+        self, begin: list[str], target: Target | None, words: tuple[str, ...]
+    ) -> Answer | None:
+        """Send a request, or return why it cannot be sent."""
+
+    @abstractmethod
+    async def close(self, patience: float) -> None:
+        """Let it end, for this many seconds."""
+
+    def _answer(self, line: str) -> None:
+        number, result, name, *value = line.split()
+        answer = Answer(int(result), name, *value)
+        waiting = self._waiting.pop(int(number), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def _end(self, why: str) -> None:
+        """Fail all requests that were not answered."""
+        self.ended = why
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(HelperError(why))
+        self._waiting.clear()
+
+
+class HelperProcess(Helper):
+    """A hibernator that is a child of this process, and has its rights."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        super().__init__()
+        self.process = process
         self._stderr: deque[str] = deque(maxlen=1)
         self._reading = asyncio.create_task(self._read())
         self._logging = asyncio.create_task(self._log())
 
     @classmethod
-    async def start(cls, program: Path, driver: Path) -> Helper:
+    async def start(cls, program: Path, driver: Path) -> HelperProcess:
         """Start a helper with this driver library."""
         environ = {**os.environ, "GPUSHARE_DISABLE": "1"}
         environ.pop("LD_PRELOAD", None)
@@ -59,23 +125,16 @@ class Helper:
             raise HelperError(f"{program} cannot be run: {error.strerror}") from None
         return cls(process)
 
-    async def ask(self, *words: str) -> Answer:
-        """Send a request and return the answer. There is no deadline.
-
-        Raises
-        ------
-        HelperError
-            It ended first.
-        """
-        if self.ended:
-            raise HelperError(self.ended)
-        number = next(self._ids)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+    def _send(
+        self, begin: list[str], target: Target | None, words: tuple[str, ...]
+    ) -> Answer | None:
+        process = [] if target is None else [str(target.pid)]
+        if process == ["0"]:
+            return Answer(NOT_SENT, "CUDA_ERROR_OPERATING_SYSTEM", "container")
         assert self.process.stdin is not None
         # These are a few bytes, so there is no need to wait for them.
-        self.process.stdin.write(f"{number} {' '.join(words)}\n".encode("ascii"))
-        return await answer
+        self.process.stdin.write(f"{' '.join((*begin, *process, *words))}\n".encode("ascii"))
+        return None
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
@@ -89,18 +148,7 @@ class Helper:
         status = await self.process.wait()
         await self._logging
         said = f": {self._stderr[0]}" if self._stderr else ""
-        self.ended = f"the hibernator ended with status {status}{said}"
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(HelperError(self.ended))
-        self._waiting.clear()
-
-    def _answer(self, line: str) -> None:
-        number, result, name, *value = line.split()
-        answer = Answer(int(result), name, *value)
-        waiting = self._waiting.pop(int(number), None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        self._end(f"the hibernator ended with status {status}{said}")
 
     async def _log(self) -> None:
         assert self.process.stderr is not None

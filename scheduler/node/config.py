@@ -137,6 +137,12 @@ class NodeScheduler(Configurable):
         "cell wakes it. 0: never (default: 600).",
     ).tag(config=True)
 
+    hibernator_socket = Unicode(
+        help="Socket of a privileged hibernator (gpushare hibernator), which hibernates processes of other users and in "
+        "containers. The scheduler then needs no privilege for this (default: none, the scheduler hibernates only "
+        "processes that its own rights let it reach).",
+    ).tag(config=True)
+
     prefetch = Bool(
         DEFAULTS.prefetch,
         help="Whether notebooks that will probably be used within a minute get ready: their memory is restored before "
@@ -310,11 +316,11 @@ class NodeScheduler(Configurable):
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
         return _read("quantum", arguments.quantum, proposal["value"])
 
-    @validate("disk_folder")
-    def _valid_folder(self, proposal: dict[str, Any]) -> Any:
-        value = proposal["value"]
+    @validate("disk_folder", "hibernator_socket")
+    def _valid_optional_path(self, proposal: dict[str, Any]) -> Any:
+        name, value = proposal["trait"].name, proposal["value"]
         if value and not Path(value).is_absolute():
-            raise TraitError(f"NodeScheduler.disk_folder must be an absolute path, not {value!r}")
+            raise TraitError(f"NodeScheduler.{name} must be an absolute path, not {value!r}")
         return value
 
     @validate("disk_encryption")
@@ -346,6 +352,10 @@ class NodeScheduler(Configurable):
         name = self.socket_group
         group = None if not name else int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
         return Access(int(self.socket_mode, 8), group)
+
+    def hibernator(self) -> Path | None:
+        """Return the socket of the privileged hibernator; None: there is none."""
+        return Path(self.hibernator_socket) if self.hibernator_socket else None
 
     def identity(self) -> Identity:
         """Return how the scheduler identifies its peers."""

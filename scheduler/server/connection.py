@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ..core import messages as ev
 from ..core.checks import ProtocolViolation
+from ..gpu.targets import Peer
 from ..node.identity import Identities
 from ..node.permissions import Denied
 from ..node.principals import Known, Principal
@@ -81,6 +82,7 @@ class Connection(asyncio.Protocol):
         "attached",
         "group",
         "lane",
+        "namespace",
         "number",
         "pid",
         "principal",
@@ -118,6 +120,8 @@ class Connection(asyncio.Protocol):
         self.uid = -1
         #: The process of the peer; 0 if it is not visible from here.
         self.process = 0
+        #: The inode of its PID namespace, as it states it; 0: it does not.
+        self.namespace = 0
         #: When the process of the peer was started.
         self.started: str | None = None
 
@@ -235,9 +239,10 @@ class Connection(asyncio.Protocol):
         return self._work is not None or self._clogged
 
     @property
-    def is_there(self) -> bool:
-        """Whether the process that connected still lives. A socket can be passed on, and a number be used again."""
-        return self.started is not None and start_time(self.process) == self.started
+    def peer(self) -> Peer:
+        """Return the process that connected, for checkpoints."""
+        connection = self.transport.get_extra_info("socket")
+        return Peer(self.number, connection, self.process, self.started, self.namespace)
 
     @property
     def unread(self) -> int:
@@ -400,6 +405,7 @@ class Connection(asyncio.Protocol):
         # For a process in another PID namespace, this is its number here, if it has one.
         self.pid = self.process or attach.pid
         self.group = attach.group
+        self.namespace = protocol.pid_namespace(body)
         self._server.attach(self, replace(attach, user=user, teams=who.teams, pid=self.pid))
 
     def __str__(self) -> str:

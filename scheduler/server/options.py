@@ -41,3 +41,5 @@ class Options:
     prices: Prices = field(default_factory=Prices)
     #: The driver that clients use, for checkpoints; None: no process hibernates.
     driver: Driver | None = None
+    #: The socket of a privileged hibernator; None: the scheduler starts one, which has the scheduler's rights.
+    hibernator: Path | None = None

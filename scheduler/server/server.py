@@ -22,6 +22,7 @@ from ..core.core import Core
 from ..core.placement import Placement
 from ..gpu.checkpoint_runner import Hibernations
 from ..gpu.devices import Devices
+from ..gpu.targets import Peer
 from ..memory.pool_manager import PoolManager
 from ..node.hub_login import Hub
 from ..node.identity import Identities
@@ -127,7 +128,9 @@ class Server:
         self._rehearsal, self._rehearse_at = rehearsal or Rehearsal(), 0.0
         self._readings: set[asyncio.Task[None]] = set()
         self.succession = Succession(core, devices, options, self.handle, self._clients)
-        self.hibernations = Hibernations(options.driver, devices, self.handle)
+        self.hibernations = Hibernations(
+            options.driver, devices, self.handle, self._peer, options.hibernator
+        )
         self.administration = Administration(self, options.identity.state_dir, options.prices)
         self._requests = Requests(self)
         self.placement = Placement(core)
@@ -372,14 +375,12 @@ class Server:
                     self.pools.wish(decision)
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
-                case ev.Park() if not self.hibernations.may_park(
-                    decision.client, self._process(decision.client)
-                ):
+                case ev.Park() if not self.hibernations.may_park(decision.client):
                     pass
                 case ev.Hibernate():
-                    self.hibernations.hibernate(decision, self._process(decision.client))
+                    self.hibernations.hibernate(decision)
                 case ev.Wakeup():
-                    self.hibernations.wake(decision, self._process(decision.client))
+                    self.hibernations.wake(decision)
                 case ev.ReadDevice():
                     self._loop.call_later(
                         decision.after, self._read, self.devices.read, decision.gpu
@@ -414,10 +415,10 @@ class Server:
             self.succession.write_soon()
         self._fresh.append((now, line))
 
-    def _process(self, client: int) -> int:
-        """Return the process to be checkpointed or restored; 0 if it is unknown or has ended."""
+    def _peer(self, client: int) -> Peer | None:
+        """Return the process to be checkpointed or restored; None: the client has left."""
         connection = self._clients.get(client)
-        return 0 if connection is None or not connection.is_there else connection.process
+        return None if connection is None else connection.peer
 
     def _send_all(self, frames: dict[int, bytes], first: list[int]) -> None:
         """Send each client its frames; those in ``first`` come first, because they can start to work."""

@@ -13,6 +13,7 @@ from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
 from jupyter_gpushare.scheduler.gpu.checkpoint_runner import Hibernations
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
+from jupyter_gpushare.scheduler.gpu.targets import Target
 from tests.scheduler.stand_in import wait_for
 from tests.support.checkpoints import StandIn
 
@@ -36,25 +37,26 @@ async def test_two_restores_do_not_take_the_same_room(
 ) -> None:
     events: list[ev.Event] = []
     pids = {client: processes().pid for client in (1, 2, 3)}
-    steps = Hibernations(Driver(stand_in.library, None, False), FullGpu(), events.append)
-    for client, pid in pids.items():
-        steps.hibernate(ev.Hibernate(client, GPU), pid)
+    driver = Driver(stand_in.library, None, False)
+    steps = Hibernations(driver, FullGpu(), events.append, lambda client: Target(pids[client]))
+    for client in pids:
+        steps.hibernate(ev.Hibernate(client, GPU))
     await wait_for(lambda: len(events) == 3)
     monkeypatch.setattr(hibernator, "ROOM_PATIENCE", 0.0)
     stand_in.tell("restore", "hang")
-    steps.wake(ev.Wakeup(1, gpu=GPU, needs=6), pids[1])
+    steps.wake(ev.Wakeup(1, gpu=GPU, needs=6))
     await wait_for(lambda: "restore" in stand_in.calls(pids[1]))
-    steps.wake(ev.Wakeup(2, gpu=GPU, needs=6), pids[2])
+    steps.wake(ev.Wakeup(2, gpu=GPU, needs=6))
     await wait_for(lambda: len(events) == 4)
     answer = events[-1]
     assert isinstance(answer, ev.Woken)
     assert (answer.client, answer.ok, answer.code) == (2, False, "room")
     # The rest is enough for a third one.
-    steps.wake(ev.Wakeup(3, gpu=GPU, needs=4), pids[3])
+    steps.wake(ev.Wakeup(3, gpu=GPU, needs=4))
     await wait_for(lambda: "restore" in stand_in.calls(pids[3]))
     stand_in.let_go("restore")
     await wait_for(lambda: len(events) == 6)
-    steps.wake(ev.Wakeup(2, gpu=GPU, needs=6), pids[2])
+    steps.wake(ev.Wakeup(2, gpu=GPU, needs=6))
     await wait_for(lambda: len(events) == 7)
     assert [event.ok for event in events[4:] if isinstance(event, ev.Woken)] == [True] * 3
     await steps.close()

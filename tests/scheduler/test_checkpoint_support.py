@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ async def test_a_process_that_is_debugged_is_left_alone(
         assert stand_in.calls(process.pid) == []
 
 
-def test_a_process_of_another_container_is_left_alone() -> None:
+@pytest.fixture
+def contained() -> Iterator[int]:
+    """A process in another PID namespace, by its number here."""
     inside = subprocess.Popen(
         ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo; sleep 1000"],
         stdout=subprocess.PIPE,
@@ -47,14 +50,42 @@ def test_a_process_of_another_container_is_left_alone() -> None:
         try:
             if not inside.stdout.readline():
                 pytest.skip("no PID namespace can be made here")
-            children = Path(f"/proc/{inside.pid}/task/{inside.pid}/children").read_text().split()
-            assert ability.refuses(int(children[0])) == "container"
-            # Also to a scheduler that may not look into it.
-            assert refuses_as_nobody(int(children[0])) == "container"
+            yield int(Path(f"/proc/{inside.pid}/task/{inside.pid}/children").read_text().split()[0])
         finally:
             inside.kill()
+
+
+def test_a_process_of_another_container_is_left_alone_if_it_cannot_be_reached(
+    contained: int,
+) -> None:
+    # The Linux kernel lets root reach it.
+    assert ability.refuses(contained) is None
+    assert refuses_as_nobody(contained) == "container"
     # What SO_PEERCRED says of a process that cannot be seen from here.
     assert ability.refuses(0) == "container"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_where_proc_hides_processes_their_statements_tell_the_reasons_apart(
+    pid: int, contained: int
+) -> None:
+    own = os.stat("/proc/self/ns/pid").st_ino
+    other = os.stat(f"/proc/{contained}/ns/pid").st_ino
+    hide = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
+    for process, stated, code in (
+        (pid, own, "permission"),
+        (contained, other, "container"),
+        # Clients of older versions state nothing, so the reason stays unknown.
+        (contained, 0, "failed"),
+    ):
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", hide, "sh", *as_nobody(process, stated)],
+            capture_output=True,
+            text=True,
+        )
+        if "mount:" in done.stderr:
+            pytest.skip("no /proc can be mounted here")
+        assert done.stdout.strip() == code, done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
@@ -63,12 +94,16 @@ def test_a_process_of_another_user_is_left_alone(pid: int) -> None:
 
 
 def refuses_as_nobody(pid: int) -> str:
-    become = "os.setuid(65534)" if os.getuid() == 0 else ""
+    done = subprocess.run(as_nobody(pid, 0), capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def as_nobody(pid: int, namespace: int) -> list[str]:
+    """A command that prints why a process is refused."""
+    become = "os.setgroups([]); os.setgid(65534); os.setuid(65534)" if os.getuid() == 0 else ""
     # What has to be imported is, before that user cannot read it.
     code = "import os; from jupyter_gpushare.scheduler.gpu.checkpoint_support import refuses; refuses(os.getpid())"
-    code += f"; {become}; print(refuses({pid}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return [sys.executable, "-c", f"{code}; {become}; print(refuses({pid}, {namespace}))"]
 
 
 def test_ordinary_processes_may_be_checkpointed(pid: int) -> None:

@@ -131,7 +131,8 @@ async def test_a_driver_that_answers_nonsense_counts_as_unable(
     )
     monkeypatch.setattr(hibernator, "libraries", lambda: Libraries(*[tmp_path / "library"] * 3))
     events: list[Event] = []
-    steps = Hibernations(Driver(stand_in.library, None, False), Devices(None), events.append)
+    driver = Driver(stand_in.library, None, False)
+    steps = Hibernations(driver, Devices(None), events.append, lambda client: None)
     steps.probe()
     await wait_for(lambda: events)
     assert events == [Hibernatable(False, False, "helper", WHY["helper"])]

@@ -92,7 +92,8 @@ def test_a_reused_process_id_is_not_checkpointed(
             assert process.wait(PATIENCE) == 0
             control.request("hibernate", group="a")
             until(lambda: (state(scheduler, "a")["hibernation"] or {}).get("state") == "refused")
-            assert state(scheduler, "a")["hibernation"]["code"] == "container"
+            found = state(scheduler, "a")["hibernation"]
+            assert (found["code"], found["text"]) == ("failed", "its process has ended")
 
 
 def test_a_new_scheduler_takes_over_a_hibernated_client(scheduler: Scheduler) -> None:

@@ -25,6 +25,7 @@
 #include "protocol.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -32,6 +33,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static const uint64_t shortest_retry = 20 * GS_MILLISECOND;
@@ -85,9 +88,18 @@ static uint64_t number_from_environment(const char *name, const char *of, uint64
     return value;
 }
 
+/* 0: it cannot be found out. */
+static uint32_t find_pid_namespace(void)
+{
+    struct stat found;
+    /* glibc exports stat only since version 2.33. */
+    return syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &found, 0) == 0 ? (uint32_t)found.st_ino : 0;
+}
+
 static bool read_environment(void)
 {
-    struct gpushare_hello hello = {.version = GPUSHARE_PROTOCOL_VERSION, .pid = getpid()};
+    struct gpushare_hello hello = {
+        .version = GPUSHARE_PROTOCOL_VERSION, .pid = getpid(), .pid_namespace = find_pid_namespace()};
     const char *disable = getenv("GPUSHARE_DISABLE");
     if (disable != NULL && strcmp(disable, "1") == 0) {
         gs_session_step_aside("GPUSHARE_DISABLE=1");

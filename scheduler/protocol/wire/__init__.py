@@ -10,7 +10,7 @@ from .client_side import (
     hello,
     ticket,
 )
-from .decoding import Place, decode, decode_hello, decode_place, decode_ticket
+from .decoding import Place, decode, decode_hello, decode_place, decode_ticket, pid_namespace
 from .encoding import (
     awake,
     cancel,
@@ -167,6 +167,7 @@ __all__ = [
     "hibernated",
     "pace",
     "park",
+    "pid_namespace",
     "placed",
     "prepare",
     "refused",

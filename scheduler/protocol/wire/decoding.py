@@ -111,6 +111,11 @@ def decode_hello(client: int, body: bytes) -> ev.Attach:
     )
 
 
+def pid_namespace(body: bytes) -> int:
+    """The PID namespace that a HELLO states, which was decoded before; 0: none."""
+    return int(ffi.from_buffer(HELLO_P, body).pid_namespace)
+
+
 def decode_ticket(body: bytes) -> str:
     """The text of a TICKET.
 
