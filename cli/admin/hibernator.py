@@ -19,8 +19,8 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "hibernator",
-        description="Run the privileged hibernator of this machine. The node's scheduler, which has no privileges, uses "
-        "it to hibernate processes of other users and in containers. It needs root or CAP_SYS_PTRACE, and the PID "
+        description="Run the privileged hibernator of this machine. The node's scheduler, which has no privileges, "
+        "uses it to hibernate processes of other users and in containers. It needs root or CAP_SYS_PTRACE, and the PID "
         "namespace of the machine.",
     )
     parser.add_argument(

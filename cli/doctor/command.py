@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from ..._version import __version__
+from ..._version import __version__, docs_url
 from ...kernel_provisioner import ticket
 from ...kernel_provisioner.launch import (
     LaunchError,
@@ -43,6 +43,14 @@ PROBE = Path(__file__).with_name("probe.py").resolve()
 PATIENCE = 60
 #: Seconds that a whole check of hibernation may take; on an H200 it takes about 15.
 CHECK_PATIENCE = 600
+
+#: Why processes like this one are not hibernated, by the scheduler's code.
+OBSTACLES = {
+    "container": "the scheduler cannot reach processes in this container, so they are not hibernated",
+    "permission": "the scheduler lacks permission to checkpoint this user's processes, so they are not hibernated",
+}
+#: The page of the documentation about the privileged hibernator.
+HIBERNATOR = "how-to/admin/hibernation"
 
 #: How a line of the report begins, and in which colour.
 MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
@@ -362,12 +370,18 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
 
     topic = "hibernation"
     status: dict[str, Any] = {}
+    me: dict[str, Any] = {}
     with contextlib.suppress(AddressError, ControlError), ControlClient(socket) as client:
         # Problems with the scheduler were already reported.
         status = client.request("status")["status"]
+        me = client.request("whoami")
+    may_change = me.get("admin", True)
     after = status["settings"].get("hibernate_after") if status else None
     if status and not after:
-        yield Finding(topic, "ok", "off", "to turn it on, run: gpushare set --hibernate-after 600")
+        command = "to turn it on, run: gpushare set --hibernate-after 600"
+        yield Finding(
+            topic, "ok", "off", command if may_change else "an administrator can turn it on"
+        )
         return
     reported = status.get("hibernation", {"able": None})
     if reported["able"] is None:
@@ -377,10 +391,12 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
             reported["able"], reported["code"] or "", reported["text"], reported["moves"]
         )
     if not found.able:
-        yield Finding(topic, "warn", f"unavailable: {found.text}")
+        remedy = "" if may_change else "only an administrator of this machine can change this"
+        yield Finding(topic, "warn", f"unavailable: {found.text}", remedy)
         return
-    if status and (obstacle := _obstacle(status["scheduler"]["pid"])) is not None:
-        yield Finding(topic, "warn", *obstacle)
+    if obstacle := OBSTACLES.get(me.get("hibernation") or ""):
+        remedy = f"an administrator can install the privileged hibernator: {docs_url(HIBERNATOR)}"
+        yield Finding(topic, "warn", obstacle, remedy)
         return
     when = f"enabled: idle notebooks leave the GPU after {after:g} s" if after else "available"
     moves = " and may wake on another GPU of the same model" if found.moves and after else ""
@@ -396,28 +412,6 @@ async def _ability(driver: Driver, facts: dict[str, Any], checked: Collection[st
         return await hibernator.probe((version, [gpu["name"] for gpu in facts["gpus"]]), checked)
     finally:
         await hibernator.close()
-
-
-def _obstacle(pid: int) -> tuple[str, str] | None:
-    """Return why a scheduler cannot checkpoint this user's processes, and what to do; None: it can."""
-    from ...scheduler.gpu.checkpoint_support import may_debug
-
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        owner = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        words, owner = b"", 0
-    if b"gpushare" not in words:
-        return (
-            "the scheduler runs in another container, so kernels in this container are not hibernated",
-            "to hibernate them, run both containers in one PID namespace",
-        )
-    if owner != os.getuid() and not may_debug(pid):
-        return (
-            "the scheduler lacks permission to checkpoint this user's processes, so they are not hibernated",
-            "an administrator can give it CAP_SYS_PTRACE; gpushare.service explains how",
-        )
-    return None
 
 
 def _preload(

@@ -55,6 +55,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _is_decided(client: ControlClient) -> bool:
+    """Whether the scheduler knows whether processes can hibernate on this machine."""
+    return client.request("status")["status"]["hibernation"]["able"] is not None
+
+
 def _follow(client: ControlClient, group: str) -> int:
     """Print what becomes of a hibernation, and return the exit status."""
     for found, seconds in follow(client, group):
@@ -65,6 +70,13 @@ def _follow(client: ControlClient, group: str) -> int:
             return 0
         if state == "refused":
             return complain(f"{name} cannot hibernate: {sleep.get('text') or sleep.get('code')}")
+        if state == "ordered" and not sleep.get("text") and not _is_decided(client):
+            # Whether anything can hibernate here is found out in a few seconds after the scheduler's start.
+            if seconds > PATIENCE:
+                return complain(
+                    "the scheduler has not found out yet whether the driver can hibernate processes"
+                )
+            continue
         if state == "ordered":
             why = f" Cannot hibernate yet: {sleep['text']}." if sleep.get("text") else ""
             print(f"{name} will hibernate as soon as it is idle.{why}")

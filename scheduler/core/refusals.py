@@ -7,7 +7,8 @@ WHY = {
     "driver": "the driver cannot checkpoint processes",
     "helper": "the hibernator, the helper process that checkpoints notebooks, is not running",
     "permission": "the scheduler lacks permission to checkpoint the process; an administrator can grant it",
-    "container": "its process and the scheduler run in different containers",
+    "container": "its process runs in a container that the scheduler cannot reach; an administrator can install the "
+    "privileged hibernator",
     "debugger": "a debugger is attached to its process",
     "busy": "its process was in the middle of a driver call",
     "capture": "its process is capturing a CUDA graph",

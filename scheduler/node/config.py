@@ -138,9 +138,9 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     hibernator_socket = Unicode(
-        help="Socket of a privileged hibernator (gpushare hibernator), which hibernates processes of other users and in "
-        "containers. The scheduler then needs no privilege for this (default: none, the scheduler hibernates only "
-        "processes that its own rights let it reach).",
+        help="Socket of a privileged hibernator (gpushare hibernator), which hibernates processes of other users and "
+        "in containers, so that the scheduler needs no privileges for this (default: none, only processes that the "
+        "scheduler itself may reach are hibernated).",
     ).tag(config=True)
 
     prefetch = Bool(

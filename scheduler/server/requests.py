@@ -184,13 +184,13 @@ class Requests:
 
     def _op_whoami(self, connection: Connection, asked: bodies.Body) -> dict[str, Any]:
         identity, who = self._server.options.identity, connection.principal
-        needs = "login" if identity.hub_api_url else "ticket"
         return {
             "user": None if who is None else who.user,
             "admin": who is not None and who.admin,
             "reader": who is not None and who.reader,
             "kernel": None if who is None else who.kernel,
-            "needs": needs if who is None else "",
+            "needs": "" if who is not None else "login" if identity.hub_api_url else "ticket",
+            "hibernation": self._server.hibernations.refusal(connection.peer),
             "node": identity.node,
             # A uid that states the user of a server also states the user of its kernels.
             "tickets": connection.uid in identity.shared_uids or bool(who and who.claim),
