@@ -6,11 +6,14 @@
  * its UUID.
  */
 #include <cuda.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -88,11 +91,25 @@ static CUresult change(const char *step, int pid, CUprocessState from, CUprocess
     return CUDA_SUCCESS;
 }
 
+/* What a driver is permitted: sockets of a network, Unix sockets, and to execute programs. */
+static const char *confinement(void)
+{
+    static char text[64];
+    int network = socket(AF_INET, SOCK_STREAM, 0), local = socket(AF_UNIX, SOCK_STREAM, 0);
+    char *const nothing[] = {NULL};
+    bool executes = execve("/nonexistent", nothing, nothing) != 0 && errno == ENOENT;
+    snprintf(text, sizeof(text), "network=%d unix=%d execute=%d", network >= 0, local >= 0, executes);
+    close(network);
+    close(local);
+    return text;
+}
+
 CUresult cuInit(unsigned flags)
 {
     const char *preload = getenv("LD_PRELOAD"), *visible = getenv("CUDA_VISIBLE_DEVICES");
     (void)flags;
     write_file("begun", O_TRUNC, "%s %s", preload != NULL ? preload : "-", visible != NULL ? visible : "-");
+    write_file("confined", O_TRUNC, "%s", confinement());
     printf("a driver may print\n");
     fflush(stdout);
     return begin("init", 0);
