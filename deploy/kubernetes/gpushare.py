@@ -13,8 +13,10 @@ c.NodeScheduler.state_dir = "/var/lib/gpushare/state"
 c.NodeScheduler.shared_uids = [1000]
 c.NodeScheduler.hub_api_url = "http://hub.jhub.svc:8081/hub/api"
 
-# Processes in other pods cannot be hibernated.
+# Seconds after which idle notebooks are hibernated; 0: never. To use it, install the privileged hibernators
+# (docs/how-to/admin/hibernation.md).
 c.NodeScheduler.hibernate_after = 0
+c.NodeScheduler.hibernator_socket = "/run/gpushare-hibernator/hibernator.sock"
 
 # docs/explanation/scheduling.md describes the policies.
 c.NodeScheduler.policy = "burst"

@@ -117,6 +117,25 @@ def test_the_chart_and_the_manifests_start_the_same_pods() -> None:
     assert [line for line in written.splitlines() if line] == lines
 
 
+def test_the_hibernators_are_those_of_the_manifests() -> None:
+    found = render({"hibernator": {"enabled": True, "hibernateAfter": 120}})
+    for each in found.values():
+        kubernetes_validate.validate(each, "1.32", strict=True)
+    theirs = manifest("hibernation/hibernator.yaml")["spec"]
+    (container,) = theirs["template"]["spec"]["containers"]
+    container |= {
+        "image": "registry.example.org/jupyter-gpushare:0.1.0",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    assert found["DaemonSet", "gpushare-hibernator"]["spec"] == theirs
+    policy = manifest("hibernation/network.yaml")["spec"]
+    assert found["NetworkPolicy", "gpushare-hibernator"]["spec"] == policy
+    (scheduler,) = pod(found, "gpushare-scheduler")["containers"]
+    options = build_parser("scheduler").parse_args(scheduler["args"])
+    assert options.hibernate_after == 120
+    assert ("DaemonSet", "gpushare-hibernator") not in render()
+
+
 def test_the_hub_page_is_that_of_the_manifests(dra: Objects) -> None:
     theirs = manifest("hub/hub.yaml")["spec"]
     spec = theirs["template"]["spec"]
@@ -240,7 +259,7 @@ def test_each_value_is_in_the_schema_and_is_explained() -> None:
     text = (CHART / "values.yaml").read_text()
     values = yaml.safe_load(text)
     assert {*values} == {*schema} - {"global"}
-    for section in ("image", "quota", "scheduler", "hubPage", "devicePlugin", "dra"):
+    for section in ("image", "quota", "scheduler", "hibernator", "hubPage", "devicePlugin", "dra"):
         assert {*values[section]} == {*schema[section]["properties"]}
     plain = {"imagePullSecrets", "priorityClassName", "tolerations", "pullPolicy", "resources"}
     lines = text.splitlines()

@@ -16,6 +16,7 @@ import yaml
 
 import jupyter_gpushare
 from jupyter_gpushare.cli.admin.device_plugin import KUBELET, RESOURCE
+from jupyter_gpushare.cli.admin.hibernator import SOCKET
 from jupyter_gpushare.cli.main import build_parser
 from jupyter_gpushare.deploy.kubernetes.plugin import SOCKETS
 from jupyter_gpushare.scheduler.node.config import NodeScheduler, load
@@ -76,13 +77,15 @@ def arguments(name: str) -> list[str]:
     ]
 
 
+HIBERNATOR = "hibernation/hibernator.yaml"
 SETS = ("scheduler.yaml", "device-plugin.yaml")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_api_accepts_the_manifests(version: str) -> None:
-    for name in read("kustomization.yaml")["resources"]:
-        kubernetes_validate.validate(read(name), version, strict=True)
+    for folder in (".", "hibernation"):
+        for name in read(f"{folder}/kustomization.yaml")["resources"]:
+            kubernetes_validate.validate(read(f"{folder}/{name}"), version, strict=True)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
@@ -112,7 +115,8 @@ def test_the_quota_lets_the_pods_be_critical() -> None:
     quota = read("quota.yaml")["spec"]
     (match,) = quota["scopeSelector"]["matchExpressions"]
     assert (match["scopeName"], match["operator"]) == ("PriorityClass", "In")
-    assert {pod(name)["priorityClassName"] for name in SETS} <= set(match["values"])
+    pods = [pod(name) for name in (*SETS, HIBERNATOR)]
+    assert {each["priorityClassName"] for each in pods} <= set(match["values"])
 
 
 @pytest.mark.parametrize("folder", [".", "hub"], ids=["node", "hub"])
@@ -159,6 +163,7 @@ def test_volumes_match_the_node_and_are_writable_only_where_needed(
     if name == "scheduler.yaml":
         config = configured()
         needed = {Path(config.socket).parent: True, Path(config.state_dir): True}
+        needed[Path(config.hibernator_socket).parent] = False
     else:
         options = build_parser(arguments(name)[0]).parse_args(arguments(name))
         needed = {options.socket.parent: False}
@@ -201,6 +206,40 @@ def test_pods_run_with_least_privilege(name: str) -> None:
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostIPC", "serviceAccountName"} & {*spec}
     assert spec.get("hostPID", False) is (name == "scheduler.yaml")
+
+
+def test_only_the_hibernator_is_privileged_and_only_the_scheduler_reaches_it() -> None:
+    spec = pod(HIBERNATOR)
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_OVERRIDE"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostIPC", "serviceAccountName"} & {*spec}
+    # The scheduler must be in the same PID namespace.
+    assert spec["hostPID"] is pod("scheduler.yaml")["hostPID"] is True
+    options = build_parser("hibernator").parse_args(arguments(HIBERNATOR))
+    assert options.socket == Path(configured().hibernator_socket) == SOCKET
+    (mount,), (volume,) = container["volumeMounts"], spec["volumes"]
+    assert mount["mountPath"] == volume["hostPath"]["path"] == str(SOCKET.parent)
+    # Users' pods mount the folder of the scheduler's socket.
+    assert SOCKET.parent != SOCKETS
+    assert SOCKETS not in SOCKET.parents
+    policy = read("hibernation/network.yaml")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert not {"ingress", "egress"} & {*policy}
+    labels = read(HIBERNATOR)["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    # It is off by default.
+    assert configured().hibernate_after == 0
+    base, extra = read("kustomization.yaml"), read("hibernation/kustomization.yaml")
+    assert not any("hibernator" in name for name in base["resources"])
+    assert (extra["images"], extra["namespace"]) == (base["images"], base["namespace"])
+    assert extra["labels"][0]["pairs"] != base["labels"][0]["pairs"]
 
 
 def paths(values: Any, before: str = "") -> Iterator[str]:

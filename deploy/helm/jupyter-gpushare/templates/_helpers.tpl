@@ -34,7 +34,7 @@ priorityClassName: {{ . }}
 runtimeClassName: {{ . }}
 {{- end }}
 enableServiceLinks: false
-terminationGracePeriodSeconds: 10
+terminationGracePeriodSeconds: {{ .gracePeriod | default 10 }}
 {{- end }}
 
 {{- /* Our own containers see all GPUs; "utility" provides NVML, and "compute" shows that there is a driver. */ -}}
