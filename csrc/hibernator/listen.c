@@ -24,7 +24,6 @@
 #define MOST_PEERS 16
 /* Descriptors with one message. More than one is an error, but must be closed. */
 #define MOST_DESCRIPTORS 8
-#define FIRST_PASSED 3
 #define PAUSE_NS 100000000
 
 static struct {
@@ -33,17 +32,8 @@ static struct {
     unsigned peers;
 } service;
 
-/* systemd's protocol for sockets (sd_listen_fds). */
-static bool is_passed(void)
+int hib_open_socket(const char *path, uid_t allowed)
 {
-    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
-    return pid != NULL && count != NULL && strtol(pid, NULL, 10) == getpid() && strcmp(count, "1") == 0;
-}
-
-int hib_open_socket(const char *path)
-{
-    if (is_passed())
-        return FIRST_PASSED;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (path[0] != '/' || strlen(path) >= sizeof(address.sun_path)) {
         gs_print("--listen needs an absolute path of at most %zu bytes, not %s", sizeof(address.sun_path) - 1, path);
@@ -64,7 +54,7 @@ int hib_open_socket(const char *path)
         mode_t before = umask(0177);
         bound = bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(listener, MOST_PEERS) == 0;
         umask(before);
-        bound = bound && rename(new, path) == 0;
+        bound = bound && (allowed == geteuid() || chown(new, allowed, (gid_t)-1) == 0) && rename(new, path) == 0;
     } else {
         errno = listener >= 0 ? ENAMETOOLONG : errno;
     }

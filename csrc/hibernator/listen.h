@@ -7,10 +7,10 @@
 #include <sys/types.h>
 
 /*
- * Listens on a Unix socket (SOCK_SEQPACKET) that only this user can reach: `path`, or the one that systemd passes. On
- * failure, prints the reason and returns -1.
+ * Listens on a Unix socket (SOCK_SEQPACKET) that only the allowed user can reach. On failure, prints the reason and
+ * returns -1.
  */
-int hib_open_socket(const char *path);
+int hib_open_socket(const char *path, uid_t allowed);
 
 /*
  * Serves until SIGTERM, SIGINT or SIGHUP. Then waits some seconds at most for the calls that are still running. Each

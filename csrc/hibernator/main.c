@@ -81,7 +81,7 @@ static int listen_for_schedulers(int argc, char **argv)
     unsigned long allowed = geteuid();
     if (argc > 6 || (argc == 6 && !read_number(argv[5], UINT32_MAX - 1, &allowed)))
         return usage();
-    int listener = hib_open_socket(argv[4]);
+    int listener = hib_open_socket(argv[4], (uid_t)allowed);
     if (listener < 0 || !hib_confine() || !hib_driver_open(argv[2]))
         return 1;
     ignore((const int[]){SIGPIPE}, 1);

@@ -27,7 +27,12 @@ from tests.support.hub.container import FORBIDDEN, Container, begin
 from tests.support.hub.hub_api import ADMIN, READ, HubApi
 from tests.support.lab import PATIENCE
 
-UNITS = ("gpushare.socket", "gpushare.service", "gpushare-hub.service")
+UNITS = (
+    "gpushare.socket",
+    "gpushare.service",
+    "gpushare-hub.service",
+    "gpushare-hibernator.service",
+)
 COMMAND = "/opt/gpushare/bin/gpushare"
 #: A number as systemd gives to a DynamicUser.
 UID = 61184
