@@ -99,6 +99,7 @@ EXAMPLES: dict[type[HasTraits], dict[str, str]] = {
         "disk_folder": '"/var/lib/gpushare/disk"',
         "disk_size": '"500GiB"',
         "hibernate_after": "1800",
+        "hibernator_socket": '"/run/gpushare-hibernator/hibernator.sock"',
         "host_memory": '"256GiB"',
         "hub_api_url": '"http://127.0.0.1:8081/hub/api"',
         "log_level": '"info"',

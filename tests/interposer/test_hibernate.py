@@ -50,6 +50,11 @@ def test_waiting_calls_send_one_wake_request_and_continue_when_awake(bed: Bed) -
         bed.script.next(ev.Wake, 0.05)
 
 
+def test_a_client_states_its_pid_namespace(bed: Bed) -> None:
+    """The scheduler may not be permitted to look it up."""
+    assert bed.script.pid_namespace == os.stat("/proc/self/ns/pid").st_ino
+
+
 def test_memory_leaves_the_gpu_and_is_unchanged_afterwards(
     make_bed: Callable[..., Bed],
 ) -> None:

@@ -309,6 +309,8 @@ class Script:
         self.accepting = threading.Lock()
         self.closed = False
         self.gpu = ""
+        #: The PID namespace that the client stated last.
+        self.pid_namespace = 0
         #: The answer to growth; None: the test gives it.
         self.growth: ev.Growth | None = "swapped"
         self.lease = 0
@@ -339,6 +341,7 @@ class Script:
             for frame in reader.feed(data):
                 if frame.type == protocol.HELLO:
                     attach = protocol.decode_hello(1, frame.body)
+                    self.pid_namespace = protocol.pid_namespace(frame.body)
                     self._welcome(connection, attach)
                     self.connection = connection
                     self.events.put(attach)
