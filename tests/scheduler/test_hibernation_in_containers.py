@@ -166,6 +166,9 @@ class Machine:
     def group(self, name: str) -> dict[str, Any]:
         return next(group for group in self.status()["groups"] if group["name"] == name)
 
+    def states(self) -> dict[str, str]:
+        return {group["name"]: group["state"] for group in self.status()["groups"]}
+
     def can_hibernate(self) -> bool:
         return self.status()["hibernation"]["able"] is True
 
@@ -263,7 +266,7 @@ def test_a_new_scheduler_takes_over_hibernated_programs(machine: Machine) -> Non
     scheduler.kill()
     scheduler.wait(PATIENCE)
     machine.start_scheduler()
-    until(lambda: machine.group("one")["state"] == "hibernated", "it is still hibernated")
+    until(lambda: machine.states().get("one") == "hibernated", "it is still hibernated")
     assert program.use()
 
 

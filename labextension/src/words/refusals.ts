@@ -45,7 +45,7 @@ function sentenceOf(code: string | null, trans: ITranslation): string {
       );
     case 'container':
       return trans.__(
-        'its process and the scheduler run in different containers'
+        'its process runs in a container that the scheduler cannot reach; an administrator can install the privileged hibernator'
       );
     case 'debugger':
       return trans.__('a debugger is attached to its process');
