@@ -46,6 +46,10 @@ ROOM_PATIENCE = 5.0
 LIVES = 3
 #: Seconds for which a service that was lost may take to come back.
 RETURN = 10.0
+#: What to do if the driver was not permitted to checkpoint a process for a service.
+SERVICE_HINT = (
+    "the hibernator may lack CAP_SYS_PTRACE or CAP_DAC_OVERRIDE, or a security module may forbid it"
+)
 #: What the helper answers, besides a result of the driver, if it may not use a process: codes of `refusals.WHY`.
 REFUSALS = frozenset({"container", "debugger"})
 
@@ -500,7 +504,7 @@ class Hibernator:
         ):
             # A process with the permission to lock may also take the other steps; the hint has more than permissions.
             code = "permission" if step == "lock" else "failed"
-            said += f": {ability.hint()}"
+            said += f": {ability.hint() if self._service is None else SERVICE_HINT}"
         return _Failed(code, said, step, answer.result)
 
     async def _start(self) -> Helper:

@@ -140,6 +140,16 @@ async def test_a_process_that_has_ended_is_reported(
     assert "restore" not in stand_in.calls(process.pid)
 
 
+async def test_a_service_without_permission_is_reported(
+    one: Hibernator, service: Service, stand_in: StandIn, pid: int
+) -> None:
+    await service.started()
+    stand_in.tell("lock", "304")
+    outcome = await one.hibernate(pid)
+    assert said(outcome) == (False, "permission")
+    assert "the hibernator may lack CAP_SYS_PTRACE" in outcome.text
+
+
 async def test_a_service_that_starts_later_is_found(
     service: Service, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
