@@ -98,6 +98,7 @@ def chromium() -> str:
 LONGEST = [
     "labextension/test_notebooks.py",
     "scheduler/test_hibernation_service.py",
+    "scheduler/test_hibernation_in_containers.py",
     "differential/test_sanitized.py",
     "interposer/test_failures.py",
     "differential/test_differential.py",
