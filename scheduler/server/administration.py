@@ -32,8 +32,8 @@ from ..protocol import bodies
 from ..protocol.bodies import LONGEST_TEXT, RequestError
 from ..protocol.client import user_name
 from ..views import status as snapshot
-from ..views.timeline import Ledger
 from .connection import Connection
+from .history import EventHistory
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Host(Protocol):
 
     core: Core
     devices: Devices
-    ledger: Ledger
+    history: EventHistory
     pools: PoolManager
     #: When the server was started, seconds on CLOCK_MONOTONIC.
     started: float
@@ -355,7 +355,7 @@ class Administration:
                     "used": {u: core.times.share(f"user:{group.user}", u, now) for u in core.gpus},
                 },
             )  # fmt: skip
-            totals = self._server.ledger.totals(group.id, now)
+            totals = self._server.history.ledger.totals(group.id, now)
             more: dict[str, float] = {
                 "groups": 1,
                 "leases": group.lease is not None,

@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,9 +30,7 @@ from ..protocol import wire as protocol
 from ..protocol.bodies import RequestError
 from ..views import explain, when
 from ..views import status as snapshot
-from ..views.estimates import Forecast
 from ..views.redaction import View
-from ..views.timeline import Timeline
 from ..views.words import answers
 from ..views.words.codes import code_text
 from ..views.words.explanations import PREFETCHES
@@ -70,13 +67,6 @@ class Host(administration.Host, Protocol):
     throttle: Throttle
     pools: PoolManager
     hibernations: Hibernations
-    timeline: Timeline
-    forecast: Forecast
-    history: deque[dict[str, Any]]
-    #: The number of the last event of the history.
-    sequence: int
-    #: Connections that receive every event.
-    subscribers: set[Connection]
 
     def close_ticket(self, user: str, groups: Collection[str]) -> None:
         """End the connections of control programs with tickets that were revoked."""
@@ -268,8 +258,8 @@ class Requests:
     def _op_status(self, connection: Connection, asked: bodies.Status) -> dict[str, Any]:
         self._server.publish()
         core, now = self._server.core, time.monotonic()
-        estimates = self._server.forecast.estimates(core, now)
-        status = snapshot.status(core, now, self._server.ledger, estimates)
+        estimates = self._server.history.forecast.estimates(core, now)
+        status = snapshot.status(core, now, self._server.history.ledger, estimates)
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
             gpu["power"] = self._server.devices.watts(gpu["uuid"])
@@ -281,14 +271,14 @@ class Requests:
         else:
             status["processes"] = self._server.administration.processes()
         if asked.timeline is not None:
-            status["timeline"] = self._server.timeline.since(asked.timeline, now, view)
+            status["timeline"] = self._server.history.timeline.since(asked.timeline, now, view)
         if asked.text:
             status = answers.status(status)
         return {
             "status": {
                 "version": __version__,
                 "protocol": protocol.VERSION,
-                "sequence": self._server.sequence,
+                "sequence": self._server.history.sequence,
                 "time": now,
                 "scheduler": {
                     "pid": os.getpid(),
@@ -311,17 +301,17 @@ class Requests:
 
     def _op_history(self, connection: Connection, asked: bodies.History) -> dict[str, Any]:
         self._server.publish()
-        events = [event for event in self._server.history if event["sequence"] > asked.since]
+        events = [event for event in self._server.history.events if event["sequence"] > asked.since]
         view = self._server.view_of(connection)
         if view is not None:
             events = [view.event(event) for event in events if not view.hides(event)]
-        return {"events": events, "sequence": self._server.sequence}
+        return {"events": events, "sequence": self._server.history.sequence}
 
     def _op_subscribe(self, connection: Connection, asked: bodies.Body) -> dict[str, Any]:
         # What has happened but was not published yet belongs before the subscription.
         self._server.publish()
-        self._server.subscribers.add(connection)
-        return {"sequence": self._server.sequence}
+        self._server.history.subscribers.add(connection)
+        return {"sequence": self._server.history.sequence}
 
     def _op_set(self, connection: Connection, asked: bodies.Set) -> dict[str, Any]:
         idle = None if asked.hibernate_after is UNSET else asked.hibernate_after or 0.0
@@ -468,7 +458,7 @@ class Requests:
         return {"explanation": answers.explanation(explanation) if asked.text else explanation}
 
     def _op_when(self, connection: Connection, asked: bodies.When) -> dict[str, Any]:
-        core, forecast, now = self._server.core, self._server.forecast, time.monotonic()
+        core, forecast, now = self._server.core, self._server.history.forecast, time.monotonic()
         view, who = self._server.view_of(connection), self._who(connection)
         if (asked.group is None) == (asked.bytes is None):
             raise RequestError(

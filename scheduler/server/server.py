@@ -14,8 +14,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from ..core import messages as ev
 from ..core.core import Core
@@ -28,11 +27,10 @@ from ..node.hub_login import Hub
 from ..node.identity import Identities
 from ..observability.rehearsal import Rehearsal
 from ..protocol import wire as protocol
-from ..views.estimates import Forecast
-from ..views.redaction import BroadcastEvent, View
-from ..views.timeline import GroupSnapshot, Ledger, SpanKind, Timeline, take_snapshot
+from ..views.redaction import View
 from .administration import Administration
 from .connection import Connection
+from .history import EventHistory
 from .listening import Listening
 from .options import Options
 from .requests import Requests
@@ -41,7 +39,6 @@ from .throttle import Throttle
 
 log = logging.getLogger(__name__)
 
-HISTORY = 10_000
 #: Seconds without work after which a burst is over while other groups wait.
 QUIET = 0.008
 #: Bytes that a client requests beyond its need.
@@ -54,8 +51,6 @@ REHEARSED = 0.02
 #: Seconds between readings of the GPUs and of the host memory without a request; and before the first ones, because the
 #: previous scheduler's clients attach first.
 POLL, FIRST_POLL = 1.0, 0.1
-
-_MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
 #: Reads one GPU.
 Reading = Callable[[str], ev.Device | None]
@@ -88,12 +83,7 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._clients: dict[int, Connection] = {}
-        #: Connections that receive every event.
-        self.subscribers: set[Connection] = set()
         self._gpus: set[str] = set()
-        #: The name and the user of each attached group.
-        self._names: dict[str, str] = {}
-        self._users: dict[str, str] = {}
         self.identities = Identities(options.identity, core.groups)
         url = options.identity.hub_api_url
         #: Returns the user of a token; None: there is no Hub.
@@ -110,13 +100,6 @@ class Server:
             disk_changed=self._update_disk,
         )
         self._disk = ev.Disk(0)
-        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self.sequence = 0
-        self._fresh: list[tuple[float, ev.Log]] = []
-        self._snapshots: list[GroupSnapshot] = []
-        self.ledger = Ledger()
-        self.timeline = Timeline(self.started)
-        self.forecast = Forecast()
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
@@ -132,6 +115,9 @@ class Server:
             options.driver, devices, self.handle, self._peer, options.hibernator
         )
         self.administration = Administration(self, options.identity.state_dir, options.prices)
+        self.history = EventHistory(
+            core, self.identities, self.started, self.administration.observe, self.view_of
+        )
         self._requests = Requests(self)
         self.placement = Placement(core)
 
@@ -218,7 +204,7 @@ class Server:
     def remove(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
         self._connections.pop(connection.number, None)
-        self.subscribers.discard(connection)
+        self.history.subscribers.discard(connection)
         self._requests.forget(connection)
         self.succession.forget(connection)
         if self._left:
@@ -238,10 +224,10 @@ class Server:
             if not self._has_gpu(usage.gpu):
                 connection.refuse(errno.ENODEV, self._unknown(usage.gpu))
                 return
-        self._names[attach.group] = attach.name
+        self.history.name(attach.group, attach.name)
         now = time.monotonic()
         decisions = self.core.handle(attach, now)
-        self._users[attach.group] = self.core.groups[attach.group].user
+        self.history.join(attach.group)
         self.placement.attached(attach.group, attach.pid)
         connection.attached = True
         self._clients[connection.number] = connection
@@ -258,7 +244,7 @@ class Server:
         self._update_disk()
         if attach.leased:
             # A client that returns to its group's lease is not worth an event.
-            self._snapshots.append(take_snapshot(self.core, attach.group, now))
+            self.history.look(attach.group, now)
 
     def _host_quota(self, user: str) -> int:
         """Return the bytes of host memory that a user's data may take; 0: no limit."""
@@ -339,8 +325,8 @@ class Server:
                 return
             case ev.UsageChanged() | ev.Evicted() | ev.Restored():
                 self.pools.update_usage(event.client, event.usage)
-            case ev.Rename() if event.group in self._names:
-                self._names[event.group] = event.name
+            case ev.Rename():
+                self.history.rename(event.group, event.name)
         if self._left:
             return
         now = time.monotonic()
@@ -403,7 +389,8 @@ class Server:
             self._spin_until(now + SPIN)
         elif granted:
             self._spin_end = min(self._spin_end, now)
-        self._snapshots += [take_snapshot(self.core, group, now) for group in changed]
+        for group in changed:
+            self.history.look(group, now)
         self._publish_soon()
         return at_once
 
@@ -413,7 +400,7 @@ class Server:
             self.placement.moved(line.group, line.fields["gpu_before"], line.fields["gpu"])
         if line.kind == "adjust":
             self.succession.write_soon()
-        self._fresh.append((now, line))
+        self.history.note(line, now)
 
     def _peer(self, client: int) -> Peer | None:
         """Return the process to be checkpointed or restored; None: the client has left."""
@@ -448,7 +435,7 @@ class Server:
 
     def _publish_soon(self) -> None:
         """Publish in the next round of the loop, or after a current hand-off."""
-        if self._fresh and not self._spinning and not self._publishing:
+        if self.history.is_due and not self._spinning and not self._publishing:
             self._publishing = True
             self._loop.call_soon(self.publish)
 
@@ -530,7 +517,9 @@ class Server:
         self.identities.sweep()
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
-            self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
+            self.history.timeline.utilization(
+                time.monotonic(), gpu, self.devices.utilization.get(gpu)
+            )
         self.succession.write()
         self.administration.poll(POLL)
         self._poller = self._loop.call_later(POLL, self._poll)
@@ -547,54 +536,10 @@ class Server:
     def publish(self) -> None:
         """Number what has happened, and send it to the subscribers."""
         self._publishing = False
-        fresh, self._fresh = self._fresh, []
-        snapshots, self._snapshots = self._snapshots, []
-        for seen in snapshots:
-            honest = self.ledger.observe(seen)
-            self.timeline.observe(honest)
-            self.forecast.observe(honest)
-        if self.forecast.due:
-            self.forecast.estimates(self.core, time.monotonic())
-        happened = []
-        for at, entry in fresh:
-            self.sequence += 1
-            self.administration.observe(entry)
-            group = entry.group
-            user = self._users.get(group) or self.identities.owner(group) or ""
-            event = {
-                "sequence": self.sequence,
-                "time": at,
-                "kind": entry.kind,
-                "group": group,
-                "name": self._names.get(group, group),
-                "user": user,
-                **entry.fields,
-            }
-            if entry.kind == "leave" and group not in self.core.groups:
-                self._names.pop(group, None)
-                self._users.pop(group, None)
-            elif kind := _MOVES.get(entry.kind):
-                self.timeline.move(at, group, event["name"], kind, entry.fields, user)
-            self.history.append(event)
-            happened.append(event)
-            log.debug("%s %s %s", entry.kind, group, entry.fields)
-        if happened and self.subscribers:
-            self._push(happened)
+        self.history.publish()
 
     def view_of(self, connection: Connection) -> View | None:
         """Return the view of a connection's user; None: the user sees everything."""
         who = connection.principal
         assert who is not None, "a connection without an identity makes no requests"
         return self.identities.view(who, self.core.times.teams_of(who.user))
-
-    def _push(self, events: list[dict[str, Any]]) -> None:
-        """Send events to the subscribers, each as it may see them."""
-        stranger = self.identities.stranger()
-        broadcasts = [BroadcastEvent(event, stranger, _as_event) for event in events]
-        for subscriber in list(self.subscribers):
-            view = self.view_of(subscriber)
-            subscriber.write(b"".join(each.to(view) for each in broadcasts))
-
-
-def _as_event(event: Mapping[str, Any]) -> bytes:
-    return protocol.encode_json(protocol.EVENT, event)

@@ -31,7 +31,7 @@ from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.node.principals import Identity, Principal
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from jupyter_gpushare.scheduler.server import requests, server
+from jupyter_gpushare.scheduler.server import history, requests, server
 from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
 from jupyter_gpushare.scheduler.views.redaction import (
@@ -100,7 +100,7 @@ class Watched(World):
         self.ends = socket.socketpair()
         self.patches = contextlib.ExitStack()
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (server, requests):
+        for module in (server, history, requests):
             self.patches.enter_context(mock.patch.object(module, "time", clock))
         self.loop = asyncio.new_event_loop()
         self.patches.callback(self.loop.close)
@@ -123,7 +123,7 @@ class Watched(World):
         self.clients: dict[int, Peer] = {}
         self.pids: dict[str, set[int]] = {user: set() for user in MARKS}
         self.viewers = {user: Peer(Principal(WORDS[user], 1)) for user in MARKS}
-        self.server.subscribers.update(self.viewers.values())  # type: ignore[arg-type]
+        self.server.history.subscribers.update(self.viewers.values())
 
     async def make(self, core: Core) -> Server:
         made = Server(core, Devices(None), Options(Path("/s"), identity=Identity(node=True)))

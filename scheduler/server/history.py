@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What happened: numbered events for programs, spans for the timeline, and the times of groups and waits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ..core import messages as ev
+from ..core.core import Core
+from ..node.identity import Identities
+from ..protocol import wire as protocol
+from ..views.estimates import Forecast
+from ..views.redaction import BroadcastEvent, View
+from ..views.timeline import GroupSnapshot, Ledger, SpanKind, Timeline, take_snapshot
+
+log = logging.getLogger(__name__)
+
+#: The number of events that are kept.
+KEPT = 10_000
+
+_MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
+
+
+class Subscriber(Protocol):
+    """A connection that receives every event."""
+
+    def write(self, data: bytes) -> None:
+        """Send data."""
+        ...
+
+
+class EventHistory:
+    """Keeps what happened, and sends it to the subscribers.
+
+    Parameters
+    ----------
+    core, identities
+        Those of the server.
+    started
+        When the server started, seconds on CLOCK_MONOTONIC.
+    observe
+        Called with each line of the core's history.
+    view_of
+        Returns the view of a subscriber's user; None: the user sees everything.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        identities: Identities,
+        started: float,
+        observe: Callable[[ev.Log], None],
+        view_of: Callable[[Any], View | None],
+    ) -> None:
+        self._core, self._identities = core, identities
+        self._observe, self._view_of = observe, view_of
+        self.events: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        #: The number of the last event.
+        self.sequence = 0
+        #: Connections that receive every event.
+        self.subscribers: set[Subscriber] = set()
+        #: The name and the user of each attached group.
+        self._names: dict[str, str] = {}
+        self._users: dict[str, str] = {}
+        self._fresh: list[tuple[float, ev.Log]] = []
+        self._snapshots: list[GroupSnapshot] = []
+        self.ledger = Ledger()
+        self.timeline = Timeline(started)
+        self.forecast = Forecast()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether anything has happened that was not published."""
+        return bool(self._fresh)
+
+    def name(self, group: str, name: str) -> None:
+        """Note the name of a group that is about to attach."""
+        self._names[group] = name
+
+    def join(self, group: str) -> None:
+        """Note the user of a group that has attached."""
+        self._users[group] = self._core.groups[group].user
+
+    def rename(self, group: str, name: str) -> None:
+        """Note the new name of a group, if it is attached."""
+        if group in self._names:
+            self._names[group] = name
+
+    def note(self, line: ev.Log, now: float) -> None:
+        """Note a line of the core's history."""
+        self._fresh.append((now, line))
+
+    def look(self, group: str, now: float) -> None:
+        """Note the present state of a group."""
+        self._snapshots.append(take_snapshot(self._core, group, now))
+
+    def publish(self) -> None:
+        """Number what has happened, and send it to the subscribers."""
+        fresh, self._fresh = self._fresh, []
+        snapshots, self._snapshots = self._snapshots, []
+        for seen in snapshots:
+            honest = self.ledger.observe(seen)
+            self.timeline.observe(honest)
+            self.forecast.observe(honest)
+        if self.forecast.due:
+            self.forecast.estimates(self._core, time.monotonic())
+        happened = [self._number(at, entry) for at, entry in fresh]
+        if happened and self.subscribers:
+            self._push(happened)
+
+    def _number(self, at: float, entry: ev.Log) -> dict[str, Any]:
+        """Number a line, and keep it as an event."""
+        self.sequence += 1
+        self._observe(entry)
+        group = entry.group
+        user = self._users.get(group) or self._identities.owner(group) or ""
+        event = {
+            "sequence": self.sequence,
+            "time": at,
+            "kind": entry.kind,
+            "group": group,
+            "name": self._names.get(group, group),
+            "user": user,
+            **entry.fields,
+        }
+        if entry.kind == "leave" and group not in self._core.groups:
+            self._names.pop(group, None)
+            self._users.pop(group, None)
+        elif kind := _MOVES.get(entry.kind):
+            self.timeline.move(at, group, event["name"], kind, entry.fields, user)
+        self.events.append(event)
+        log.debug("%s %s %s", entry.kind, group, entry.fields)
+        return event
+
+    def _push(self, events: list[dict[str, Any]]) -> None:
+        """Send events to the subscribers, each as it may see them."""
+        stranger = self._identities.stranger()
+        broadcasts = [BroadcastEvent(event, stranger, _as_event) for event in events]
+        for subscriber in list(self.subscribers):
+            view = self._view_of(subscriber)
+            subscriber.write(b"".join(each.to(view) for each in broadcasts))
+
+
+def _as_event(event: Mapping[str, Any]) -> bytes:
+    return protocol.encode_json(protocol.EVENT, event)
