@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .messages import Class
+from .messages import Class, LearntWork
 from .model import Client, Group, Model
 from .queue import WaitQueue
 from .timers import Timers
@@ -120,6 +120,17 @@ class ActivityClassifier:
             return None
         period = self._periods.get(group.id)
         return now + self.interactive_burst - (0.0 if period is None else period.had)
+
+    def learnt(self, group_id: str) -> LearntWork | None:
+        """Return the present period of a group's work."""
+        period = self._periods.get(group_id)
+        if period is None:
+            return None
+        return LearntWork(period.had, period.last, period.due, period.long, period.agent)
+
+    def recall(self, group_id: str, work: LearntWork) -> None:
+        """Apply the period of a group's work that another scheduler knew."""
+        self._periods[group_id] = _WorkPeriod(work.had, work.last, work.due, work.long, work.agent)
 
     def forget(self, group_id: str) -> None:
         """Forget a group that has left."""

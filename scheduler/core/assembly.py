@@ -50,6 +50,7 @@ from .queue import WaitQueue
 from .quotas import Quotas
 from .readings import Readings
 from .reasons import Sources
+from .recollection import Recollection
 from .relief import OvercommitRelief
 from .relocation import Relocation
 from .reservations import Reservations
@@ -209,8 +210,12 @@ class Assembly:
             self.model, self.turn, self.times, self.policy, self.classes, self.preferences, self.queue, self.activity,
             self.cell_queue, self.notices, self.orders, self.leases, self.hibernation, self.hints, self.reservations,
         )
+        self.recollection = Recollection(
+            self.model, self.turn, self.times, self.classes, self.thrash, self.likelihood, self.preferences
+        )
         self.groups = GroupRegistry(
-            self.model, self.turn, self.timers, self.times, self.classes, self.thrash, self.preferences, self.hints
+            self.model, self.turn, self.timers, self.times, self.classes, self.thrash, self.preferences, self.hints,
+            self.recollection,
         )
         self.returning = ReturningClients(self.model, self.turn)
         self.takeover = Takeover(
@@ -278,6 +283,7 @@ class Assembly:
             ev.Configure: self.user_commands.on_configure,
             ev.Device: self.readings.on_device,
             ev.Measured: self.readings.on_measured,
+            ev.Recall: self.recollection.on_recall,
             ev.Await: self.returning.on_await,
             ev.Desist: self.returning.on_desist,
             ev.HostMemory: self.limits.on_host_memory,

@@ -17,6 +17,7 @@ from .model import Client, Group, Hibernation, Model, charge_for_contexts
 from .paging import ThrashingDetector
 from .preferences import PreferenceStore
 from .queue import WaitQueue
+from .recollection import Recollection
 from .shares import Shares
 from .takeover import ReturningClients, Takeover
 from .timers import Timers
@@ -36,6 +37,7 @@ class GroupRegistry:
     thrash: ThrashingDetector
     preferences: PreferenceStore
     hints: Hints
+    recollection: Recollection
 
     def add(self, event: Attach) -> Group:
         """Add the group that a client names when it attaches."""
@@ -52,6 +54,7 @@ class GroupRegistry:
             focused=self.model.focus.get(event.user) == event.group,
         )
         self.model.groups[group.id] = group
+        self.recollection.recall(group)
         group.activity_class = self.classes.class_of(group)
         note_agent(self.model, self.times, group)
         self.times.of(group)

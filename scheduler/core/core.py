@@ -174,7 +174,7 @@ from typing import cast
 
 from .assembly import Assembly
 from .checks import ProtocolViolation
-from .messages import Decision, Event, Request
+from .messages import Decision, Event, Learnt, Request
 from .model import Client, Gpu, Group, Preferences, Wait
 from .policy_api import PolicyRegistry
 from .rules import Rules
@@ -205,6 +205,7 @@ class Core:
         self.policy, self.view, self.residency = parts.policy, parts.view, parts.residency
         self.sources, self.commands = parts.sources, parts.user_commands
         self.cycle, self.prefetcher = parts.cycle, parts.prefetcher
+        self._recollection = parts.recollection
         self._host_reserve, self._disk, self._pacer = parts.host_reserve, parts.disk, parts.pacer
         self._contention, self._notices = parts.contention, parts.notices
         self.client_handlers, self.other_handlers = parts.client_handlers(), parts.other_handlers()
@@ -243,6 +244,10 @@ class Core:
     def deadline(self) -> float | None:
         """Return when the core needs a ``Tick`` unless an event comes first."""
         return self.timers.earliest()
+
+    def learnt(self) -> Learnt:
+        """Return what this core has learnt, for the core of the next scheduler (``Recall``)."""
+        return self._recollection.learnt()
 
     def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
         """Return the id of the group with this id, unique prefix of it, or name.

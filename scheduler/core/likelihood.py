@@ -14,10 +14,11 @@ The times of the events are the only clock, so a replay of the same events gives
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .messages import Sign
+from .messages import LearntTrials, Sign
 from .model import Group
 
 #: Seconds after a hint within which GPU work counts as its result.
@@ -124,6 +125,25 @@ class UseLikelihood:
         if sign != "ready":
             self._own.setdefault(group_id, {}).setdefault(sign, _Record()).add(hit=hit)
             self._common.setdefault(sign, _Record()).add(hit=hit)
+
+    def learnt(self, group_id: str | None = None) -> dict[str, LearntTrials]:
+        """Return the trials of a group by the kind of hint; None: those of all groups."""
+        records = self._common if group_id is None else self._own.get(group_id, {})
+        return {sign: LearntTrials(record.trials, record.hits) for sign, record in records.items()}
+
+    def recall(self, learnt: Mapping[str, LearntTrials], group_id: str | None = None) -> None:
+        """Apply the trials that another scheduler has learnt, in place of those known here."""
+        records = {
+            sign: _Record(
+                min(found.trials, MOST_TRIALS), min(found.hits, found.trials, MOST_TRIALS)
+            )
+            for sign in PRIORS
+            if (found := learnt.get(sign)) is not None
+        }
+        if group_id is None:
+            self._common.update(records)
+        elif records:
+            self._own[group_id] = records
 
     def drop(self, group_id: str) -> None:
         """Drop the hints of a group, and learn nothing from them."""

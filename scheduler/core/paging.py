@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from .messages import LearntThroughput
+
 Verdict = Literal["try", "thrashing"]
 
 
@@ -114,6 +116,24 @@ class ThrashingDetector:
         if throughput is None or not throughput.floating.value:
             return None
         return throughput.resident.value / throughput.floating.value
+
+    def learnt(self, group_id: str) -> LearntThroughput | None:
+        """Return a group's throughput, and until when it takes turns."""
+        known = self._groups.get(group_id)
+        if known is None:
+            return None
+        resident, floating = known.resident, known.floating
+        return LearntThroughput(
+            (resident.submissions, resident.busy),
+            (floating.submissions, floating.busy),
+            *self._until.get(group_id, (0.0, 0.0)),
+        )
+
+    def recall(self, group_id: str, learnt: LearntThroughput) -> None:
+        """Apply what another scheduler has learnt of a group."""
+        self._groups[group_id] = _Throughput(_Rate(*learnt.resident), _Rate(*learnt.floating))
+        if learnt.pause:
+            self._until[group_id] = learnt.until, min(learnt.pause, self.longest_retry)
 
     def forget(self, group_id: str) -> None:
         """Forget a group that has left."""

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -41,6 +43,17 @@ class PreferenceStore:
             # Many preferences of users must not undo what an administrator did.
             oldest = next((name for name, w in self._preferences.items() if not w.on_hold), None)
             self._preferences.pop(next(iter(self._preferences)) if oldest is None else oldest)
+
+    def learnt(self) -> dict[str, dict[str, Any]]:
+        """Return what users want for groups without a client."""
+        found = {group: lasting(preferences) for group, preferences in self._preferences.items()}
+        return {group: asked for group, asked in found.items() if asked}
+
+    def recall(self, learnt: Mapping[str, Mapping[str, Any]]) -> None:
+        """Apply preferences that another scheduler remembered. Invalid ones are dropped."""
+        for group, asked in learnt.items():
+            with suppress(TypeError, ValueError):
+                self.store(group, adjusted(self.load(group), Adjust(group, **asked)))
 
 
 _LASTING = {

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .messages import Entitlement
 from .policy_api import PATIENCE
+from .usage_tables import AGENTS, UsageTables
 from .usage_windows import PARTS, ChargedTime, Decayed, Parts, Window, spread
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ STEP = 0.005
 #: The fraction of the window by which a client that spreads its work may stay below its limit. CUDA kernels of 50 ms
 #: and reports in flight cause this.
 SPREAD = 0.03
-#: Before the name of a team or user: the part of its time that its agents had.
-_AGENTS = "agents:"
 #: Two levels of the order are summed in one number: the first one in units of this.
 _LEVEL = 10**6
 
@@ -104,24 +103,16 @@ class GpuTime:
         #: Increases when ranks may have changed enough to matter; because of use, at most once in ``refresh``.
         self.version = 0
         self._changed_at = float("-inf")
-        self._windows: dict[tuple[str, str], Window] = {}
-        self._decayed: dict[tuple[str, str], Decayed] = {}
-        #: By GPU, the processes that are busy at once; and by group and GPU, for how long its processes were busy.
+        self.tables = tables = UsageTables(window, buckets)
+        self._windows, self._decayed, self._busy = tables.windows, tables.decayed, tables.busy
+        self._submitted, self._totals = tables.submitted, tables.totals
+        self._came, self._last_served = tables.came, tables.served
+        #: By GPU, the processes that are busy at once.
         self._at_once: dict[str, ChargedTime] = {}
-        self._busy: dict[tuple[str, str], Window] = {}
-        self._gpus: set[str] = set()
         #: By user, team or group and GPU: until when its limit is reached.
         self._full: dict[tuple[str, str], float] = {}
-        #: By group and GPU: the seconds for which its processes were busy since it came.
-        self._totals: dict[tuple[str, str], float] = {}
         #: By client and GPU: its last report.
         self._meters: dict[tuple[int, str], _Meter] = {}
-        self._submitted: dict[tuple[str, str], Window] = {}
-        #: Whether any agent has had GPU time.
-        self._agents = False
-        #: By user: the order in which they came; and by user and GPU, when it last had time there.
-        self._came: dict[str, float] = {}
-        self._last_served: dict[tuple[str, str], float] = {}
         self._clients: dict[str, set[tuple[int, str]]] = {}
         self._claims: dict[str, Entitlement] = {}
         #: The users and teams that have an entitlement of time.
@@ -235,7 +226,7 @@ class GpuTime:
         for key in self._clients.pop(group.id, ()):
             self._meters.pop(key, None)
         name = f"group:{group.id}"
-        for gpu in self._gpus:
+        for gpu in self.tables.gpus:
             self._windows.pop((name, gpu), None)
             self._submitted.pop((group.id, gpu), None)
             self._busy.pop((group.id, gpu), None)
@@ -305,8 +296,8 @@ class GpuTime:
         names = tuple([claim.whose for claim in claims])
         if group.activity_class == "agent":
             # Of a team's or user's time, that of agents must not put people's cells later.
-            self._agents = True
-            names += tuple([_AGENTS + claim.whose for claim in claims[:-1]])
+            self.tables.agents = True
+            names += tuple([AGENTS + claim.whose for claim in claims[:-1]])
         else:
             self._last_served[group.user, gpu] = at
         parts = self._spread(seconds, since, at)
@@ -332,7 +323,7 @@ class GpuTime:
             if decayed is None:
                 decayed = self._decayed[whose, gpu] = Decayed(at)
             decayed.add(more / PARTS, at, self.memory)
-        ordered = self.active or self.several_users or self._agents
+        ordered = self.active or self.several_users or self.tables.agents
         if ordered and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
@@ -349,7 +340,7 @@ class GpuTime:
         window = windows.get(key)
         if window is None:
             window = windows[key] = Window(self.window, self._buckets)
-            self._gpus.add(key[1])
+            self.tables.gpus.add(key[1])
         return window
 
     def used(self, whose: str, gpu: str, now: float) -> float:
@@ -449,8 +440,8 @@ class GpuTime:
     def _over_minutes(self, claim: Claim, gpu: str, now: float) -> float:
         decayed = self._decayed.get((claim.whose, gpu))
         had = 0.0 if decayed is None else decayed.until(now, self.memory)
-        if self._agents:
-            agents = self._decayed.get((_AGENTS + claim.whose, gpu))
+        if self.tables.agents:
+            agents = self._decayed.get((AGENTS + claim.whose, gpu))
             had -= 0.0 if agents is None else agents.until(now, self.memory)
         return had / claim.entitlement.weight
 
@@ -510,7 +501,7 @@ class GpuTime:
         share = max((self.share(claim.whose, gpu, now) for gpu in gpus), default=0.0)
         share = max(0.0, share + more)
         use = share
-        if self._agents:
+        if self.tables.agents:
             use = max((self._without_agents(claim.whose, gpu, now) for gpu in gpus), default=0.0)
             use = max(0.0, use + more)
         missing = claim.entitlement.request - share
@@ -525,7 +516,7 @@ class GpuTime:
 
     def _without_agents(self, whose: str, gpu: str, now: float) -> float:
         """Return the fraction of the window that a team, user or group has had, without its agents."""
-        return self.share(whose, gpu, now) - self.share(_AGENTS + whose, gpu, now)
+        return self.share(whose, gpu, now) - self.share(AGENTS + whose, gpu, now)
 
     # --- Memory, and GPUs --------------------------------------------------------------------------
 

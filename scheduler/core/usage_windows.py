@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable
 from typing import TypeVar
 
+from .messages import LearntWindow
+
 #: Units of a second in which time is counted.
 PARTS = 10**9
 #: A process (0 if nothing is metered), and its team, user and group, which are charged.
@@ -70,6 +72,22 @@ class Window:
         passed = place - self.newest
         slot = (self.newest - self.count) % (self.count + 1)
         return max(0.0, self.sum - passed * self.buckets[slot]) / PARTS
+
+    def learnt(self) -> LearntWindow:
+        """Return its contents."""
+        size = self.count + 1
+        parts = [self.buckets[(self.newest - age) % size] for age in range(size)]
+        while parts and not parts[-1]:
+            parts.pop()
+        return LearntWindow(self.newest, tuple(parts))
+
+    def recall(self, learnt: LearntWindow) -> None:
+        """Apply contents that another scheduler has counted, in place of these."""
+        size = self.count + 1
+        self.newest, self.buckets = learnt.newest, [0] * size
+        for age, part in enumerate(learnt.parts[:size]):
+            self.buckets[(self.newest - age) % size] = part
+        self.sum = sum(self.buckets)
 
     def below_at(self, seconds: float, now: float) -> float:
         """Return when at most this many seconds are left in the window if no more are added."""

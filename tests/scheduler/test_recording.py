@@ -335,8 +335,11 @@ SAMPLES: dict[Any, Any] = {
 def example(hint: Any) -> Any:
     """Return a value of a type that a field of an event has."""
     arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        # It has bounds.
+        return 3 if arguments[0] is int else example(arguments[0])
     if isinstance(hint, type) and issubclass(hint, Struct):
-        hints = typing.get_type_hints(hint)
+        hints = typing.get_type_hints(hint, include_extras=True)
         return hint(**{one.name: example(hints[one.name]) for one in fields(hint)})
     if typing.get_origin(hint) is tuple:
         return (example(arguments[0]),) * 2

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import precondition, rule
+from msgspec.structs import replace
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.scheduler.world.constants import GPUS, TOTAL
@@ -23,7 +25,7 @@ from tests.support.properties import examples
 class Successions(World):
     """The world, with processes that return one by one."""
 
-    def leave_to_another(self, absent: list[Process], listed: bool) -> None:
+    def leave_to_another(self, absent: list[Process], listed: bool, recalled: bool) -> None:
         """End the scheduler, and let another one begin while no process is connected.
 
         Parameters
@@ -32,8 +34,11 @@ class Successions(World):
             Gets the processes that are to return.
         listed
             Whether the previous scheduler left the list of its clients.
+        recalled
+            Whether it left what it had learnt.
         """
         self.replay()
+        learnt = msgspec.json.decode(msgspec.json.encode(self.core.learnt()), type=ev.Learnt)
         clients = []
         for process in list(self.processes.values()):
             process.stopped = False
@@ -48,20 +53,27 @@ class Successions(World):
         self.boot()
         self.in_since.clear()
         self.over_since.clear()
+        if recalled:
+            self.feed(ev.Recall(learnt))
+            self.check_recalled(learnt)
         for group, preference in self.preferences.items():
             self.feed(ev.Adjust(group, **{**preference, "exclusive": None}, later=True))
         if listed and clients:
             self.feed(ev.Await(tuple(clients)))
 
+    def check_recalled(self, learnt: ev.Learnt) -> None:
+        """The next scheduler would hand over all that it has received."""
+        assert replace(self.core.learnt(), at=learnt.at) == learnt
+
     def held_by(self, process: Process) -> list[tuple[str, int]]:
         return [(gpu, memory.physical) for gpu, memory in process.memory.items()]
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), listed=st.booleans())
-    def processes_return_one_by_one(self, data: Any, listed: bool) -> None:
+    @rule(data=st.data(), listed=st.booleans(), recalled=st.booleans())
+    def processes_return_one_by_one(self, data: Any, listed: bool, recalled: bool) -> None:
         """The scheduler is replaced. Processes that are back go on before the others return, and it may end again."""
         absent: list[Process] = []
-        self.leave_to_another(absent, listed)
+        self.leave_to_another(absent, listed, recalled)
         ends = 0
         while absent:
             match data.draw(st.sampled_from(["return", "return", "work", "time", "end"])):
@@ -80,7 +92,9 @@ class Successions(World):
                     self.advance(self.now + data.draw(st.sampled_from([0.0005, 0.02, 0.3, 2.0])))
                 case "end" if ends < 2:
                     ends += 1
-                    self.leave_to_another(absent, data.draw(st.booleans()))
+                    self.leave_to_another(
+                        absent, data.draw(st.booleans()), data.draw(st.booleans())
+                    )
             for gpu in GPUS:
                 assert self.used(gpu) <= TOTAL
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from .learnt import Learnt
 from .values import (
     AntiThrash,
     Backend,
@@ -382,6 +383,12 @@ class Desist(Struct, frozen=True):
     late: bool = False
 
 
+class Recall(Struct, frozen=True):
+    """What the previous scheduler had learnt. It comes after the GPUs and before the clients."""
+
+    learnt: Learnt
+
+
 class Measured(Struct, frozen=True):
     """The driver's figure for the contexts of a client on a GPU."""
 
@@ -467,6 +474,6 @@ class Tick(Struct, frozen=True):
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
     | Parked | Wake | Cell | Queued | Cancel | Release | Reserve | HibernateNow | WakeNow | Rename | Adjust | Entitle
-    | Hold | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Await | Desist | HostMemory
+    | Hold | Drain | Maintain | Focus | Hint | Configure | Device | Measured | Recall | Await | Desist | HostMemory
     | Disk | Hibernatable | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip

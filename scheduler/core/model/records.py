@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -157,6 +158,14 @@ class DurationPredictor:
     def remember(self, seconds: float) -> None:
         """Add the length of a burst, or an absence, that has ended."""
         self._lengths.append(seconds)
+
+    def learnt(self) -> tuple[float, ...]:
+        """Return the recent lengths, oldest first."""
+        return tuple(self._lengths)
+
+    def recall(self, lengths: Iterable[float]) -> None:
+        """Apply lengths that another scheduler has learnt."""
+        self._lengths.extend(lengths)
 
     def expected(self, so_far: float) -> float:
         """Return for how many more seconds a burst, or an absence, that has lasted ``so_far`` is expected to go on.
