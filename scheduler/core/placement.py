@@ -190,6 +190,14 @@ class Placement:
         if placed is not None and not self._is_coming(placed, now):
             del self._placed[group.id]
 
+    def learnt(self) -> dict[str, int]:
+        """Return the bytes on one GPU that kernels had when they left."""
+        return dict(self._had)
+
+    def recall(self, had: Mapping[str, int]) -> None:
+        """Apply the sizes of kernels that left another scheduler."""
+        self._had.update(list(had.items())[-MOST_REMEMBERED:])
+
     def need(self, group: str) -> int:
         """Return the bytes on one GPU that a kernel is expected to use; 0: not known."""
         had = self._had.get(group, 0)

@@ -53,7 +53,7 @@ class Roster:
         try:
             first, *added = self._path.read_text(encoding="utf-8").split("\n")
             said = json.loads(first)
-            if said["boot"] != _boot():
+            if said["boot"] != boot_id():
                 return []
             clients = [_client(found) for found in [*said["clients"], *_whole(added)]]
             # A scheduler of an earlier version did not write it.
@@ -94,7 +94,7 @@ class Roster:
             return
         clients = tuple(clients)
         said = {
-            "boot": _boot(),
+            "boot": boot_id(),
             "clients": [_entry(one) for one in clients],
             "preferences": {group: dict(asked) for group, asked in (preferences or {}).items()},
         }
@@ -140,7 +140,8 @@ def _key(client: Awaited) -> tuple[int, str, str]:
     return client.pid, client.started, client.group
 
 
-def _boot() -> str:
+def boot_id() -> str:
+    """Return which start of the machine this is; empty: it is not known."""
     try:
         return _BOOT.read_text(encoding="ascii").strip()
     except OSError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core import messages as ev
@@ -66,6 +66,8 @@ class EventHistory:
         #: The name and the user of each attached group.
         self._names: dict[str, str] = {}
         self._users: dict[str, str] = {}
+        #: Reads the events and spans of the previous scheduler, which are needed only for answers.
+        self.older: Callable[[], None] | None = None
         self._fresh: list[tuple[float, ev.Log]] = []
         self._snapshots: list[GroupSnapshot] = []
         self.ledger = Ledger()
@@ -97,6 +99,38 @@ class EventHistory:
     def look(self, group: str, now: float) -> None:
         """Note the present state of a group."""
         self._snapshots.append(take_snapshot(self._core, group, now))
+
+    def after(self, sequence: int) -> list[dict[str, Any]]:
+        """Return the events after the one with a number, as far as they are kept."""
+        if sequence + 1 < (self.events[0]["sequence"] if self.events else self.sequence + 1):
+            self.load()
+        found = []
+        for event in reversed(self.events):
+            if event["sequence"] <= sequence:
+                break
+            found.append(event)
+        return found[::-1]
+
+    def spans(self, version: int, now: float, view: View | None) -> dict[str, Any]:
+        """Return what has changed in the timeline, as ``Timeline.since`` does."""
+        self.load()
+        return self.timeline.since(version, now, view)
+
+    def load(self) -> None:
+        """Load what the previous scheduler has left, unless that was done."""
+        older, self.older = self.older, None
+        if older is not None:
+            older()
+
+    def add_before(self, events: Sequence[dict[str, Any]]) -> None:
+        """Add events of the previous scheduler, which are older than all others."""
+        room = KEPT - len(self.events)
+        self.events.extendleft(reversed(events[max(0, len(events) - room) :]))
+
+    def forget(self, group: str) -> None:
+        """Forget a group of the previous scheduler that has not returned."""
+        self.ledger.forget(group)
+        self.forecast.forget(group)
 
     def publish(self) -> None:
         """Number what has happened, and send it to the subscribers."""

@@ -271,7 +271,7 @@ class Requests:
         else:
             status["processes"] = self._server.administration.processes()
         if asked.timeline is not None:
-            status["timeline"] = self._server.history.timeline.since(asked.timeline, now, view)
+            status["timeline"] = self._server.history.spans(asked.timeline, now, view)
         if asked.text:
             status = answers.status(status)
         return {
@@ -301,7 +301,7 @@ class Requests:
 
     def _op_history(self, connection: Connection, asked: bodies.History) -> dict[str, Any]:
         self._server.publish()
-        events = [event for event in self._server.history.events if event["sequence"] > asked.since]
+        events = self._server.history.after(asked.since)
         view = self._server.view_of(connection)
         if view is not None:
             events = [view.event(event) for event in events if not view.hides(event)]

@@ -30,6 +30,7 @@ from ..protocol import wire as protocol
 from ..views.redaction import View
 from .administration import Administration
 from .connection import Connection
+from .handover import Handover, files_of
 from .history import EventHistory
 from .listening import Listening
 from .options import Options
@@ -120,6 +121,9 @@ class Server:
         )
         self._requests = Requests(self)
         self.placement = Placement(core)
+        self.handover = Handover(
+            files_of(options), core, devices, self.history, self.placement, self.handle
+        )
 
     # --- Start and end ------------------------------------------------------------------------
 
@@ -135,6 +139,7 @@ class Server:
             self._add_device(device)
         self.pools.start()
         self.administration.start()
+        self.handover.begin()
         self.succession.begin(self._gpus)
         self._measure()
         self._poller = self._loop.call_later(FIRST_POLL, self._poll)
@@ -159,7 +164,9 @@ class Server:
             # Clients are served meanwhile.
             await self.hibernations.close()
             await tickets.save()
-        has_heir = self._leave()
+        if not broken:
+            self.handover.write_large()
+        has_heir = self._leave(broken)
         await tickets.save()
         if has_heir:
             release()
@@ -175,10 +182,12 @@ class Server:
         if self.hub is not None:
             self.hub.close()
 
-    def _leave(self) -> bool:
+    def _leave(self, broken: bool) -> bool:
         """End for all clients, and decide nothing from here on; return whether another scheduler stands by."""
         self._left = True
         self.succession.end()
+        if not broken:
+            self.handover.write()
         for handle in (self._timer, self._poller):
             if handle is not None:
                 handle.cancel()
@@ -522,6 +531,7 @@ class Server:
             )
         self.succession.write()
         self.administration.poll(POLL)
+        self.handover.poll()
         self._poller = self._loop.call_later(POLL, self._poll)
 
     def _update_disk(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from statistics import fmean, pvariance
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,7 @@ class CellTimes:
     def observe(self, seen: GroupSnapshot) -> None:
         """Apply the new state of a group."""
         if seen.left:
-            self._open.pop(seen.group, None)
-            self._lengths.pop(seen.group, None)
+            self.forget(seen.group)
             return
         before = self._open.get(seen.group, {})
         for cell, since in before.items():
@@ -41,6 +41,20 @@ class CellTimes:
                 since = max(began, seen.ran_since)
             now_open[cell] = since
         self._open[seen.group] = now_open
+
+    def learnt(self) -> dict[str, tuple[float, ...]]:
+        """Return the lengths of each group's recent cells, oldest first."""
+        return {group: tuple(lengths) for group, lengths in self._lengths.items()}
+
+    def recall(self, learnt: Mapping[str, Iterable[float]]) -> None:
+        """Apply the lengths that another scheduler has learnt."""
+        for group, lengths in learnt.items():
+            self._lengths[group] = deque(lengths, maxlen=CELLS)
+
+    def forget(self, group: str) -> None:
+        """Forget a group that has left."""
+        self._open.pop(group, None)
+        self._lengths.pop(group, None)
 
     def usual(self, group: str) -> tuple[float, float] | None:
         """Return the mean length of a group's recent cells in seconds, and the variance; None: there were none."""

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from .cell_times import CellTimes
 
 if TYPE_CHECKING:
@@ -47,6 +49,24 @@ COARSE, PART, TYPICAL = 0.1, 0.6, 0.05
 #: The classes of forecasts: by the place in the queue, from 0 to the later ones; and a class for waits that are to be
 #: served within so many seconds, because they wait for nothing but the machine.
 LATER, AT_ONCE, SOON = 2, 3, 0.1
+
+
+class LearntErrors(Struct, frozen=True, array_like=True):
+    """The errors of the last walks in standard deviations, oldest first; and their typical size in seconds."""
+
+    recent: tuple[float, ...]
+    typical: float
+
+
+class LearntForecast(Struct, frozen=True, omit_defaults=True):
+    """What a forecast has learnt, for that of the next scheduler."""
+
+    #: By group: the lengths of its stints and cells, and how often it continues after a pause.
+    stints: dict[str, tuple[float, ...]] = {}
+    cells: dict[str, tuple[float, ...]] = {}
+    persistence: dict[str, float] = {}
+    #: By class of forecasts.
+    errors: tuple[LearntErrors, ...] = ()
 
 
 class Estimate(NamedTuple):
@@ -137,6 +157,16 @@ class Residuals:
         if len(self.recent) > WAITS:
             del self.ordered[bisect_left(self.ordered, self.recent.popleft())]
 
+    def learnt(self) -> LearntErrors:
+        """Return these errors."""
+        return LearntErrors(tuple(self.recent), self.typical)
+
+    def recall(self, learnt: LearntErrors) -> None:
+        """Apply the errors of another scheduler's walks, in place of these."""
+        if learnt.recent:
+            self.recent = deque(learnt.recent[-WAITS:])
+            self.ordered, self.typical = sorted(self.recent), learnt.typical
+
     def interval(self) -> tuple[float, float, float]:
         """Return the ends and the middle of the interval."""
         return self.quantile(TAIL), self.quantile(0.5), self.quantile(1 - TAIL)
@@ -174,10 +204,7 @@ class Forecast:
         self._expected.pop(group, None)
         self._cells.observe(seen)
         if seen.left:
-            self._stints.pop(group, None)
-            self._lengths.pop(group, None)
-            self._persistence.pop(group, None)
-            self._waits.pop(group, None)
+            self.forget(group)
             return
         self._observe_stint(seen)
         if seen.waited_since is not None:
@@ -190,6 +217,32 @@ class Forecast:
         if shown is not None and seen.leased:
             off = seen.time - shown.at - shown.walk.mean
             self._residuals[shown.kind].add(off, math.sqrt(shown.walk.variance))
+
+    def forget(self, group: str) -> None:
+        """Forget a group that has left."""
+        self._stints.pop(group, None)
+        self._lengths.pop(group, None)
+        self._persistence.pop(group, None)
+        self._waits.pop(group, None)
+        self._cells.forget(group)
+
+    def learnt(self) -> LearntForecast:
+        """Return what was learnt."""
+        return LearntForecast(
+            {group: tuple(lengths) for group, lengths in self._lengths.items()},
+            self._cells.learnt(),
+            dict(self._persistence),
+            tuple(errors.learnt() for errors in self._residuals),
+        )
+
+    def recall(self, learnt: LearntForecast) -> None:
+        """Apply what another scheduler has learnt."""
+        for group, lengths in learnt.stints.items():
+            self._lengths[group] = deque(lengths, maxlen=STINTS)
+        self._cells.recall(learnt.cells)
+        self._persistence.update(learnt.persistence)
+        for errors, found in zip(self._residuals, learnt.errors, strict=False):
+            errors.recall(found)
 
     def _observe_stint(self, seen: GroupSnapshot) -> None:
         group, stint = seen.group, self._stints.get(seen.group)

@@ -7,10 +7,11 @@ Both get the state of a group after each event that concerns it, and derive what
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from msgspec import Raw
+from msgspec import Raw, Struct, json
 
 from ..protocol.text import to_json
 from .redaction import OTHER
@@ -91,6 +92,16 @@ class Span(TypedDict):
     bytes: int
 
 
+class LearntTimeline(Struct, frozen=True):
+    """Spans and samples, for the next scheduler."""
+
+    start: float
+    #: The user of each span, and the span.
+    spans: list[tuple[str, Raw]]
+    #: Times, and samples.
+    samples: list[tuple[float, Raw]]
+
+
 class Timeline:
     """Spans and samples of the last minutes.
 
@@ -123,6 +134,42 @@ class Timeline:
         self._users: dict[int, str] = {}
         self._samples: deque[tuple[int, float, bytes]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
+
+    def learnt(self, now: float) -> LearntTimeline:
+        """Return all spans and samples. Spans that have not ended end now."""
+        spans = []
+        for number, span in self._spans.items():
+            text = self._texts.get(number) or to_json({**span, "end": max(now, span["start"])})
+            spans.append((self._users[number], Raw(text)))
+        return LearntTimeline(
+            self._start, spans, [(time, Raw(text)) for _, time, text in self._samples]
+        )
+
+    def recall(self, learnt: LearntTimeline) -> None:
+        """Add spans and samples of another scheduler.
+
+        Raises
+        ------
+        msgspec.ValidationError
+            A span or sample is not valid. Nothing was added then.
+        """
+        spans = [(user, json.decode(text, type=Span)) for user, text in learnt.spans]
+        spans = [(user, span) for user, span in spans if span["end"] is not None]
+        for _, text in learnt.samples:
+            json.decode(text, type=tuple[float, str, int])
+        for user, span in spans:
+            self._add(
+                *(span["group"], span["name"], span["kind"], span["start"], span["end"]),
+                *(span["gpu"], span["bytes"], user),
+            )
+        self._ended = deque(sorted(self._ended, key=self._end_of))
+        self.version += 1
+        before = [(self.version, time, bytes(text)) for time, text in learnt.samples]
+        self._samples.extendleft(reversed(before))
+        self._start = min(self._start, learnt.start)
+
+    def _end_of(self, number: int) -> float:
+        return self._spans[number]["end"] or 0.0
 
     def observe(self, seen: GroupSnapshot) -> None:
         """Apply the new state of a group."""
@@ -300,6 +347,10 @@ class Stopwatch:
             self._pieces.append((self.since, end))
         self.since = since
 
+    def begin_with(self, seconds: float) -> None:
+        """Continue from the seconds that another scheduler has measured."""
+        self._ended = seconds
+
     def total(self, at: float) -> float:
         """Return the seconds up to ``at``."""
         total = self._ended
@@ -308,6 +359,14 @@ class Stopwatch:
                 break
             total -= end - max(start, at)
         return total if self.since is None else total + max(0.0, at - self.since)
+
+
+class LearntAccount(Struct, frozen=True, array_like=True):
+    """The seconds for which a group has waited and run, and its last cell, for the next scheduler."""
+
+    waited: float
+    ran: float
+    last: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -330,13 +389,31 @@ class Ledger:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
 
+    def learnt(self, now: float) -> dict[str, LearntAccount]:
+        """Return the times of each group up to now, and its last cell."""
+        return {
+            group: LearntAccount(account.waits.total(now), account.runs.total(now), account.last)
+            for group, account in self._accounts.items()
+        }
+
+    def recall(self, learnt: Mapping[str, LearntAccount]) -> None:
+        """Continue from the times that another scheduler has counted."""
+        for group, known in learnt.items():
+            account = self._accounts[group] = Account(last=known.last)
+            account.waits.begin_with(known.waited)
+            account.runs.begin_with(known.ran)
+
+    def forget(self, group: str) -> None:
+        """Forget a group that has left."""
+        self._accounts.pop(group, None)
+
     def observe(self, seen: GroupSnapshot) -> GroupSnapshot:
         """Apply the new state of a group; return the state with the time since which it has really waited.
 
         A group that returns to its old place in the queue did not wait while it was served, or frozen.
         """
         if seen.left:
-            self._accounts.pop(seen.group, None)
+            self.forget(seen.group)
             return seen
         account = self._accounts.setdefault(seen.group, Account())
         since = seen.waited_since

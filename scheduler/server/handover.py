@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a scheduler has learnt and seen, in files for the next scheduler. Nothing that leases depend on is in them.
+
+``learnt`` is small. It is written when the scheduler leaves and once a minute, and read before the clients attach.
+``history`` has the events before those in ``learnt``, and ``timeline`` the spans that pages show. They may be large, so
+they are written while the scheduler still serves, and read after the clients have attached.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from ..core import messages as ev
+from ..core.core import Core
+from ..core.placement import Placement
+from ..gpu.devices import Devices
+from ..memory.roster import boot_id
+from ..views.estimates import LearntForecast
+from ..views.timeline import LearntAccount, LearntTimeline
+from .history import KEPT, EventHistory
+from .options import Options
+
+log = logging.getLogger(__name__)
+
+#: The version of the files. Fields may be added within one version.
+VERSION = 1
+#: Seconds between two times at which the files are written.
+PERIOD = 60.0
+#: Seconds after the start at which the large files are read.
+LATER = 1.0
+#: The largest file that is read.
+LARGEST = 64 << 20
+
+Content = TypeVar("Content", bound="Dated")
+
+
+class Dated(Struct, frozen=True, kw_only=True):
+    """The beginning of each file: since which start of the machine its times count, and when it was written."""
+
+    version: int
+    boot: str
+    #: On the clock of the scheduler, and in seconds since 1970.
+    at: float
+    wall: float
+
+
+class LearntFile(Dated, frozen=True, kw_only=True, omit_defaults=True):
+    """What the next scheduler has before the clients attach."""
+
+    #: The version of the driver, since contexts of another one may have other sizes.
+    driver: str = ""
+    core: ev.Learnt
+    forecast: LearntForecast = LearntForecast()
+    accounts: dict[str, LearntAccount] = {}
+    #: By kernel that has left: its bytes on one GPU.
+    sizes: dict[str, int] = {}
+    #: The number of the last event, and the events that are not in the history's file.
+    sequence: int = 0
+    events: list[dict[str, Any]] = []
+
+
+class TimelineFile(Dated, frozen=True, kw_only=True):
+    """The timeline."""
+
+    timeline: LearntTimeline
+
+
+class HistoryFile(Dated, frozen=True, kw_only=True):
+    """The first line of the history's file. Each further line is one event."""
+
+    #: The number of these events, and the number of the last one.
+    events: int
+    sequence: int
+
+
+class Files:
+    """The files of one scheduler.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    prefix
+        The beginning of their names.
+    """
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder, self._prefix = folder, prefix
+        self._failed = False
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file."""
+        return self._folder / f"{self._prefix}{name}"
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file; empty: there is none, or it cannot be read."""
+        path = self.path(name)
+        try:
+            with path.open("rb") as file:
+                data = file.read(LARGEST + 1)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            log.warning("What an earlier scheduler left in %s is ignored: %s", path, error.strerror)
+            return b""
+        if len(data) > LARGEST:
+            log.warning(
+                "What an earlier scheduler left in %s is ignored: it has more than %d bytes",
+                *(path, LARGEST),
+            )
+            return b""
+        return data
+
+    def decode(self, name: str, data: bytes, kind: type[Content]) -> Content | None:
+        """Decode a file's content; None: it is of a later version, or damaged."""
+        path = self.path(name)
+        try:
+            version = json.decode(data, type=_Version).version
+            if version == VERSION:
+                return json.decode(data, type=kind)
+            log.warning(
+                "What an earlier scheduler left in %s is ignored: it has version %d, and this release reads version %d",
+                *(path, version, VERSION),
+            )
+        except (DecodeError, UnicodeError) as error:
+            self.ignore(name, error)
+        return None
+
+    def ignore(self, name: str, error: Exception) -> None:
+        """Report that a file is ignored."""
+        log.warning("What an earlier scheduler left in %s is ignored: %s", self.path(name), error)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file as a whole."""
+        path = self.path(name)
+        fresh = path.with_name(path.name + ".new")
+        try:
+            fresh.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
+                file.write(data)
+            fresh.replace(path)
+        except OSError as error:
+            # A shortage of file descriptors is reported where connections are accepted.
+            if not self._failed and error.errno not in (errno.EMFILE, errno.ENFILE):
+                self._failed = True
+                log.error(
+                    "What the next scheduler would load cannot be written to %s: %s",
+                    *(path, error.strerror),
+                )
+            return
+        self._failed = False
+
+
+class _Version(Struct):
+    version: int
+
+
+def files_of(options: Options) -> Files | None:
+    """Return the files of a scheduler with these options; None: it keeps none."""
+    if not options.identity.node:
+        return Files(options.path.parent, f"{options.path.name}.")
+    folder = options.identity.state_dir
+    return None if folder is None else Files(folder, "")
+
+
+class Handover:
+    """Writes the files for the next scheduler, and reads those of the previous one.
+
+    Parameters
+    ----------
+    files
+        The files; None: nothing is kept.
+    core, devices, history, placement
+        Those of the server.
+    handle
+        Passes an event to the core.
+    """
+
+    def __init__(
+        self,
+        files: Files | None,
+        core: Core,
+        devices: Devices,
+        history: EventHistory,
+        placement: Placement,
+        handle: Callable[[ev.Event], None],
+    ) -> None:
+        self._files, self._core, self._devices = files, core, devices
+        self._history, self._placement, self._handle = history, placement, handle
+        self._boot = boot_id()
+        self._started = self._written = time.monotonic()
+        #: The events as they are in the history's file, and the number of the last one.
+        self._lines: deque[bytes] = deque(maxlen=KEPT)
+        self._filed = 0
+        #: The groups of the previous scheduler that may still return.
+        self._groups: frozenset[str] = frozenset()
+
+    # --- To the next scheduler --------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Read what is left to read, and write the files once a minute, so that a crash loses at most that."""
+        now = time.monotonic()
+        if now >= self._started + LATER:
+            self._history.load()
+        if now >= self._written + PERIOD:
+            for group in self._groups - self._core.groups.keys():
+                self._history.forget(group)
+            self._groups = frozenset()
+            self.write_large()
+            self.write()
+
+    def write_large(self) -> None:
+        """Write the history and the timeline."""
+        if self._files is None:
+            return
+        history = self._history
+        history.load()
+        history.publish()
+        self._lines.extend(map(json.encode, history.after(self._filed)))
+        self._filed = history.sequence
+        dated = self._dated()
+        head = HistoryFile(**dated, events=len(self._lines), sequence=self._filed)
+        self._files.write("history", b"\n".join((json.encode(head), *self._lines)))
+        spans = TimelineFile(**dated, timeline=history.timeline.learnt(dated["at"]))
+        self._files.write("timeline", json.encode(spans))
+
+    def write(self) -> None:
+        """Write what was learnt, and the events since the history was written."""
+        if self._files is None:
+            return
+        history, dated = self._history, self._dated()
+        history.publish()
+        self._written = dated["at"]
+        learnt = LearntFile(
+            **dated,
+            driver=self._devices.driver_version or "",
+            core=self._core.learnt(),
+            forecast=history.forecast.learnt(),
+            accounts=history.ledger.learnt(dated["at"]),
+            sizes=self._placement.learnt(),
+            sequence=history.sequence,
+            events=history.after(self._filed),
+        )
+        self._files.write("learnt", json.encode(learnt))
+
+    def _dated(self) -> dict[str, Any]:
+        return {"version": VERSION, "boot": self._boot, "at": time.monotonic(), "wall": time.time()}
+
+    # --- From the previous scheduler --------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Apply what the previous scheduler has learnt. The GPUs are known, and no client has attached."""
+        if self._files is None or not (data := self._files.read("learnt")):
+            return
+        found = self._files.decode("learnt", data, LearntFile)
+        if found is None:
+            return
+        history, core = self._history, found.core
+        if found.driver != (self._devices.driver_version or ""):
+            core = core.without_gpus()
+        if self._is_present(found):
+            history.forecast.recall(found.forecast)
+            history.ledger.recall(found.accounts)
+            self._groups = frozenset(found.accounts)
+        else:
+            core = core.lasting()
+            history.forecast.recall(LearntForecast(errors=found.forecast.errors))
+        self._placement.recall(found.sizes)
+        later = self._later(found)
+        history.sequence = found.sequence
+        history.add_before([_moved(event, later) for event in found.events if _is_event(event)])
+        self._filed = min([found.sequence, *(event["sequence"] - 1 for event in history.events)])
+        history.older = self._load
+        self._handle(ev.Recall(core))
+
+    def _load(self) -> None:
+        """Read the history and the timeline of the previous scheduler."""
+        self._load_events()
+        self._load_timeline()
+
+    def _load_events(self) -> None:
+        assert self._files is not None
+        first, *lines = self._files.read("history").split(b"\n")
+        head = self._files.decode("history", first, HistoryFile) if first else None
+        if head is None:
+            return
+        # If the previous scheduler was killed, it may have numbered other events since with these numbers.
+        lines = lines[: max(0, len(lines) - max(0, head.sequence - self._filed))]
+        later = self._later(head)
+        try:
+            found = [json.decode(line, type=dict[str, Any]) for line in lines]
+        except (DecodeError, UnicodeError) as error:
+            self._files.ignore("history", error)
+            return
+        events = [_moved(event, later) for event in found if _is_event(event)]
+        if later or len(events) < len(lines):
+            lines = [json.encode(event) for event in events]
+        self._lines.extend(lines)
+        self._history.add_before(events)
+
+    def _load_timeline(self) -> None:
+        assert self._files is not None
+        data = self._files.read("timeline")
+        found = self._files.decode("timeline", data, TimelineFile) if data else None
+        if found is None or not self._is_present(found):
+            return
+        try:
+            self._history.timeline.recall(found.timeline)
+        except ValidationError as error:
+            self._files.ignore("timeline", error)
+
+    def _is_present(self, found: Dated) -> bool:
+        """Whether the times of a file are of the present clock."""
+        return bool(self._boot) and found.boot == self._boot and found.at <= time.monotonic()
+
+    def _later(self, found: Dated) -> float:
+        """Return the seconds to add to the times of a file, so that they are of the present clock."""
+        if self._is_present(found):
+            return 0.0
+        return time.monotonic() - max(0.0, time.time() - found.wall) - found.at
+
+
+def _moved(event: dict[str, Any], later: float) -> dict[str, Any]:
+    return {**event, "time": event["time"] + later} if later else event
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    """Whether an event has what all viewers need, whichever release wrote it."""
+    texts = [event.get(name) for name in ("kind", "group", "name", "user")]
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    if not (isinstance(event.get("sequence"), int) and isinstance(event.get("time"), (int, float))):
+        return False
+    reason = event.get("reason")
+    coded = [] if reason is None else [reason]
+    if event["kind"] == "notice":
+        coded.append(event)
+    if event["kind"] == "entitle" and not (
+        isinstance(event.get("whose"), str) and isinstance(event.get("members"), list)
+    ):
+        return False
+    return all(
+        isinstance(one, dict)
+        and isinstance(one.get("code"), str)
+        and isinstance(one.get("params"), dict)
+        for one in coded
+    )
