@@ -75,8 +75,8 @@ class Window:
 
     def learnt(self) -> LearntWindow:
         """Return its contents."""
-        size = self.count + 1
-        parts = [self.buckets[(self.newest - age) % size] for age in range(size)]
+        slot = self.newest % (self.count + 1)
+        parts = self.buckets[slot::-1] + self.buckets[:slot:-1]
         while parts and not parts[-1]:
             parts.pop()
         return LearntWindow(self.newest, tuple(parts))

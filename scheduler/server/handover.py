@@ -8,16 +8,17 @@ they are written while the scheduler still serves, and read after the clients ha
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import DecodeError, Struct, ValidationError, json
+from msgspec import DecodeError, Struct, json
 
 from ..core import messages as ev
 from ..core.core import Core
@@ -35,8 +36,8 @@ log = logging.getLogger(__name__)
 VERSION = 1
 #: Seconds between two times at which the files are written.
 PERIOD = 60.0
-#: Seconds after the start at which the large files are read.
-LATER = 1.0
+#: Seconds after the start at which the large files are read, and between two steps; and events or spans in each.
+LATER, PAUSE, AT_ONCE = 1.0, 0.005, 200
 #: The largest file that is read.
 LARGEST = 64 << 20
 
@@ -120,13 +121,13 @@ class Files:
             return b""
         return data
 
-    def decode(self, name: str, data: bytes, kind: type[Content]) -> Content | None:
+    def decode(self, name: str, data: bytes, decoder: json.Decoder[Content]) -> Content | None:
         """Decode a file's content; None: it is of a later version, or damaged."""
         path = self.path(name)
         try:
-            version = json.decode(data, type=_Version).version
+            version = _VERSION.decode(data).version
             if version == VERSION:
-                return json.decode(data, type=kind)
+                return decoder.decode(data)
             log.warning(
                 "What an earlier scheduler left in %s is ignored: it has version %d, and this release reads version %d",
                 *(path, version, VERSION),
@@ -165,6 +166,13 @@ class _Version(Struct):
     version: int
 
 
+# Made once, before the previous scheduler has ended, because that takes milliseconds.
+_VERSION = json.Decoder(_Version)
+_LEARNT, _TIMELINE = json.Decoder(LearntFile), json.Decoder(TimelineFile)
+_HISTORY, _EVENT = json.Decoder(HistoryFile), json.Decoder(dict[str, Any])
+_encode = json.Encoder().encode
+
+
 def files_of(options: Options) -> Files | None:
     """Return the files of a scheduler with these options; None: it keeps none."""
     if not options.identity.node:
@@ -199,9 +207,10 @@ class Handover:
         self._history, self._placement, self._handle = history, placement, handle
         self._boot = boot_id()
         self._started = self._written = time.monotonic()
-        #: The events as they are in the history's file, and the number of the last one.
+        #: The events, encoded, and the number of the last one; and of the last one in the history's file.
         self._lines: deque[bytes] = deque(maxlen=KEPT)
-        self._filed = 0
+        self._encoded = self._filed = 0
+        self._writing: asyncio.Task[None] | None = None
         #: The groups of the previous scheduler that may still return.
         self._groups: frozenset[str] = frozenset()
 
@@ -211,28 +220,55 @@ class Handover:
         """Read what is left to read, and write the files once a minute, so that a crash loses at most that."""
         now = time.monotonic()
         if now >= self._started + LATER:
-            self._history.load()
-        if now >= self._written + PERIOD:
+            self._load_some()
+        if self._files is None:
+            return
+        self._encode_events()
+        if now >= self._written + PERIOD and self._writing is None:
             for group in self._groups - self._core.groups.keys():
                 self._history.forget(group)
             self._groups = frozenset()
-            self.write_large()
-            self.write()
+            self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
-    def write_large(self) -> None:
+    async def close(self) -> None:
+        """Write the large files for the last time. The scheduler serves meanwhile."""
+        if self._writing is not None:
+            await self._writing
+        await self.write_large()
+
+    async def _write_all(self) -> None:
+        try:
+            await self.write_large()
+            self.write()
+        finally:
+            self._writing = None
+
+    async def write_large(self) -> None:
         """Write the history and the timeline."""
         if self._files is None:
             return
-        history = self._history
-        history.load()
-        history.publish()
-        self._lines.extend(map(json.encode, history.after(self._filed)))
-        self._filed = history.sequence
+        self._history.load()
+        for name, content in (("history", self._events_file), ("timeline", self._spans_file)):
+            # A thread writes, because the disk may be slow.
+            await asyncio.to_thread(self._files.write, name, content())
+
+    def _encode_events(self) -> None:
+        """Encode the events that are new. This is done every second, so that it never takes long."""
+        self._history.publish()
+        fresh = self._history.events_after(self._encoded)
+        self._lines.extend(map(_encode, fresh))
+        self._encoded = self._history.sequence
+
+    def _events_file(self) -> bytes:
+        self._encode_events()
+        self._filed = self._encoded
+        head = HistoryFile(**self._dated(), events=len(self._lines), sequence=self._filed)
+        return b"\n".join((_encode(head), *self._lines))
+
+    def _spans_file(self) -> bytes:
         dated = self._dated()
-        head = HistoryFile(**dated, events=len(self._lines), sequence=self._filed)
-        self._files.write("history", b"\n".join((json.encode(head), *self._lines)))
-        spans = TimelineFile(**dated, timeline=history.timeline.learnt(dated["at"]))
-        self._files.write("timeline", json.encode(spans))
+        spans = self._history.timeline.learnt(dated["at"])
+        return _encode(TimelineFile(**dated, timeline=spans))
 
     def write(self) -> None:
         """Write what was learnt, and the events since the history was written."""
@@ -249,9 +285,9 @@ class Handover:
             accounts=history.ledger.learnt(dated["at"]),
             sizes=self._placement.learnt(),
             sequence=history.sequence,
-            events=history.after(self._filed),
+            events=history.events_after(self._filed),
         )
-        self._files.write("learnt", json.encode(learnt))
+        self._files.write("learnt", _encode(learnt))
 
     def _dated(self) -> dict[str, Any]:
         return {"version": VERSION, "boot": self._boot, "at": time.monotonic(), "wall": time.time()}
@@ -262,7 +298,7 @@ class Handover:
         """Apply what the previous scheduler has learnt. The GPUs are known, and no client has attached."""
         if self._files is None or not (data := self._files.read("learnt")):
             return
-        found = self._files.decode("learnt", data, LearntFile)
+        found = self._files.decode("learnt", data, _LEARNT)
         if found is None:
             return
         history, core = self._history, found.core
@@ -279,44 +315,51 @@ class Handover:
         later = self._later(found)
         history.sequence = found.sequence
         history.add_before([_moved(event, later) for event in found.events if _is_event(event)])
-        self._filed = min([found.sequence, *(event["sequence"] - 1 for event in history.events)])
-        history.older = self._load
+        first = min([event["sequence"] for event in history.events], default=found.sequence + 1)
+        self._filed = self._encoded = first - 1
+        history.older, history.older_spans = self._read_events(), self._read_spans()
         self._handle(ev.Recall(core))
 
-    def _load(self) -> None:
-        """Read the history and the timeline of the previous scheduler."""
-        self._load_events()
-        self._load_timeline()
+    def _load_some(self) -> None:
+        """Load some of what the previous scheduler has left, and the rest in later rounds of the loop."""
+        if self._history.load_some():
+            asyncio.get_running_loop().call_later(PAUSE, self._load_some)
 
-    def _load_events(self) -> None:
+    def _read_events(self) -> Iterator[None]:
+        """Add the events of the previous scheduler's file, some at each step, the last ones first."""
         assert self._files is not None
         first, *lines = self._files.read("history").split(b"\n")
-        head = self._files.decode("history", first, HistoryFile) if first else None
+        head = self._files.decode("history", first, _HISTORY) if first else None
         if head is None:
             return
-        # If the previous scheduler was killed, it may have numbered other events since with these numbers.
-        lines = lines[: max(0, len(lines) - max(0, head.sequence - self._filed))]
+        # If the previous scheduler was killed, it may have used other numbers since. This one uses them again.
+        end = max(0, len(lines) - max(0, head.sequence - self._filed))
         later = self._later(head)
-        try:
-            found = [json.decode(line, type=dict[str, Any]) for line in lines]
-        except (DecodeError, UnicodeError) as error:
-            self._files.ignore("history", error)
-            return
-        events = [_moved(event, later) for event in found if _is_event(event)]
-        if later or len(events) < len(lines):
-            lines = [json.encode(event) for event in events]
-        self._lines.extend(lines)
-        self._history.add_before(events)
+        while end > 0:
+            begin = max(0, end - AT_ONCE)
+            try:
+                found = [_EVENT.decode(line) for line in lines[begin:end]]
+            except (DecodeError, UnicodeError) as error:
+                self._files.ignore("history", error)
+                return
+            events = [_moved(event, later) for event in found if _is_event(event)]
+            same = not later and len(events) == len(found)
+            kept = lines[begin:end] if same else [_encode(event) for event in events]
+            self._lines.extendleft(reversed(kept[max(0, len(kept) + len(self._lines) - KEPT) :]))
+            self._history.add_before(events)
+            end = begin
+            yield
 
-    def _load_timeline(self) -> None:
+    def _read_spans(self) -> Iterator[None]:
+        """Add the spans of the previous scheduler's file."""
         assert self._files is not None
         data = self._files.read("timeline")
-        found = self._files.decode("timeline", data, TimelineFile) if data else None
+        found = self._files.decode("timeline", data, _TIMELINE) if data else None
         if found is None or not self._is_present(found):
             return
         try:
-            self._history.timeline.recall(found.timeline)
-        except ValidationError as error:
+            yield from self._history.timeline.recall(found.timeline, AT_ONCE)
+        except DecodeError as error:
             self._files.ignore("timeline", error)
 
     def _is_present(self, found: Dated) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core import messages as ev
@@ -66,8 +66,9 @@ class EventHistory:
         #: The name and the user of each attached group.
         self._names: dict[str, str] = {}
         self._users: dict[str, str] = {}
-        #: Reads the events and spans of the previous scheduler, which are needed only for answers.
-        self.older: Callable[[], None] | None = None
+        #: Add events and spans of the previous scheduler, some at each step. Only answers need them.
+        self.older: Iterator[None] = iter(())
+        self.older_spans: Iterator[None] = iter(())
         self._fresh: list[tuple[float, ev.Log]] = []
         self._snapshots: list[GroupSnapshot] = []
         self.ledger = Ledger()
@@ -103,7 +104,11 @@ class EventHistory:
     def after(self, sequence: int) -> list[dict[str, Any]]:
         """Return the events after the one with a number, as far as they are kept."""
         if sequence + 1 < (self.events[0]["sequence"] if self.events else self.sequence + 1):
-            self.load()
+            deque(self.older, maxlen=0)
+        return self.events_after(sequence)
+
+    def events_after(self, sequence: int) -> list[dict[str, Any]]:
+        """Return those of these events that are loaded."""
         found = []
         for event in reversed(self.events):
             if event["sequence"] <= sequence:
@@ -113,14 +118,17 @@ class EventHistory:
 
     def spans(self, version: int, now: float, view: View | None) -> dict[str, Any]:
         """Return what has changed in the timeline, as ``Timeline.since`` does."""
-        self.load()
+        deque(self.older_spans, maxlen=0)
         return self.timeline.since(version, now, view)
 
     def load(self) -> None:
         """Load what the previous scheduler has left, unless that was done."""
-        older, self.older = self.older, None
-        if older is not None:
-            older()
+        while self.load_some():
+            pass
+
+    def load_some(self) -> bool:
+        """Load the next part of it; return whether there may be more."""
+        return any(next(each, self) is None for each in (self.older, self.older_spans))
 
     def add_before(self, events: Sequence[dict[str, Any]]) -> None:
         """Add events of the previous scheduler, which are older than all others."""

@@ -165,7 +165,7 @@ class Server:
             await self.hibernations.close()
             await tickets.save()
         if not broken:
-            self.handover.write_large()
+            await self.handover.close()
         has_heir = self._leave(broken)
         await tickets.save()
         if has_heir:

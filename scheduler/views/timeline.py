@@ -7,7 +7,7 @@ Both get the state of a group after each event that concerns it, and derive what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -92,6 +92,10 @@ class Span(TypedDict):
     bytes: int
 
 
+_SPAN = json.Decoder(Span)
+_SAMPLE = json.Decoder(tuple[float, str, int])
+
+
 class LearntTimeline(Struct, frozen=True):
     """Spans and samples, for the next scheduler."""
 
@@ -145,23 +149,26 @@ class Timeline:
             self._start, spans, [(time, Raw(text)) for _, time, text in self._samples]
         )
 
-    def recall(self, learnt: LearntTimeline) -> None:
-        """Add spans and samples of another scheduler.
+    def recall(self, learnt: LearntTimeline, at_once: int) -> Iterator[None]:
+        """Add spans and samples of another scheduler, so many spans at each step.
 
         Raises
         ------
-        msgspec.ValidationError
-            A span or sample is not valid. Nothing was added then.
+        msgspec.DecodeError
+            A span or sample is not valid.
         """
-        spans = [(user, json.decode(text, type=Span)) for user, text in learnt.spans]
-        spans = [(user, span) for user, span in spans if span["end"] is not None]
         for _, text in learnt.samples:
-            json.decode(text, type=tuple[float, str, int])
-        for user, span in spans:
-            self._add(
-                *(span["group"], span["name"], span["kind"], span["start"], span["end"]),
-                *(span["gpu"], span["bytes"], user),
-            )
+            _SAMPLE.decode(text)
+        room = max(0, self._most - len(self._spans))
+        for number, (user, text) in enumerate(learnt.spans[max(0, len(learnt.spans) - room) :], 1):
+            span = _SPAN.decode(text)
+            if span["end"] is not None:
+                self._add(
+                    *(span["group"], span["name"], span["kind"], span["start"], span["end"]),
+                    *(span["gpu"], span["bytes"], user),
+                )
+            if number % at_once == 0:
+                yield
         self._ended = deque(sorted(self._ended, key=self._end_of))
         self.version += 1
         before = [(self.version, time, bytes(text)) for time, text in learnt.samples]

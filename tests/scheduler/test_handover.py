@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class Process:
         self.history.publish()
 
     def leave(self) -> None:
-        self.handover.write_large()
+        asyncio.run(self.handover.write_large())
         self.handover.write()
 
     def kinds(self) -> list[str]:
@@ -142,7 +143,7 @@ def test_events_and_what_was_learnt_go_on(begin: Begin, clock: Clock) -> None:
 def test_events_since_the_last_minute_survive_although_the_history_is_older(begin: Begin) -> None:
     first = begin()
     first.attach()
-    first.handover.write_large()
+    asyncio.run(first.handover.write_large())
     first.attach("b")
     first.handover.write()
     second = begin()
@@ -157,7 +158,7 @@ def test_a_crash_between_the_files_uses_no_number_twice(begin: Begin) -> None:
     first.attach()
     first.leave()
     first.attach("b")
-    first.handover.write_large()
+    asyncio.run(first.handover.write_large())
     second = begin()
     second.attach("c")
     second.history.publish()
@@ -165,14 +166,21 @@ def test_a_crash_between_the_files_uses_no_number_twice(begin: Begin) -> None:
     assert [event["group"] for event in second.history.after(0)] == ["a", "c"]
 
 
+async def poll(process: Process) -> None:
+    """Poll, and wait for what that begins."""
+    process.handover.poll()
+    while process.handover._writing is not None:
+        await asyncio.sleep(0.001)
+
+
 def test_the_files_are_written_once_a_minute(begin: Begin, clock: Clock, tmp_path: Path) -> None:
     first = begin()
     first.attach()
     clock.wait(handover.PERIOD - 1)
-    first.handover.poll()
+    asyncio.run(poll(first))
     assert not list(tmp_path.iterdir())
     clock.wait(1)
-    first.handover.poll()
+    asyncio.run(poll(first))
     names = {f"s.sock.{name}" for name in ("learnt", "history", "timeline")}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir())
@@ -188,20 +196,45 @@ def test_groups_that_do_not_return_are_forgotten(begin: Begin, clock: Clock) -> 
     second.attach()
     assert set(second.history.ledger.learnt(clock.now)) == {"a", "b"}
     clock.wait(handover.PERIOD)
-    second.handover.poll()
+    asyncio.run(poll(second))
     assert set(second.history.ledger.learnt(clock.now)) == {"a"}
     assert set(second.history.forecast.learnt().stints) <= {"a"}
 
 
-def test_only_so_many_events_are_kept(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 200])
+def test_only_so_many_events_are_kept(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     first = begin()
     for name in "abcdef":
         first.attach(name)
     first.leave()
     monkeypatch.setattr(history, "KEPT", 4)
+    monkeypatch.setattr(handover, "KEPT", 4)
+    monkeypatch.setattr(handover, "AT_ONCE", at_once)
+    for _ in range(2):
+        second = begin()
+        second.history.load()
+        assert second.numbers() == [3, 4, 5, 6]
+        second.leave()
+
+
+def test_older_events_come_later_or_when_they_are_asked_for(
+    begin: Begin, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "AT_ONCE", 1)
+    first = begin()
+    for name in "abc":
+        first.attach(name)
+    first.leave()
     second = begin()
-    second.history.load()
-    assert second.numbers() == [3, 4, 5, 6]
+    second.attach("d")
+    second.history.publish()
+    assert [event["group"] for event in second.history.after(3)] == ["d"]
+    assert len(second.history.events) == 1
+    assert second.history.load_some()
+    assert len(second.history.events) == 2
+    assert second.numbers() == [1, 2, 3, 4]
 
 
 def test_a_restart_of_the_machine_keeps_events_at_their_times(begin: Begin, clock: Clock) -> None:
@@ -323,7 +356,7 @@ def test_without_a_folder_nothing_is_kept(clock: Clock, caplog: pytest.LogCaptur
     first.attach()
     with caplog.at_level(logging.WARNING):
         first.leave()
-        first.handover.poll()
+        asyncio.run(poll(first))
     assert caplog.text == ""
 
 
