@@ -157,15 +157,18 @@ class Administration:
             with contextlib.suppress(ValueError):
                 self._server.handle(event)
 
-    def close(self) -> None:
-        """Write and close the records."""
+    def leave_records(self) -> None:
+        """Write the records for the last time. The next scheduler may open them now."""
         if self._comparing is not None:
             self._comparing.cancel()
         now = time.time()
         self._count(now)
         self._history.write(now, at_once=True)
-        self._history.close()
         self.audit.close()
+
+    def close(self) -> None:
+        """Close the records. This may wait for the disk."""
+        self._history.close()
 
     def _save_settings(self) -> None:
         """Save the settings of administrators, so that the next scheduler can apply them."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import DecodeError, Struct, json
+from msgspec import DecodeError, Raw, Struct, json
 
 from ..core import messages as ev
 from ..core.core import Core
@@ -26,7 +26,7 @@ from ..core.placement import Placement
 from ..gpu.devices import Devices
 from ..memory.roster import boot_id
 from ..views.estimates import LearntForecast
-from ..views.timeline import LearntAccount, LearntTimeline
+from ..views.timeline import LearntAccount
 from .history import KEPT, EventHistory
 from .options import Options
 
@@ -69,10 +69,10 @@ class LearntFile(Dated, frozen=True, kw_only=True, omit_defaults=True):
     events: list[dict[str, Any]] = []
 
 
-class TimelineFile(Dated, frozen=True, kw_only=True):
-    """The timeline."""
+class SpansFile(Dated, frozen=True, kw_only=True):
+    """The first line of the timeline's file. Each further line is a span or a sample."""
 
-    timeline: LearntTimeline
+    start: float
 
 
 class HistoryFile(Dated, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class _Version(Struct):
 
 # Made once, before the previous scheduler has ended, because that takes milliseconds.
 _VERSION = json.Decoder(_Version)
-_LEARNT, _TIMELINE = json.Decoder(LearntFile), json.Decoder(TimelineFile)
+_LEARNT, _SPANS = json.Decoder(LearntFile), json.Decoder(SpansFile)
 _HISTORY, _EVENT = json.Decoder(HistoryFile), json.Decoder(dict[str, Any])
 _encode = json.Encoder().encode
 
@@ -211,6 +211,8 @@ class Handover:
         self._lines: deque[bytes] = deque(maxlen=KEPT)
         self._encoded = self._filed = 0
         self._writing: asyncio.Task[None] | None = None
+        #: The parts of what was learnt, encoded.
+        self._learnt: dict[str, Raw] = {}
         #: The groups of the previous scheduler that may still return.
         self._groups: frozenset[str] = frozenset()
 
@@ -230,15 +232,17 @@ class Handover:
             self._groups = frozenset()
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
-    async def close(self) -> None:
-        """Write the large files for the last time. The scheduler serves meanwhile."""
+    async def prepare(self) -> None:
+        """Write the large files for the last time, and encode what was learnt. The scheduler serves meanwhile."""
         if self._writing is not None:
             await self._writing
         await self.write_large()
+        self._encode_learnt()
 
     async def _write_all(self) -> None:
         try:
             await self.write_large()
+            self._encode_learnt()
             self.write()
         finally:
             self._writing = None
@@ -248,9 +252,19 @@ class Handover:
         if self._files is None:
             return
         self._history.load()
-        for name, content in (("history", self._events_file), ("timeline", self._spans_file)):
-            # A thread writes, because the disk may be slow.
-            await asyncio.to_thread(self._files.write, name, content())
+        await self._write("history", self._events_file())
+        dated = self._dated()
+        lines = [_encode(SpansFile(**dated, start=self._history.timeline.start))]
+        for line in self._history.timeline.learnt(dated["at"]):
+            lines.append(line)
+            if len(lines) % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._write("timeline", b"\n".join(lines))
+
+    async def _write(self, name: str, data: bytes) -> None:
+        """Have a thread write, because the disk may be slow."""
+        assert self._files is not None
+        await asyncio.to_thread(self._files.write, name, data)
 
     def _encode_events(self) -> None:
         """Encode the events that are new. This is done every second, so that it never takes long."""
@@ -265,29 +279,27 @@ class Handover:
         head = HistoryFile(**self._dated(), events=len(self._lines), sequence=self._filed)
         return b"\n".join((_encode(head), *self._lines))
 
-    def _spans_file(self) -> bytes:
-        dated = self._dated()
-        spans = self._history.timeline.learnt(dated["at"])
-        return _encode(TimelineFile(**dated, timeline=spans))
+    def _encode_learnt(self) -> None:
+        """Encode what was learnt. It changes little until the scheduler leaves."""
+        history, now = self._history, time.monotonic()
+        self._learnt = {
+            "driver": Raw(_encode(self._devices.driver_version or "")),
+            "core": Raw(_encode(self._core.learnt())),
+            "forecast": Raw(_encode(history.forecast.learnt())),
+            "accounts": Raw(_encode(history.ledger.learnt(now))),
+            "sizes": Raw(_encode(self._placement.learnt())),
+        }
 
     def write(self) -> None:
-        """Write what was learnt, and the events since the history was written."""
-        if self._files is None:
+        """Write what was learnt, with the events since the history was written."""
+        if self._files is None or not self._learnt:
             return
         history, dated = self._history, self._dated()
         history.publish()
         self._written = dated["at"]
-        learnt = LearntFile(
-            **dated,
-            driver=self._devices.driver_version or "",
-            core=self._core.learnt(),
-            forecast=history.forecast.learnt(),
-            accounts=history.ledger.learnt(dated["at"]),
-            sizes=self._placement.learnt(),
-            sequence=history.sequence,
-            events=history.events_after(self._filed),
-        )
-        self._files.write("learnt", _encode(learnt))
+        events = history.events_after(self._filed)
+        content = {**dated, **self._learnt, "sequence": history.sequence, "events": events}
+        self._files.write("learnt", _encode(content))
 
     def _dated(self) -> dict[str, Any]:
         return {"version": VERSION, "boot": self._boot, "at": time.monotonic(), "wall": time.time()}
@@ -353,13 +365,13 @@ class Handover:
     def _read_spans(self) -> Iterator[None]:
         """Add the spans of the previous scheduler's file."""
         assert self._files is not None
-        data = self._files.read("timeline")
-        found = self._files.decode("timeline", data, _TIMELINE) if data else None
-        if found is None or not self._is_present(found):
+        first, *lines = self._files.read("timeline").split(b"\n")
+        head = self._files.decode("timeline", first, _SPANS) if first else None
+        if head is None or not self._is_present(head):
             return
         try:
-            yield from self._history.timeline.recall(found.timeline, AT_ONCE)
-        except DecodeError as error:
+            yield from self._history.timeline.recall(head.start, lines, AT_ONCE)
+        except (DecodeError, UnicodeError) as error:
             self._files.ignore("timeline", error)
 
     def _is_present(self, found: Dated) -> bool:

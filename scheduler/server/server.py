@@ -165,7 +165,7 @@ class Server:
             await self.hibernations.close()
             await tickets.save()
         if not broken:
-            await self.handover.close()
+            await self.handover.prepare()
         has_heir = self._leave(broken)
         await tickets.save()
         if has_heir:
@@ -175,6 +175,7 @@ class Server:
         if has_heir:
             # What is left to do here must not delay the next scheduler.
             os.nice(19)
+        self.administration.close()
         await self.hibernations.close()
         self.devices.stop()
         self.pools.stop()
@@ -193,7 +194,7 @@ class Server:
                 handle.cancel()
         for task in self._readings:
             task.cancel()
-        self.administration.close()
+        self.administration.leave_records()
         heirs = self.succession.heirs
         if self._listening is not None:
             self._listening.close(for_good=not heirs)

@@ -7,7 +7,7 @@ Both get the state of a group after each event that concerns it, and derive what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -92,18 +92,22 @@ class Span(TypedDict):
     bytes: int
 
 
-_SPAN = json.Decoder(Span)
-_SAMPLE = json.Decoder(tuple[float, str, int])
+class LearntSpan(Struct, frozen=True, array_like=True, tag="span"):
+    """A span and its user, for the next scheduler."""
+
+    user: str
+    span: Span
 
 
-class LearntTimeline(Struct, frozen=True):
-    """Spans and samples, for the next scheduler."""
+class LearntSample(Struct, frozen=True, array_like=True, tag="sample"):
+    """A reading of a GPU's utilisation, for the next scheduler."""
 
-    start: float
-    #: The user of each span, and the span.
-    spans: list[tuple[str, Raw]]
-    #: Times, and samples.
-    samples: list[tuple[float, Raw]]
+    time: float
+    gpu: str
+    percent: int
+
+
+_LINE = json.Decoder(LearntSpan | LearntSample)
 
 
 class Timeline:
@@ -139,41 +143,47 @@ class Timeline:
         self._samples: deque[tuple[int, float, bytes]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
-    def learnt(self, now: float) -> LearntTimeline:
-        """Return all spans and samples. Spans that have not ended end now."""
-        spans = []
-        for number, span in self._spans.items():
-            text = self._texts.get(number) or to_json({**span, "end": max(now, span["start"])})
-            spans.append((self._users[number], Raw(text)))
-        return LearntTimeline(
-            self._start, spans, [(time, Raw(text)) for _, time, text in self._samples]
-        )
+    @property
+    def start(self) -> float:
+        """Return the time at which it begins."""
+        return self._start
 
-    def recall(self, learnt: LearntTimeline, at_once: int) -> Iterator[None]:
-        """Add spans and samples of another scheduler, so many spans at each step.
+    def learnt(self, now: float) -> Iterator[bytes]:
+        """Iterate over all spans and samples, encoded. Spans that have not ended end now."""
+        for number, span in list(self._spans.items()):
+            text = self._texts.get(number) or to_json({**span, "end": max(now, span["start"])})
+            user = to_json(self._users.get(number, ""))
+            yield b'["span",%b,%b]' % (user, text)
+        for _, _, text in list(self._samples):
+            yield b'["sample",%b' % text[1:]
+
+    def recall(self, start: float, lines: Sequence[bytes], at_once: int) -> Iterator[None]:
+        """Add spans and samples of another scheduler, so many at each step.
 
         Raises
         ------
         msgspec.DecodeError
-            A span or sample is not valid.
+            A line is not valid.
         """
-        for _, text in learnt.samples:
-            _SAMPLE.decode(text)
+        samples = []
         room = max(0, self._most - len(self._spans))
-        for number, (user, text) in enumerate(learnt.spans[max(0, len(learnt.spans) - room) :], 1):
-            span = _SPAN.decode(text)
-            if span["end"] is not None:
+        for number, line in enumerate(lines[max(0, len(lines) - room) :], 1):
+            found = _LINE.decode(line)
+            if isinstance(found, LearntSample):
+                text = to_json((found.time, found.gpu, found.percent))
+                samples.append((found.time, text))
+            elif found.span["end"] is not None:
+                span = found.span
                 self._add(
                     *(span["group"], span["name"], span["kind"], span["start"], span["end"]),
-                    *(span["gpu"], span["bytes"], user),
+                    *(span["gpu"], span["bytes"], found.user),
                 )
             if number % at_once == 0:
                 yield
         self._ended = deque(sorted(self._ended, key=self._end_of))
         self.version += 1
-        before = [(self.version, time, bytes(text)) for time, text in learnt.samples]
-        self._samples.extendleft(reversed(before))
-        self._start = min(self._start, learnt.start)
+        self._samples.extendleft((self.version, time, text) for time, text in reversed(samples))
+        self._start = min(self._start, start)
 
     def _end_of(self, number: int) -> float:
         return self._spans[number]["end"] or 0.0

@@ -103,7 +103,7 @@ class Process:
         self.history.publish()
 
     def leave(self) -> None:
-        asyncio.run(self.handover.write_large())
+        asyncio.run(self.handover.prepare())
         self.handover.write()
 
     def kinds(self) -> list[str]:
@@ -143,7 +143,7 @@ def test_events_and_what_was_learnt_go_on(begin: Begin, clock: Clock) -> None:
 def test_events_since_the_last_minute_survive_although_the_history_is_older(begin: Begin) -> None:
     first = begin()
     first.attach()
-    asyncio.run(first.handover.write_large())
+    asyncio.run(first.handover.prepare())
     first.attach("b")
     first.handover.write()
     second = begin()
@@ -365,6 +365,7 @@ def test_a_folder_that_cannot_be_written_is_reported_once(
 ) -> None:
     first = begin()
     (tmp_path / "s.sock.learnt").mkdir()
+    asyncio.run(first.handover.prepare())
     first.handover.write()
     first.handover.write()
     assert caplog.text.count("cannot be written") == 1
