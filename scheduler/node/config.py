@@ -73,8 +73,8 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     state_dir = Unicode(
-        help="Folder for data that survives a restart, such as the digests of tickets. It is created if it does not "
-        "exist (default: $STATE_DIRECTORY, which systemd sets, otherwise /var/lib/gpushare).",
+        help="Folder for data that survives a restart, such as the digests of tickets and the recent history. It is "
+        "created if it does not exist (default: $STATE_DIRECTORY, which systemd sets, otherwise /var/lib/gpushare).",
     ).tag(config=True)
 
     shared_uids = List(
