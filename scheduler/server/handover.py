@@ -25,6 +25,7 @@ from ..core.core import Core
 from ..core.placement import Placement
 from ..gpu.devices import Devices
 from ..memory.roster import boot_id
+from ..protocol.text import printable_json
 from ..views.estimates import LearntForecast
 from ..views.timeline import LearntAccount
 from .history import KEPT, EventHistory
@@ -106,20 +107,18 @@ class Files:
         """Return the content of a file; empty: there is none, or it cannot be read."""
         path = self.path(name)
         try:
-            with path.open("rb") as file:
-                data = file.read(LARGEST + 1)
+            if path.stat().st_size <= LARGEST:
+                return path.read_bytes()
         except FileNotFoundError:
             return b""
         except OSError as error:
             log.warning("What an earlier scheduler left in %s is ignored: %s", path, error.strerror)
             return b""
-        if len(data) > LARGEST:
-            log.warning(
-                "What an earlier scheduler left in %s is ignored: it has more than %d bytes",
-                *(path, LARGEST),
-            )
-            return b""
-        return data
+        log.warning(
+            "What an earlier scheduler left in %s is ignored: it has more than %d bytes",
+            *(path, LARGEST),
+        )
+        return b""
 
     def decode(self, name: str, data: bytes, decoder: json.Decoder[Content]) -> Content | None:
         """Decode a file's content; None: it is of a later version, or damaged."""
@@ -270,7 +269,7 @@ class Handover:
         """Encode the events that are new. This is done every second, so that it never takes long."""
         self._history.publish()
         fresh = self._history.events_after(self._encoded)
-        self._lines.extend(map(_encode, fresh))
+        self._lines.extend(map(_encode_event, fresh))
         self._encoded = self._history.sequence
 
     def _events_file(self) -> bytes:
@@ -297,7 +296,7 @@ class Handover:
         history, dated = self._history, self._dated()
         history.publish()
         self._written = dated["at"]
-        events = history.events_after(self._filed)
+        events = [Raw(_encode_event(event)) for event in history.events_after(self._filed)]
         content = {**dated, **self._learnt, "sequence": history.sequence, "events": events}
         self._files.write("learnt", _encode(content))
 
@@ -356,7 +355,7 @@ class Handover:
                 return
             events = [_moved(event, later) for event in found if _is_event(event)]
             same = not later and len(events) == len(found)
-            kept = lines[begin:end] if same else [_encode(event) for event in events]
+            kept = lines[begin:end] if same else [_encode_event(event) for event in events]
             self._lines.extendleft(reversed(kept[max(0, len(kept) + len(self._lines) - KEPT) :]))
             self._history.add_before(events)
             end = begin
@@ -383,6 +382,14 @@ class Handover:
         if self._is_present(found):
             return 0.0
         return time.monotonic() - max(0.0, time.time() - found.wall) - found.at
+
+
+def _encode_event(event: dict[str, Any]) -> bytes:
+    try:
+        return _encode(event)
+    except UnicodeEncodeError:
+        # It names a file whose name is not UTF-8.
+        return _encode(printable_json(event))
 
 
 def _moved(event: dict[str, Any], later: float) -> dict[str, Any]:

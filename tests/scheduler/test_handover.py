@@ -293,6 +293,20 @@ def test_a_damaged_file_is_ignored(
     assert begin().history.sequence == 1
 
 
+def test_a_file_that_is_too_large_is_ignored(
+    begin: Begin,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = begin()
+    first.attach()
+    first.leave()
+    monkeypatch.setattr(handover, "LARGEST", 10)
+    assert begin().history.sequence == 0
+    assert f"{tmp_path}/s.sock.learnt is ignored: it has more than 10 bytes" in caplog.text
+
+
 def test_a_file_of_a_later_release_is_ignored(
     begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -349,6 +363,16 @@ def test_events_that_no_viewer_could_show_are_dropped() -> None:
     ):
         assert not handover._is_event({**plain, **change})
     assert handover._is_event({**plain, "kind": "notice", "code": "x", "params": {}})
+
+
+def test_a_name_that_is_not_utf8_is_kept_with_escapes(begin: Begin) -> None:
+    first = begin()
+    first.handle(ev.Notice("", "recording_ended", {"file": "/tmp/\udcff"}))
+    first.leave()
+    first.handle(ev.Notice("", "recording_ended", {"file": "/tmp/\udcfe"}))
+    first.handover.write()
+    params = [event["params"] for event in begin().history.after(0)]
+    assert params == [{"file": "/tmp/\\udcff"}, {"file": "/tmp/\\udcfe"}]
 
 
 def test_without_a_folder_nothing_is_kept(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
