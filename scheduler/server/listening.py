@@ -47,16 +47,18 @@ class Listening:
 
     async def start(self) -> None:
         """Begin to accept connections."""
-        if self._has_clients:
-            # Two servers accept from the same socket, until the first one is closed.
-            crowd = await self._accept(self.socket.dup(), BACKLOG)
-            asyncio.get_running_loop().call_later(RETURN, crowd.close)
+        if not self._has_clients:
+            await self._accept(self.socket, ACCEPTED)
+            return
+        # Two servers accept from the same socket, until the first one is closed.
+        crowd = await self._accept(self.socket.dup(), BACKLOG)
         await self._accept(self.socket, ACCEPTED)
+        asyncio.get_running_loop().call_later(RETURN, _close, crowd)
 
     def close(self, *, for_good: bool) -> None:
         """Accept no further connections, and remove the socket unless another scheduler or systemd has it, too."""
         for server in self._servers:
-            server.close()
+            _close(server)
         if for_good and self._options.listener is None:
             self._options.path.unlink(missing_ok=True)
 
@@ -68,3 +70,15 @@ class Listening:
         )
         self._servers.append(server)
         return server
+
+
+def _close(server: asyncio.Server) -> None:
+    """Close a server once it has served all connections that it has accepted.
+
+    A connection that is accepted gets its transport in the next round of the loop. If the server was closed before,
+    asyncio would drop the connection without closing it, and the peer would wait for an answer.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener)
+    loop.call_soon(server.close)

@@ -49,6 +49,8 @@ HEADROOM = 64 << 20
 SPIN = 0.0005
 #: Seconds between two rehearsals at least.
 REHEARSED = 0.02
+#: Rounds of the loop in which connections end: one to make a transport, one to greet its protocol, one to close it.
+ROUNDS = 3
 #: Seconds between readings of the GPUs and of the host memory without a request; and before the first ones, because the
 #: previous scheduler's clients attach first.
 POLL, FIRST_POLL = 1.0, 0.1
@@ -170,8 +172,9 @@ class Server:
         await tickets.save()
         if has_heir:
             release()
-        # One round of the loop, in which the transports send their data and close.
-        await asyncio.sleep(0)
+        # Rounds of the loop, in which the transports send their data and close, also those that are just being made.
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
         if has_heir:
             # What is left to do here must not delay the next scheduler.
             os.nice(19)
@@ -209,6 +212,9 @@ class Server:
         """Add a connection, and return its number."""
         self._last_number += 1
         self._connections[self._last_number] = connection
+        if self._left:
+            # It was accepted before this scheduler left.
+            connection.transport.close()
         return self._last_number
 
     def remove(self, connection: Connection) -> None:

@@ -25,13 +25,16 @@ NEVER = {
         "Fetch",
         "Maintain",
         "Notice",
+        "Recall",
         "Rename",
         "Reserve",
     ),
     "Spill",
 }
 #: Parts of messages.
-PARTS = {"Awaited", "Entitlement", "Usage"}
+PARTS = {"Awaited", "Entitlement", "Usage"} | {
+    name for name in golden.MESSAGES if name.startswith("Learnt")
+}
 
 every_recording = pytest.mark.parametrize("path", golden.recordings(), ids=lambda p: p.name)
 
