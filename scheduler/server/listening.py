@@ -43,33 +43,54 @@ class Listening:
         found.listen(BACKLOG)
         # Asyncio would let only as many connections wait as it accepts at once, and refuse the others.
         self.socket: socket.socket = Passed(fileno=found.detach())
-        self._servers: list[asyncio.Server] = []
+        self._server: asyncio.Server | None = None
+        #: A copy of the socket, from which a crowd is accepted; None: its time is over.
+        self._crowd: socket.socket | None = None
+        self._accepting: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Begin to accept connections."""
-        if not self._has_clients:
-            await self._accept(self.socket, ACCEPTED)
-            return
-        # Two servers accept from the same socket, until the first one is closed.
-        crowd = await self._accept(self.socket.dup(), BACKLOG)
-        await self._accept(self.socket, ACCEPTED)
-        asyncio.get_running_loop().call_later(RETURN, _close, crowd)
+        loop = asyncio.get_running_loop()
+        if self._has_clients:
+            self._crowd = self.socket.dup()
+            self._crowd.setblocking(False)
+            loop.add_reader(self._crowd, self._accept_crowd)
+            loop.call_later(RETURN, self._end_crowd)
+        # Since Python 3.13, asyncio would remove a socket that another program owns.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        self._server = await loop.create_unix_server(
+            self._connect, sock=self.socket, backlog=ACCEPTED, **keep
+        )
 
     def close(self, *, for_good: bool) -> None:
         """Accept no further connections, and remove the socket unless another scheduler or systemd has it, too."""
-        for server in self._servers:
-            _close(server)
+        self._end_crowd()
+        if self._server is not None:
+            _close(self._server)
         if for_good and self._options.listener is None:
             self._options.path.unlink(missing_ok=True)
 
-    async def _accept(self, listener: socket.socket, at_once: int) -> asyncio.Server:
-        # Since Python 3.13, asyncio would remove a socket that another program owns.
-        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-        server = await asyncio.get_running_loop().create_unix_server(
-            self._connect, sock=listener, backlog=at_once, **keep
-        )
-        self._servers.append(server)
-        return server
+    def _accept_crowd(self) -> None:
+        """Accept all connections that wait. Asyncio's server would accept no fewer later."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._crowd is not None:
+                made, _ = self._crowd.accept()
+                task = loop.create_task(loop.connect_accepted_socket(self._connect, made))
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            pass
+        except OSError:
+            # There is a shortage, of descriptors for example. The server reports it, and tries again.
+            self._end_crowd()
+
+    def _end_crowd(self) -> None:
+        """Leave all further connections to the server."""
+        crowd, self._crowd = self._crowd, None
+        if crowd is not None:
+            asyncio.get_running_loop().remove_reader(crowd)
+            crowd.close()
 
 
 def _close(server: asyncio.Server) -> None:

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from jupyter_gpushare.scheduler.protocol.address import bind
 from jupyter_gpushare.scheduler.server import listening
 from jupyter_gpushare.scheduler.server.listening import Listening
 from jupyter_gpushare.scheduler.server.options import Options
+from jupyter_gpushare.scheduler.server.systemd import Passed
 from tests.support.client import PATIENCE
 
 
@@ -80,3 +84,31 @@ def test_connections_that_come_while_the_scheduler_leaves_do_not_hang(options: O
         return found
 
     assert set(asyncio.run(run())) <= {b"served", b""}
+
+
+def test_a_shortage_of_descriptors_only_delays_connections(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "RETURN", 0.0)
+    accept, left = Passed.accept, [2]
+
+    def short(self: Passed) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(self)
+
+    monkeypatch.setattr(Passed, "accept", short)
+    reported = []
+
+    async def run() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        made = Listening(options, Greeting)
+        await made.start()
+        found = await answers(connect(options, 5))
+        made.close(for_good=True)
+        return found
+
+    assert asyncio.run(run()) == [b"served"] * 5
+    assert {type(error) for error in reported} == {OSError}
