@@ -47,7 +47,7 @@ class Recollection:
 
     def learnt(self) -> Learnt:
         """Return what this core has learnt."""
-        had = self.times.tables.learnt()
+        had = self.times.tables.learnt(self.turn.now)
         came, served = self.times.tables.order()
         # A group that has not returned yet may return to the next scheduler.
         waiting = self._groups if self.turn.now < self._until else {}
@@ -55,7 +55,7 @@ class Recollection:
         return Learnt(
             self.turn.now,
             self.times.window,
-            dict(islice(({**waiting, **groups}).items(), self.most)),
+            dict(islice({**groups, **waiting}.items(), self.most)),
             {uuid: self._of_gpu(uuid) for uuid in self.model.gpus},
             self.likelihood.learnt(),
             self.model.wake_seconds,
@@ -63,7 +63,8 @@ class Recollection:
             self.times.tables.agents,
             came,
             served,
-            self.preferences.learnt(),
+            # Those of groups with clients are in the list of clients, which is newer.
+            {g: asked for g, asked in self.preferences.learnt().items() if g not in groups},
         )
 
     def _learnt(self, group: Group, had: dict[str, dict[str, LearntTime]]) -> LearntGroup:

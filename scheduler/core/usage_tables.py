@@ -40,22 +40,20 @@ class UsageTables:
     came: dict[str, float] = field(default_factory=dict)
     served: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def learnt(self) -> dict[str, dict[str, LearntTime]]:
+    def learnt(self, now: float) -> dict[str, dict[str, LearntTime]]:
         """Return what each team, user and group has had, by GPU."""
         found: dict[str, dict[str, LearntTime]] = {}
-        for (whose, gpu), window in self.windows.items():
-            decayed = self.decayed.get((whose, gpu))
-            time = LearntTime(
-                window.learnt(),
-                *((0.0, 0.0) if decayed is None else (decayed.seconds, decayed.at)),
-            )
+        for (whose, gpu), decayed in self.decayed.items():
+            window = self.windows.get((whose, gpu))
+            had = None if window is None else window.learnt(now)
+            time = LearntTime(had, decayed.seconds, decayed.at)
             if whose.startswith(_GROUP):
                 key = (whose.removeprefix(_GROUP), gpu)
                 busy, submitted = self.busy.get(key), self.submitted.get(key)
                 time = replace(
                     time,
-                    busy=None if busy is None else busy.learnt(),
-                    submitted=None if submitted is None else submitted.learnt(),
+                    busy=None if busy is None else busy.learnt(now),
+                    submitted=None if submitted is None else submitted.learnt(now),
                     total=self.totals.get(key, 0.0),
                 )
             found.setdefault(whose, {})[gpu] = time

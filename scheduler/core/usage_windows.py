@@ -73,13 +73,16 @@ class Window:
         slot = (self.newest - self.count) % (self.count + 1)
         return max(0.0, self.sum - passed * self.buckets[slot]) / PARTS
 
-    def learnt(self) -> LearntWindow:
-        """Return its contents."""
+    def learnt(self, now: float) -> LearntWindow | None:
+        """Return its contents; None: there is nothing in it."""
+        if self.newest + self.count < int(now / self.width):
+            return None  # all of it is older
         slot = self.newest % (self.count + 1)
-        parts = self.buckets[slot::-1] + self.buckets[:slot:-1]
+        # A part is below zero if a charge was corrected after its group had left and come back.
+        parts = [max(0, part) for part in self.buckets[slot::-1] + self.buckets[:slot:-1]]
         while parts and not parts[-1]:
             parts.pop()
-        return LearntWindow(self.newest, tuple(parts))
+        return LearntWindow(self.newest, tuple(parts)) if parts else None
 
     def recall(self, learnt: LearntWindow) -> None:
         """Apply contents that another scheduler has counted, in place of these."""

@@ -167,7 +167,8 @@ class Timeline:
         """
         samples = []
         room = max(0, self._most - len(self._spans))
-        for number, line in enumerate(lines[max(0, len(lines) - room) :], 1):
+        spans = sum(line.startswith(b'["span"') for line in lines)  # the samples come after them
+        for number, line in enumerate(lines[max(0, spans - room) :], 1):
             found = _LINE.decode(line)
             if isinstance(found, LearntSample):
                 text = to_json((found.time, found.gpu, found.percent))

@@ -43,6 +43,10 @@ class Node:
             backend: ev.Backend = "managed" if group == MANAGED else "swap"
             self.feed(ev.Attach(number, number, group, group, backend, usages=usages, user=user))
 
+    def attach_again(self, group: str) -> None:
+        usages = tuple(ev.Usage(gpu, GIB, GIB, 0, 256 << 20) for gpu in GPUS)
+        self.feed(ev.Attach(9, 9, group, group, "swap", usages=usages, user=USERS[group]))
+
     def work(self, group: str, kind: str, seconds: float) -> None:
         """Have a group do something that lasts."""
         number = list(USERS).index(group) + 1
@@ -121,6 +125,32 @@ def test_the_next_core_estimates_as_the_last_one_would(taken: list[tuple[str, st
     for name, its in expected.items():
         assert repr(found[name]) == repr(its)
     assert after.core.learnt().groups == before.core.learnt().groups
+
+
+def test_a_charge_that_is_corrected_after_a_group_has_left_can_be_handed_over() -> None:
+    node = Node()
+    node.attach()
+    for group, number in (("a", 1), ("c", 3)):
+        node.feed(ev.Cell(group, "begin", "m", node.now, False, False))
+        node.feed(ev.Request(number, 1))
+    node.now += 5.0
+    node.feed(ev.Meter(1, GPUS[0], 5.0, 10, node.now))
+    node.feed(ev.Detach(1))
+    # Both were busy at once, so each is charged a half.
+    node.feed(ev.Meter(3, GPUS[0], 5.0, 10, node.now))
+    node.attach_again("a")
+    window = node.core.times.tables.windows.get(("group:a", GPUS[0]))
+    assert window is not None
+    assert min(window.buckets) < 0
+    assert handed_over(node.core.learnt()).groups["a"].times[GPUS[0]].window is None
+
+
+def test_preferences_of_groups_with_clients_are_not_handed_over() -> None:
+    node = Node()
+    node.attach()
+    for group in ("a", "absent"):
+        node.feed(ev.Adjust(group, frozen=True, later=True))
+    assert node.core.learnt().preferences.keys() == {"absent"}
 
 
 def some(core: Core) -> ev.Learnt:
