@@ -88,7 +88,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
         "users": _users(report, viewer),
         "events": [
             {
-                # Sequence numbers begin again with each scheduler.
+                # Sequence numbers begin again if a scheduler has nothing from the previous one.
                 "key": f"{event['time']} {event['sequence']}",
                 "time": event["time"] + offset,
                 "name": event.get("name") or "",

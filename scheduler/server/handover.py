@@ -9,9 +9,12 @@ they are written while the scheduler still serves, and read after the clients ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
+import math
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -41,6 +44,11 @@ PERIOD = 60.0
 LATER, PAUSE, AT_ONCE = 1.0, 0.005, 200
 #: The largest file that is read.
 LARGEST = 64 << 20
+#: No lease depends on these files, so whatever goes wrong with them is only reported.
+UNWRITTEN = "What the next scheduler would load cannot be written"
+
+#: What a damaged file, or one of another release, may lead to.
+DAMAGED = (DecodeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
 Content = TypeVar("Content", bound="Dated")
 
@@ -60,13 +68,15 @@ class LearntFile(Dated, frozen=True, kw_only=True, omit_defaults=True):
 
     #: The version of the driver, since contexts of another one may have other sizes.
     driver: str = ""
-    core: ev.Learnt
+    #: An `ev.Learnt`.
+    core: Raw
     forecast: LearntForecast = LearntForecast()
     accounts: dict[str, LearntAccount] = {}
     #: By kernel that has left: its bytes on one GPU.
     sizes: dict[str, int] = {}
-    #: The number of the last event, and the events that are not in the history's file.
+    #: The number of the last event, and whether there was none after it; and the events that the history's file lacks.
     sequence: int = 0
+    last: bool = False
     events: list[dict[str, Any]] = []
 
 
@@ -79,8 +89,7 @@ class SpansFile(Dated, frozen=True, kw_only=True):
 class HistoryFile(Dated, frozen=True, kw_only=True):
     """The first line of the history's file. Each further line is one event."""
 
-    #: The number of these events, and the number of the last one.
-    events: int
+    #: The number of the last event.
     sequence: int
 
 
@@ -105,42 +114,41 @@ class Files:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file; empty: there is none, or it cannot be read."""
-        path = self.path(name)
+        # In a folder of all users, it may be another user's, or a pipe that never ends.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            if path.stat().st_size <= LARGEST:
-                return path.read_bytes()
+            descriptor = os.open(self.path(name), flags)
+            with os.fdopen(descriptor, "rb") as file:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                    self.ignore(name, "it is not a file of this user")
+                elif found.st_size > LARGEST:
+                    self.ignore(name, f"it has more than {LARGEST} bytes")
+                else:
+                    return file.read()
         except FileNotFoundError:
-            return b""
+            pass
         except OSError as error:
-            log.warning("What an earlier scheduler left in %s is ignored: %s", path, error.strerror)
-            return b""
-        log.warning(
-            "What an earlier scheduler left in %s is ignored: it has more than %d bytes",
-            *(path, LARGEST),
-        )
+            self.ignore(name, error.strerror or str(error))
         return b""
 
     def decode(self, name: str, data: bytes, decoder: json.Decoder[Content]) -> Content | None:
         """Decode a file's content; None: it is of a later version, or damaged."""
-        path = self.path(name)
         try:
             version = _VERSION.decode(data).version
             if version == VERSION:
                 return decoder.decode(data)
-            log.warning(
-                "What an earlier scheduler left in %s is ignored: it has version %d, and this release reads version %d",
-                *(path, version, VERSION),
-            )
-        except (DecodeError, UnicodeError) as error:
+            self.ignore(name, f"it has version {version}, and this release reads version {VERSION}")
+        except DAMAGED as error:
             self.ignore(name, error)
         return None
 
-    def ignore(self, name: str, error: Exception) -> None:
+    def ignore(self, name: str, reason: object) -> None:
         """Report that a file is ignored."""
-        log.warning("What an earlier scheduler left in %s is ignored: %s", self.path(name), error)
+        log.warning("What an earlier scheduler left in %s is ignored: %s", self.path(name), reason)
 
-    def write(self, name: str, data: bytes) -> None:
-        """Replace a file as a whole."""
+    def write(self, name: str, data: bytes) -> bool:
+        """Replace a file as a whole; return whether that succeeded."""
         path = self.path(name)
         fresh = path.with_name(path.name + ".new")
         try:
@@ -150,6 +158,8 @@ class Files:
                 file.write(data)
             fresh.replace(path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink()  # a part of it may fill the disk
             # A shortage of file descriptors is reported where connections are accepted.
             if not self._failed and error.errno not in (errno.EMFILE, errno.ENFILE):
                 self._failed = True
@@ -157,8 +167,9 @@ class Files:
                     "What the next scheduler would load cannot be written to %s: %s",
                     *(path, error.strerror),
                 )
-            return
+            return False
         self._failed = False
+        return True
 
 
 class _Version(Struct):
@@ -168,6 +179,7 @@ class _Version(Struct):
 # Made once, before the previous scheduler has ended, because that takes milliseconds.
 _VERSION = json.Decoder(_Version)
 _LEARNT, _SPANS = json.Decoder(LearntFile), json.Decoder(SpansFile)
+_CORE = json.Decoder(ev.Learnt)
 _HISTORY, _EVENT = json.Decoder(HistoryFile), json.Decoder(dict[str, Any])
 _encode = json.Encoder().encode
 
@@ -233,25 +245,40 @@ class Handover:
 
     async def prepare(self) -> None:
         """Write the large files for the last time, and encode what was learnt. The scheduler serves meanwhile."""
-        if self._writing is not None:
+        while self._writing is not None:
             await self._writing
-        await self.write_large()
-        self._encode_learnt()
+        self._written = math.inf  # so that nothing is written beside this
+        try:
+            await self.write_large()
+            self._encode_learnt()
+        except Exception:
+            log.exception(UNWRITTEN)
 
     async def _write_all(self) -> None:
         try:
             await self.write_large()
             self._encode_learnt()
             self.write()
+        except Exception:
+            log.exception(UNWRITTEN)
         finally:
-            self._writing = None
+            self._written, self._writing = time.monotonic(), None
+
+    def abandon(self) -> None:
+        """Write nothing more, because the state may be wrong."""
+        if self._writing is not None:
+            self._writing.cancel()
 
     async def write_large(self) -> None:
         """Write the history and the timeline."""
         if self._files is None:
             return
         self._history.load()
-        await self._write("history", self._events_file())
+        self._encode_events()
+        last = self._encoded
+        head = _encode(HistoryFile(**self._dated(), sequence=last))
+        if await self._write("history", b"\n".join((head, *self._lines))):
+            self._filed = last
         dated = self._dated()
         lines = [_encode(SpansFile(**dated, start=self._history.timeline.start))]
         for line in self._history.timeline.learnt(dated["at"]):
@@ -260,10 +287,10 @@ class Handover:
                 await asyncio.sleep(0)
         await self._write("timeline", b"\n".join(lines))
 
-    async def _write(self, name: str, data: bytes) -> None:
-        """Have a thread write, because the disk may be slow."""
+    async def _write(self, name: str, data: bytes) -> bool:
+        """Have a thread write, because the disk may be slow; return whether that succeeded."""
         assert self._files is not None
-        await asyncio.to_thread(self._files.write, name, data)
+        return await asyncio.to_thread(self._files.write, name, data)
 
     def _encode_events(self) -> None:
         """Encode the events that are new. This is done every second, so that it never takes long."""
@@ -271,12 +298,6 @@ class Handover:
         fresh = self._history.events_after(self._encoded)
         self._lines.extend(map(_encode_event, fresh))
         self._encoded = self._history.sequence
-
-    def _events_file(self) -> bytes:
-        self._encode_events()
-        self._filed = self._encoded
-        head = HistoryFile(**self._dated(), events=len(self._lines), sequence=self._filed)
-        return b"\n".join((_encode(head), *self._lines))
 
     def _encode_learnt(self) -> None:
         """Encode what was learnt. It changes little until the scheduler leaves."""
@@ -289,16 +310,18 @@ class Handover:
             "sizes": Raw(_encode(self._placement.learnt())),
         }
 
-    def write(self) -> None:
-        """Write what was learnt, with the events since the history was written."""
+    def write(self, *, last: bool = False) -> None:
+        """Write what was learnt, with the events since the history was written; ``last``: no further events come."""
         if self._files is None or not self._learnt:
             return
-        history, dated = self._history, self._dated()
+        history = self._history
         history.publish()
-        self._written = dated["at"]
-        events = [Raw(_encode_event(event)) for event in history.events_after(self._filed)]
-        content = {**dated, **self._learnt, "sequence": history.sequence, "events": events}
-        self._files.write("learnt", _encode(content))
+        try:
+            events = [Raw(_encode_event(event)) for event in history.events_after(self._filed)]
+            content = {"sequence": history.sequence, "last": last, "events": events}
+            self._files.write("learnt", _encode({**self._dated(), **self._learnt, **content}))
+        except Exception:
+            log.exception(UNWRITTEN)
 
     def _dated(self) -> dict[str, Any]:
         return {"version": VERSION, "boot": self._boot, "at": time.monotonic(), "wall": time.time()}
@@ -312,24 +335,31 @@ class Handover:
         found = self._files.decode("learnt", data, _LEARNT)
         if found is None:
             return
-        history, core = self._history, found.core
-        if found.driver != (self._devices.driver_version or ""):
-            core = core.without_gpus()
+        history = self._history
         if self._is_present(found):
             history.forecast.recall(found.forecast)
             history.ledger.recall(found.accounts)
             self._groups = frozenset(found.accounts)
         else:
-            core = core.lasting()
             history.forecast.recall(LearntForecast(errors=found.forecast.errors))
         self._placement.recall(found.sizes)
         later = self._later(found)
-        history.sequence = found.sequence
-        history.add_before([_moved(event, later) for event in found.events if _is_event(event)])
+        # After a crash, there were events with further numbers, which are not used again.
+        history.sequence = found.sequence + (0 if found.last else KEPT)
+        history.add_before(
+            [_moved(event, later) for event in found.events if self._is_event(event)]
+        )
         first = min([event["sequence"] for event in history.events], default=found.sequence + 1)
         self._filed = self._encoded = first - 1
         history.older, history.older_spans = self._read_events(), self._read_spans()
-        self._handle(ev.Recall(core))
+        try:
+            core = _CORE.decode(found.core)
+        except DAMAGED as error:
+            self._files.ignore("learnt", error)
+            return
+        if found.driver != (self._devices.driver_version or ""):
+            core = core.without_gpus()
+        self._handle(ev.Recall(core if self._is_present(found) else core.lasting()))
 
     def _load_some(self) -> None:
         """Load some of what the previous scheduler has left, and the rest in later rounds of the loop."""
@@ -343,17 +373,20 @@ class Handover:
         head = self._files.decode("history", first, _HISTORY) if first else None
         if head is None:
             return
-        # If the previous scheduler was killed, it may have used other numbers since. This one uses them again.
-        end = max(0, len(lines) - max(0, head.sequence - self._filed))
-        later = self._later(head)
+        end, last, later = len(lines), self._filed, self._later(head)
         while end > 0:
             begin = max(0, end - AT_ONCE)
             try:
                 found = [_EVENT.decode(line) for line in lines[begin:end]]
-            except (DecodeError, UnicodeError) as error:
+                # If the previous scheduler was killed between its files, this one has later events than the other.
+                events = [
+                    _moved(event, later)
+                    for event in found
+                    if self._is_event(event) and event["sequence"] <= last
+                ]
+            except DAMAGED as error:
                 self._files.ignore("history", error)
                 return
-            events = [_moved(event, later) for event in found if _is_event(event)]
             same = not later and len(events) == len(found)
             kept = lines[begin:end] if same else [_encode_event(event) for event in events]
             self._lines.extendleft(reversed(kept[max(0, len(kept) + len(self._lines) - KEPT) :]))
@@ -370,8 +403,18 @@ class Handover:
             return
         try:
             yield from self._history.timeline.recall(head.start, lines, AT_ONCE)
-        except (DecodeError, UnicodeError) as error:
+        except DAMAGED as error:
             self._files.ignore("timeline", error)
+
+    def _is_event(self, event: dict[str, Any]) -> bool:
+        """Whether viewers can show an event, whichever release wrote it."""
+        if not (_has_numbers(event) and _has_texts(event)):
+            return False
+        try:
+            self._history.show_to_stranger(event)
+        except DAMAGED:
+            return False
+        return True
 
     def _is_present(self, found: Dated) -> bool:
         """Whether the times of a file are of the present clock."""
@@ -396,22 +439,17 @@ def _moved(event: dict[str, Any], later: float) -> dict[str, Any]:
     return {**event, "time": event["time"] + later} if later else event
 
 
-def _is_event(event: dict[str, Any]) -> bool:
-    """Whether an event has what all viewers need, whichever release wrote it."""
+def _has_numbers(event: dict[str, Any]) -> bool:
+    return isinstance(event.get("sequence"), int) and isinstance(event.get("time"), (int, float))
+
+
+def _has_texts(event: dict[str, Any]) -> bool:
+    """Whether an event has the texts, and the codes with parameters, that all viewers need."""
     texts = [event.get(name) for name in ("kind", "group", "name", "user")]
-    if not all(isinstance(text, str) for text in texts):
-        return False
-    if not (isinstance(event.get("sequence"), int) and isinstance(event.get("time"), (int, float))):
-        return False
-    reason = event.get("reason")
-    coded = [] if reason is None else [reason]
-    if event["kind"] == "notice":
+    coded = [event["reason"]] if event.get("reason") is not None else []
+    if event.get("kind") == "notice":
         coded.append(event)
-    if event["kind"] == "entitle" and not (
-        isinstance(event.get("whose"), str) and isinstance(event.get("members"), list)
-    ):
-        return False
-    return all(
+    return all(isinstance(text, str) for text in texts) and all(
         isinstance(one, dict)
         and isinstance(one.get("code"), str)
         and isinstance(one.get("params"), dict)

@@ -116,6 +116,10 @@ class EventHistory:
             found.append(event)
         return found[::-1]
 
+    def show_to_stranger(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event as a user sees it whom it does not concern."""
+        return self._identities.stranger().event(event)
+
     def spans(self, version: int, now: float, view: View | None) -> dict[str, Any]:
         """Return what has changed in the timeline, as ``Timeline.since`` does."""
         deque(self.older_spans, maxlen=0)

@@ -190,8 +190,10 @@ class Server:
         """End for all clients, and decide nothing from here on; return whether another scheduler stands by."""
         self._left = True
         self.succession.end()
-        if not broken:
-            self.handover.write()
+        if broken:
+            self.handover.abandon()
+        else:
+            self.handover.write(last=True)
         for handle in (self._timer, self._poller):
             if handle is not None:
                 handle.cancel()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,7 +105,7 @@ class Process:
 
     def leave(self) -> None:
         asyncio.run(self.handover.prepare())
-        self.handover.write()
+        self.handover.write(last=True)
 
     def kinds(self) -> list[str]:
         return [event["kind"] for event in self.history.after(0)]
@@ -150,19 +151,21 @@ def test_events_since_the_last_minute_survive_although_the_history_is_older(begi
     second.attach("c")
     second.history.publish()
     assert second.kinds() == ["join", "join", "join"]
-    assert second.numbers() == [1, 2, 3]
+    # The first one may have used further numbers before it crashed.
+    assert second.numbers() == [1, 2, 3 + history.KEPT]
 
 
 def test_a_crash_between_the_files_uses_no_number_twice(begin: Begin) -> None:
     first = begin()
     first.attach()
-    first.leave()
+    asyncio.run(first.handover.prepare())
+    first.handover.write()
     first.attach("b")
     asyncio.run(first.handover.write_large())
     second = begin()
     second.attach("c")
     second.history.publish()
-    assert second.numbers() == [1, 2]
+    assert second.numbers() == [1, 2 + history.KEPT]
     assert [event["group"] for event in second.history.after(0)] == ["a", "c"]
 
 
@@ -274,7 +277,7 @@ def test_another_driver_may_have_contexts_of_other_sizes(begin: Begin) -> None:
         "\0" * 10,
         '{"version": 1}',
         '{"version": 1, "boot": "first", "at": 1e999, "wall": 0, "core": {"at": 0, "window": 10}}',
-        '{"version": 1, "boot": "first", "at": 1, "wall": 0, "core": {"at": 0, "window": -1}}',
+        '{"version": 1, "boot": "first", "at": 1, "wall": 0, "core": ' + "[" * 10_000,
     ],
 )
 def test_a_damaged_file_is_ignored(
@@ -291,6 +294,78 @@ def test_a_damaged_file_is_ignored(
         )
     second.leave()
     assert begin().history.sequence == 1
+
+
+def test_the_history_continues_if_what_the_core_has_learnt_is_damaged(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = begin()
+    first.attach()
+    first.burst(3.0)
+    first.leave()
+    path = tmp_path / "s.sock.learnt"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "core": {"at": 0, "window": -1}}))
+    second = begin()
+    second.attach()
+    assert second.core.groups["a"].burst.lengths.learnt() == ()
+    assert second.kinds() == first.kinds()
+    assert f"{tmp_path}/s.sock.learnt is ignored" in caplog.text
+
+
+def test_a_pipe_or_a_link_in_place_of_a_file_is_ignored(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "s.sock.learnt")
+    begin()
+    assert f"{tmp_path}/s.sock.learnt is ignored: it is not a file of this user" in caplog.text
+    (tmp_path / "s.sock.learnt").unlink()
+    (tmp_path / "s.sock.learnt").symlink_to("/proc/self/status")
+    assert begin().history.sequence == 0
+
+
+def test_a_failure_to_write_is_reported_and_ends_nothing(
+    begin: Begin, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = begin()
+    first.attach()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(first.history.timeline, "learnt", fail)
+    clock.wait(handover.PERIOD)
+    asyncio.run(poll(first))
+    assert "can't start new thread" in caplog.text
+    caplog.clear()
+    # It is tried again a minute later, and when the scheduler leaves.
+    asyncio.run(poll(first))
+    assert caplog.text == ""
+    first.leave()
+    assert "can't start new thread" in caplog.text
+
+
+def test_events_are_kept_in_the_small_file_if_the_large_one_cannot_be_written(
+    begin: Begin, tmp_path: Path
+) -> None:
+    first = begin()
+    first.attach()
+    (tmp_path / "s.sock.history").mkdir()
+    first.leave()
+    assert not list(tmp_path.glob("*.new"))
+    second = begin()
+    assert [event["kind"] for event in second.history.events] == ["join"]
+
+
+def test_spans_are_handed_over_beside_many_samples(begin: Begin, clock: Clock) -> None:
+    first = begin()
+    first.attach()
+    first.burst(3.0)
+    for number in range(6000):
+        first.history.timeline.utilization(clock.now + number / 10, GPU, number % 100)
+    first.leave()
+    second = begin()
+    spans = json.loads(bytes(second.history.spans(0, clock.now, None)["spans"]))
+    assert ("burst", 1000.0, 1003.0) in [(s["kind"], s["start"], s["end"]) for s in spans]
 
 
 def test_a_file_that_is_too_large_is_ignored(
@@ -348,11 +423,12 @@ def test_a_damaged_large_file_is_ignored(
     assert second.numbers()[-1] == first.history.sequence + 1
 
 
-def test_events_that_no_viewer_could_show_are_dropped() -> None:
+def test_events_that_no_viewer_could_show_are_dropped(begin: Begin) -> None:
+    can_be_shown = begin().handover._is_event
     plain: dict[str, Any] = {
         "sequence": 1, "time": 1.0, "kind": "join", "group": "a", "name": "a", "user": "ann",
     }  # fmt: skip
-    assert handover._is_event(plain)
+    assert can_be_shown(plain)
     for change in (
         {"group": None},
         {"sequence": "1"},
@@ -360,9 +436,10 @@ def test_events_that_no_viewer_could_show_are_dropped() -> None:
         {"reason": {"code": "x"}},
         {"kind": "notice"},
         {"kind": "entitle", "whose": "user:ann"},
+        {"kind": "wait", "reason": {"code": "x", "params": {"victim_ids": ["b"]}}},
     ):
-        assert not handover._is_event({**plain, **change})
-    assert handover._is_event({**plain, "kind": "notice", "code": "x", "params": {}})
+        assert not can_be_shown({**plain, **change})
+    assert can_be_shown({**plain, "kind": "notice", "code": "x", "params": {}})
 
 
 def test_a_name_that_is_not_utf8_is_kept_with_escapes(begin: Begin) -> None:
