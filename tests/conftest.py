@@ -8,7 +8,6 @@ import contextlib
 import gc
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hypothesis import settings
 from jupyter_gpushare.benchmarks.harness import machine
 from tests.support import schedulers
 from tests.support.environment import COMPILER, find_chromium
+from tests.support.folders import socket_folder
 from tests.support.properties import PROPERTY_TIMEOUT
 from tests.support.workshop import Workshop
 
@@ -53,8 +53,7 @@ def _private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     compiler.parent.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         compiler.symlink_to(Path(__file__).with_name("support") / "kernel-compiler")
-    # Not pytest's own folder: a socket's path can have at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder, pytest.MonkeyPatch.context() as patch:
+    with socket_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         for name in [*os.environ]:
             if name.startswith("GPUSHARE_") or name == "JUPYTER_DEFAULT_PROVISIONER_NAME":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.acceptance.cells import (
     until,
 )
 from tests.acceptance.place import Place
+from tests.support.folders import socket_folder
 from tests.support.lab import PATIENCE, Lab
 
 pytestmark = pytest.mark.slow
@@ -199,8 +199,7 @@ def bench(root: Path, tmp_path: Path) -> Iterator[Bench]:
     programs = root / "build" / "front-ends" / "bin"
     if not (programs / "gpushare").exists():
         pytest.skip("build/front-ends is missing: run `make build/front-ends/stamp`")
-    # Not pytest's own folder: a socket's path can have at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="gs-") as runtime:
+    with socket_folder() as runtime:
         place = Place(tmp_path, Path(runtime), programs)
         place.run("gpushare", "kernelspec", "add", "shared")
         try:

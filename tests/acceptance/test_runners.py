@@ -11,7 +11,6 @@ import contextlib
 import html
 import json
 import re
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.place import LIMIT, Place, outputs
+from tests.support.folders import socket_folder
 
 pytestmark = pytest.mark.slow
 
@@ -68,8 +68,7 @@ def home(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place
     programs = root / "build" / "acceptance" / "bin"
     if not (programs / "gpushare").exists():
         pytest.skip("build/acceptance is missing: run `make build/acceptance/stamp`")
-    # Not pytest's own folder: a socket's path can have at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="gs-") as runtime:
+    with socket_folder() as runtime:
         home = Place(tmp_path_factory.mktemp("home"), Path(runtime), programs)
         home.run("gpushare", "kernelspec", "add", "shared")
         try:

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from jupyter_gpushare.scheduler.views.words import answers
 from jupyter_gpushare.scheduler.views.words.amounts import percent
 from tests.cli.conftest import Command
 from tests.support.client import PATIENCE
+from tests.support.folders import socket_folder
 from tests.support.scheduler import GIB, Scheduler, state, until
 
 
@@ -381,7 +381,7 @@ Here = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def idle_scheduler() -> Iterator[Path]:
     """Return the socket of a scheduler that no test changes."""
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         socket, name = Path(folder, "s", "s.sock"), Path(folder).name
         environ = {"GPUSHARE_SIM": "1", "GPUSHARE_SIM_NAME": name, "GPUSHARE_SOCKET": str(socket)}
         scheduler = Scheduler({**os.environ, **environ}, Path(folder, "log"))

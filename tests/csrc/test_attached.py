@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
 from jupyter_gpushare.scheduler.gpu.drivers import find_driver
+from tests.support.folders import socket_folder
 
 MIB = 1 << 20
 TOTAL = 512 * MIB
@@ -53,8 +53,7 @@ Start = Callable[[str, str], subprocess.Popen[str]]
 def start(simulated: Path) -> Iterator[Start]:
     """Start a program under a scheduler; it runs until its standard input ends."""
     processes: list[subprocess.Popen[str]] = []
-    # Not pytest's own folder: a socket's path can have at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         socket = Path(folder) / "scheduler.sock"
         name = f"test-{uuid.uuid4().hex[:12]}"
         env = {**os.environ, "GPUSHARE_SIM": "1", "GPUSHARE_SIM_NAME": name}

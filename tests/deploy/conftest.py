@@ -5,7 +5,6 @@ import json
 import os
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from jupyter_gpushare import LIBRARIES
 from tests.deploy.api_server import NODE, ApiServer
 from tests.support import fork_server
 from tests.support.client import PATIENCE
+from tests.support.folders import socket_folder
 from tests.support.scheduler import environ, scheduler, start
 
 __all__ = ["environ", "scheduler", "start"]
@@ -129,7 +129,7 @@ class Plugin:
 @pytest.fixture
 def node() -> Iterator[Path]:
     """The kubelet's folder for sockets. Not in pytest's own: a socket's path can have at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         yield Path(folder)
 
 

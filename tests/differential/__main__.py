@@ -17,11 +17,11 @@ import json
 import random
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from jupyter_gpushare.benchmarks.published.conformance import Unfit
+from tests.support.folders import socket_folder
 
 from .fuzzing import Totals, fuzz, report
 from .gpu import EVERY, survey
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if shrinking is None:
         shrinking = 0.0 if options.gpu else 120.0
     totals = Totals()
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         player = options.player.absolute() if options.player else build_player(Path(folder))
         if options.gpu:
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -15,13 +15,13 @@ import contextlib
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jupyter_gpushare import LIBRARIES
+from tests.support.folders import socket_folder
 from tests.support.workshop import Patch, Workshop
 
 from .fuzzing import Finding, Totals, fuzz, report
@@ -336,7 +336,7 @@ def ground(
     defect: Defect, player: Path, libraries: Path = LIBRARIES, scheduler: str = ""
 ) -> Iterator[Places]:
     """Set up a place as that defect needs it; it is as good as what is given."""
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         environ = dict(defect.environ)
         if scheduler:
             # Python executes this file before all others.
@@ -401,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {seed}\n", flush=True)
     print("| | defect | what was changed | programs | calls | time | found |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
-    with tempfile.TemporaryDirectory(prefix="gs-") as name:
+    with socket_folder() as name:
         folder = Path(name)
         player = build_player(folder)
         workshop = None

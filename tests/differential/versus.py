@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
+from tests.support.folders import socket_folder
 from tests.support.workshop import Workshop
 
 from .programs import ALWAYS, GROUPS, RARE, Recipe, generate, shrink
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", default="versus", help="what the programs are made from")
     options = parser.parse_args(arguments)
     print("| | by | programs | found after | lines |\n|---|---|---|---|---|", flush=True)
-    with tempfile.TemporaryDirectory(prefix="gs-") as name:
+    with socket_folder() as name:
         player = build_player(Path(name))
         workshop = Workshop(Path(name), Path(__file__).resolve().parents[2])
         for number in options.only.split(","):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 from jupyter_gpushare.benchmarks.published.notebooks import answering
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from tests.support import fork_server
+from tests.support.folders import socket_folder
 from tests.support.kernels import forked_kernels, real_kernels
 from tests.support.scheduler import SCHEDULER
 
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 @pytest.fixture(autouse=True)
 def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The simulated driver, a socket, kernelspecs and a default provisioner of this test's own."""
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         monkeypatch.setenv("GPUSHARE_SIM", "1")
         monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
         monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from traitlets.traitlets import TraitError
 from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, heartbeat, provisioner
 from jupyter_gpushare.kernel_provisioner.heartbeat import FirstBeat
+from tests.support.folders import socket_folder
 
 from .conftest import Kernel, Launched, eventually, launched, started
 
@@ -69,8 +69,7 @@ def connection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         policy = {"transport_encryption": "required" if encrypted else "disabled"}
     elif encrypted:
         pytest.skip("this jupyter_client does not encrypt")
-    # The path of a Unix socket has 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", folder)
         yield Config({"KernelManager": {"transport": transport, **policy}})
 

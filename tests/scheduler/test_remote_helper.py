@@ -7,7 +7,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from jupyter_gpushare.scheduler.gpu.helper_process import HelperError
 from jupyter_gpushare.scheduler.gpu.remote_helper import RemoteHelper
 from tests.scheduler.stand_in import FINE, said, wait_for
 from tests.support.checkpoints import StandIn
+from tests.support.folders import socket_folder
 
 PATIENCE = 60.0
 
@@ -60,7 +60,7 @@ class Service:
 
 @pytest.fixture
 def service(stand_in: StandIn) -> Iterator[Service]:
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         made = Service(Path(folder), stand_in)
         yield made
         made.kill()

@@ -23,6 +23,7 @@ from jupyter_gpushare.cli.demo import sizing
 from jupyter_gpushare.cli.demo.plan import DemoError
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, find_driver
 from tests.support import fork_server
+from tests.support.folders import socket_folder
 
 NOTEBOOKS = [demo.EXAMPLES / name for name in demo.NOTEBOOKS]
 COMMAND = [sys.executable, "-m", "jupyter_gpushare.cli.main", "demo"]
@@ -198,8 +199,7 @@ def test_a_wrong_result_fails_the_demo(
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    # The path of a socket has 107 bytes at most, and pytest's folders are long where several workers run.
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         yield Path(folder)
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from jupyter_gpushare import __version__
 from jupyter_gpushare.scheduler.gpu.drivers import libraries
 from tests.cli.conftest import MODULES
 from tests.support import fork_server
+from tests.support.folders import socket_folder
 from tests.support.scheduler import SCHEDULER
 
 GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]
@@ -24,7 +24,7 @@ GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]
 
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         monkeypatch.setenv("GPUSHARE_SIM", "1")
         monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
         monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")

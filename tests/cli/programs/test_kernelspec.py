@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
 from jupyter_gpushare.cli.main import main
+from tests.support.folders import socket_folder
 
 CELL = """
 import ctypes, os
@@ -27,7 +27,7 @@ print(ctypes.CDLL(None).gpushare_attached(None), os.environ["GPUSHARE_NAME"], pr
 
 @pytest.fixture(autouse=True)
 def data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         monkeypatch.setenv("GPUSHARE_SIM", "1")
         monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
         monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.cli.programs.run import notebook_of, program_name
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
+from tests.support.folders import socket_folder
 
 RUN = [sys.executable, "-m", "jupyter_gpushare.cli.main", "run"]
 
@@ -29,7 +29,7 @@ print(json.dumps({"attached": ctypes.CDLL(None).gpushare_attached(None), "pid": 
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+    with socket_folder() as folder:
         monkeypatch.setenv("GPUSHARE_SIM", "1")
         monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
         monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")
