@@ -52,8 +52,7 @@ def test_results_are_right_although_memory_is_evicted_all_the_time(
 
 def test_the_antagonist_follows_the_free_memory(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "0.02")
-    # A context is refused for the antagonist's sake unless one of them can hibernate.
-    machine.until(lambda: machine.control("status")["status"]["hibernation"]["able"] is True)
+    machine.until_able()
     with Antagonist(machine.socket, pause=0.005) as antagonist:
         machine.until(lambda: antagonist.turns > 2)
         # A context comes while the antagonist wants all. (More that cannot move would be refused for its sake.)

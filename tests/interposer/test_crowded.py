@@ -22,9 +22,9 @@ Make = Callable[..., Machine]
 
 
 def hibernating(make_machine: Make, **parameters: str) -> Machine:
-    """Return a machine that is known to hibernate programs: until then, more is refused."""
+    """Return a machine that is known to hibernate programs."""
     machine = make_machine(**parameters)
-    machine.until(lambda: machine.control("status")["status"]["hibernation"]["able"] is True)
+    machine.until_able()
     return machine
 
 

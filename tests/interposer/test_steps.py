@@ -46,6 +46,7 @@ def test_a_thread_allocates_while_it_holds_a_lock_that_a_host_function_needs(
 ) -> None:
     """What it allocates has no room before another program's memory is evicted."""
     held, more = (120, 20) if revoked else (50, 100)
+    machine.until_able()
     a, b = machine.program("a"), machine.program("b")
     in_b = b.filled(150 * UNIT, 2)
     b.call("cell", phase="end")

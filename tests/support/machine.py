@@ -252,6 +252,10 @@ class Machine:
                 pytest.fail(json.dumps(self.control("status"), indent=1))
             time.sleep(0.01)
 
+    def until_able(self) -> None:
+        """Wait until programs can hibernate. Until then, memory is refused for which others would have to."""
+        self.until(lambda: self.control("status")["status"]["hibernation"]["able"] is True)
+
     def until_said(self, program: Program, text: str) -> None:
         """Wait for a line on the program's standard error."""
         deadline = time.monotonic() + PATIENCE
