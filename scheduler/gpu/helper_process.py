@@ -62,12 +62,12 @@ class Helper(ABC):
         if self.ended:
             raise HelperError(self.ended)
         number = next(self._ids)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
         refused = self._send([str(number), step], target, words)
         if refused is not None:
-            del self._waiting[number]
             return refused
+        # Only now, because nobody would take its error if the helper ended while this was sent.
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
         return await answer
 
     @abstractmethod

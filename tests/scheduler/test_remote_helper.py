@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,3 +195,22 @@ async def test_a_service_that_answers_nonsense_counts_as_ended(service: Service)
             peer.send(b"yes")
             with pytest.raises(HelperError, match="sent an invalid answer"):
                 await asked
+
+
+async def test_a_service_that_ends_before_it_is_asked_leaves_no_error_behind(
+    service: Service,
+) -> None:
+    """The scheduler ends if an error is left that nobody takes."""
+    left: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(os.fsencode(service.path))
+        listener.listen()
+        helper = RemoteHelper.connect(service.path)
+        peer, _ = listener.accept()
+        peer.close()
+        with pytest.raises(HelperError, match="Broken pipe"):
+            await helper.ask("driver")
+    del helper
+    gc.collect()
+    assert left == []
