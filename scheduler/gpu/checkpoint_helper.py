@@ -178,6 +178,8 @@ class Hibernator:
         self._under_way: dict[int, _Operation] = {}
         #: Processes without a lock under way that was requested by a helper which has ended since.
         self._known: set[int] = set()
+        #: Processes that were asked to lock, and of which it is not known that they run or hibernate.
+        self._locking: set[int] = set()
         #: Processes that were woken on another GPU, with both GPUs, until they hibernate again.
         self._moved: dict[int, tuple[str, str]] = {}
         self._hibernating = asyncio.Semaphore(HIBERNATING)
@@ -325,11 +327,15 @@ class Hibernator:
         except _Failed as failed:
             operation.end(False, failed.code, str(failed))
         except HelperError as error:
-            operation.end(False, "helper", str(error))
+            operation.end(False, self._lost(operation.target), str(error))
         except Exception:
             # An unexpected error also counts as a result, because the caller must have the process woken.
             log.exception("a step of the hibernator's failed")
-            operation.end(False, "helper", WHY["helper"])
+            operation.end(False, self._lost(operation.target), WHY["helper"])
+
+    def _lost(self, target: Target) -> str:
+        """Return the code of an operation without a helper. With "helper", the caller may take a process as awake."""
+        return "stuck" if target.key in self._locking else "helper"
 
     def _forget(self, operation: _Operation) -> None:
         del self._under_way[operation.target.key]
@@ -339,12 +345,14 @@ class Hibernator:
 
     async def _hibernate(self, operation: _Operation) -> None:
         if not await self._lock(operation):
+            self._locking.discard(operation.target.key)
             return
         error: _Failed | HelperError | None = None
         try:
             if not operation.late:
                 await self._step(operation, "checkpoint", self._deadlines.checkpoint)
             if not operation.late:
+                self._locking.discard(operation.target.key)
                 return
         except (_Failed, HelperError) as raised:
             error = raised
@@ -471,8 +479,12 @@ class Hibernator:
     async def _step(self, operation: _Operation, step: str, deadline: float, *words: str) -> Answer:
         helper = await self._start()
         operation.begun = True
+        key = operation.target.key
+        # Whether this is the first request of which it is not known whether it has locked the process.
+        first = step == "lock" and key not in self._locking
         if step == "lock":
-            self._known.discard(operation.target.key)
+            self._known.discard(key)
+            self._locking.add(key)
         loop = asyncio.get_running_loop()
         timer, begun = loop.call_later(deadline, operation.overdue, step, deadline), loop.time()
         try:
@@ -483,7 +495,10 @@ class Hibernator:
             "%s of %s: %s in %.3f s", step, operation.target, answer.name, loop.time() - begun
         )
         if step != "state":
-            self._known.add(operation.target.key)
+            self._known.add(key)
+        refused = first and answer.result not in (0, ILLEGAL_STATE)
+        if refused or (answer.result == 0 and (step == "unlock" or answer.value == "running")):
+            self._locking.discard(key)
         if answer.result != 0:
             raise self._failure(operation.target, step, answer)
         return answer

@@ -97,7 +97,8 @@ async def test_a_helper_that_does_not_answer_is_killed(
     program = put_program(tmp_path, "read line", f"echo {said_instead}", "exec sleep 1000")
     one = make_hibernator(program=program)
     outcome = await asyncio.wait_for(one.hibernate(pid), PATIENCE)
-    assert said(outcome) == (False, "helper")
+    # It may have locked the process.
+    assert said(outcome) == (False, "stuck")
     assert "ended with status -9" in outcome.text
 
 

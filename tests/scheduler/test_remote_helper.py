@@ -123,6 +123,31 @@ async def test_a_service_that_does_not_come_back_is_reported(
     assert said(await one.wake(pid)) == FINE
 
 
+@pytest.mark.parametrize("step", ["lock", "checkpoint"])
+async def test_a_process_that_may_be_locked_is_not_taken_as_awake(
+    one: Hibernator,
+    service: Service,
+    stand_in: StandIn,
+    pid: int,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """With "helper", the core lets a process use the driver again. A locked one would hang there."""
+    monkeypatch.setattr(checkpoint_helper, "RETURN", 0.1)
+    await service.started()
+    stand_in.tell(step, "die")
+    assert said(await one.hibernate(pid)) == (False, "stuck")
+    assert said(await one.wake(pid)) == (False, "stuck")
+    service.kill()
+    await service.started()
+    assert said(await one.wake(pid)) == FINE
+    assert stand_in.state(pid) == "running"
+    # Nothing was done to it this time.
+    service.kill()
+    await wait_for(lambda: one._helper is not None and one._helper.ended)
+    assert said(await one.hibernate(pid)) == (False, "helper")
+
+
 async def test_a_process_that_has_ended_is_reported(
     one: Hibernator,
     service: Service,
