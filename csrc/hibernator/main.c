@@ -81,8 +81,11 @@ static int listen_for_schedulers(int argc, char **argv)
     unsigned long allowed = geteuid();
     if (argc > 6 || (argc == 6 && !read_number(argv[5], UINT32_MAX - 1, &allowed)))
         return usage();
+    if (!hib_confine() || !hib_driver_open(argv[2]))
+        return 1;
+    /* Last, because it takes the path from a hibernator that still serves. */
     int listener = hib_open_socket(argv[4], (uid_t)allowed);
-    if (listener < 0 || !hib_confine() || !hib_driver_open(argv[2]))
+    if (listener < 0)
         return 1;
     ignore((const int[]){SIGPIPE}, 1);
     hib_listen(listener, (uid_t)allowed);
