@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 /* Descriptors with one message. More than one is an error, but must be closed. */
 #define MOST_DESCRIPTORS 8
 #define PAUSE_NS 100000000
+#define SEND_SECONDS 1
 
 static struct {
     int listener;
@@ -110,7 +112,7 @@ static int only_descriptor(struct msghdr *message)
     return found;
 }
 
-/* Returns false at the end of the connection. */
+/* Returns false at the end of the connection, or if a request cannot be answered. */
 static bool take_message(int peer)
 {
     char line[HIB_LONGEST_LINE];
@@ -122,21 +124,21 @@ static bool take_message(int peer)
     struct msghdr message = {
         .msg_iov = &room, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
     ssize_t length = recvmsg(peer, &message, MSG_CMSG_CLOEXEC);
-    if (length < 0 && errno == EINTR)
-        return true;
-    if (length <= 0)
-        return false;
+    if (length < 0)
+        return errno == EINTR;
+    /* An empty message can have descriptors, too. */
     int descriptor = only_descriptor(&message);
-    if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-        gs_print("ignored a request: it is too long");
+    bool whole = length > 0 && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+    if (!whole) {
+        if (length > 0)
+            gs_print("ended a connection: a request is too long, or its descriptor cannot be received");
         if (descriptor >= 0)
             close(descriptor);
-        return true;
+        return false;
     }
     line[length] = '\0';
     line[strcspn(line, "\n")] = '\0';
-    hib_take_request(line, peer, HIB_BY_PIDFD, descriptor);
-    return true;
+    return hib_take_request(line, peer, HIB_BY_PIDFD, descriptor);
 }
 
 static void *serve_peer(void *argument)
@@ -144,6 +146,8 @@ static void *serve_peer(void *argument)
     int peer = (int)(intptr_t)argument;
     while (take_message(peer))
         ;
+    /* Requests under way have the connection, too. */
+    shutdown(peer, SHUT_RDWR);
     close(peer);
     __atomic_fetch_sub(&service.peers, 1, __ATOMIC_RELAXED);
     return NULL;
@@ -158,6 +162,8 @@ static void *accept_peers(void *argument)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
             continue;
         }
+        /* A peer that does not read must not keep the threads that answer it. */
+        setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = SEND_SECONDS}, sizeof(struct timeval));
         pthread_t thread;
         bool room = __atomic_fetch_add(&service.peers, 1, __ATOMIC_RELAXED) < MOST_PEERS;
         if (room && may_ask(peer) && pthread_create(&thread, NULL, serve_peer, (void *)(intptr_t)peer) == 0) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,11 +113,11 @@ static void answer(const struct request *request, CUresult result, const char *v
     int length = snprintf(line, sizeof(line), "%s %d %s%s%s\n", request->id, (int)result, hib_driver_name(result),
                           value[0] != '\0' ? " " : "", value);
     /*
-     * The line is short enough that a pipe or a socket accepts it as a whole. If it is no longer read, the end of the
-     * input follows.
+     * The line is short enough that a pipe or a socket accepts it as a whole. If a socket does not accept it for a
+     * while (listen.c), the connection ends, because the peer would wait for the answer.
      */
-    ssize_t ignored = write(request->answers, line, (size_t)length);
-    (void)ignored;
+    if (write(request->answers, line, (size_t)length) < 0)
+        shutdown(request->answers, SHUT_RDWR);
 }
 
 /* Reads a number that consists of digits only. */
@@ -227,7 +228,7 @@ static bool take_place(void)
     return taken;
 }
 
-void hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd)
+bool hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd)
 {
     char *words[MOST_WORDS], *rest = NULL;
     unsigned count = 0;
@@ -244,7 +245,7 @@ void hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd
         if (pidfd >= 0)
             close(pidfd);
         free(request);
-        return;
+        return false;
     }
     strcpy(request->id, words[0]);
     request->answers = copy;
@@ -255,7 +256,7 @@ void hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd
     } else if (!take_place()) {
         answer(request, CUDA_ERROR_NOT_READY, "busy");
     } else if (in_thread(serve_one, request)) {
-        return;
+        return true;
     } else {
         answer(request, CUDA_ERROR_OUT_OF_MEMORY, "");
         pthread_mutex_lock(&serving.lock);
@@ -263,6 +264,7 @@ void hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd
         pthread_mutex_unlock(&serving.lock);
     }
     discard(request);
+    return true;
 }
 
 static void read_lines(int answers)

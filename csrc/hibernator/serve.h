@@ -19,6 +19,8 @@
 #ifndef GPUSHARE_HIBERNATOR_SERVE_H
 #define GPUSHARE_HIBERNATOR_SERVE_H
 
+#include <stdbool.h>
+
 #define HIB_LONGEST_LINE 256
 
 /* Serves until the end of standard input. Then waits some seconds at most for the calls that are still running. */
@@ -31,9 +33,9 @@ enum hib_naming { HIB_BY_NUMBER, HIB_BY_PIDFD };
 
 /*
  * Answers the request of a line, which is changed, in another thread. The pidfd belongs to the request from then on;
- * -1: there is none.
+ * -1: there is none. Returns false if there will be no answer.
  */
-void hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd);
+bool hib_take_request(char *line, int answers, enum hib_naming naming, int pidfd);
 
 /* Waits some seconds at most for the calls that are still running. */
 void hib_let_end(void);

@@ -376,6 +376,60 @@ def test_its_successor_takes_its_path_while_it_still_serves(
     second.socket.close()
 
 
+def test_a_successor_that_cannot_start_leaves_the_path(
+    libraries: Path, peer: Peer, stand_in: StandIn
+) -> None:
+    path = stand_in.folder / "h.sock"
+    before = path.stat().st_ino
+    command = [
+        str(libraries / "gpushare-hibernator"),
+        "--driver",
+        "/nowhere",
+        "--listen",
+        str(path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert "the driver cannot be loaded" in done.stderr
+    assert path.stat().st_ino == before
+    second = Peer(stand_in)
+    assert second.ask("1 driver") == "1 0 CUDA_SUCCESS 13000"
+    second.socket.close()
+
+
+@pytest.mark.parametrize("message", [b"", b"no number", b"1 " + b"x" * 300])
+def test_a_connection_whose_request_cannot_be_answered_ends(
+    start: Start, stand_in: StandIn, other: subprocess.Popen[bytes], message: bytes
+) -> None:
+    """Its scheduler would wait for the answer."""
+    process = start()
+    peer = Peer(stand_in)
+    pidfd = os.pidfd_open(other.pid)
+    socket.send_fds(peer.socket, [message], [pidfd])
+    os.close(pidfd)
+    assert peer.socket.recv(256) == b""
+    peer.socket.close()
+    for each in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            assert "pidfd" not in os.readlink(each)
+
+
+def test_a_peer_that_does_not_read_keeps_no_other_waiting(peer: Peer, stand_in: StandIn) -> None:
+    def ended() -> bool:
+        try:
+            peer.socket.send(b"1 driver")
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        return False
+
+    while not ended():
+        pass
+    second = Peer(stand_in)
+    # Its threads end one after the other.
+    wait_for(lambda: second.ask("1 driver") == "1 0 CUDA_SUCCESS 13000")
+    second.socket.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
