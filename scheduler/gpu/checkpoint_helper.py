@@ -24,8 +24,8 @@ from . import checked_drivers
 from . import checkpoint_support as ability
 from .checkpoint_support import Ability
 from .drivers import Driver, DriverError, libraries
-from .helper_process import Answer, Helper, HelperError, HelperProcess
-from .remote_helper import GONE, RemoteHelper
+from .helper_process import GONE, Answer, Helper, HelperError, HelperProcess
+from .remote_helper import RemoteHelper
 from .targets import Peer, Target
 
 log = logging.getLogger(__name__)
@@ -511,7 +511,7 @@ class Hibernator:
         elif answer.value in REFUSALS:
             code, said = answer.value, WHY[answer.value]
         elif answer.value == "busy":
-            code, said = "stuck", f"{target} has to wait: too many steps of others do not end"
+            code, said = "stuck", f"{target} has to wait: the hibernator takes no more requests now"
         elif step == "lock" and answer.result == NOT_READY:
             code, said = "busy", f"{target} was at work for {self._lock_timeout:g} s"
         elif answer.result == NOT_PERMITTED or (

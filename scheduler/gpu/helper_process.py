@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 #: The result of a request that was not sent (CUDA_ERROR_OPERATING_SYSTEM).
 NOT_SENT = 304
+#: What a hibernator answers if a process has ended (csrc/hibernator/target.h).
+GONE = "gone"
 
 
 class HelperError(Exception):
@@ -31,6 +33,11 @@ class Answer(NamedTuple):
     result: int
     name: str
     value: str = ""
+
+
+#: The answers for a request that was not sent because its process has ended, or because that is not possible now.
+ENDED = Answer(NOT_SENT, "CUDA_ERROR_OPERATING_SYSTEM", GONE)
+BUSY = Answer(NOT_SENT, "CUDA_ERROR_NOT_READY", "busy")
 
 
 class Helper(ABC):
@@ -131,6 +138,9 @@ class HelperProcess(Helper):
         process = [] if target is None else [str(target.pid)]
         if process == ["0"]:
             return Answer(NOT_SENT, "CUDA_ERROR_OPERATING_SYSTEM", "container")
+        if target is not None and target.has_ended():
+            # Another process may get its number.
+            return ENDED
         assert self.process.stdin is not None
         # These are a few bytes, so there is no need to wait for them.
         self.process.stdin.write(f"{' '.join((*begin, *process, *words))}\n".encode("ascii"))

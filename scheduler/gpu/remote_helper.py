@@ -14,15 +14,13 @@ import socket
 from pathlib import Path
 
 from ..protocol.client import named, peer_uid
-from .helper_process import NOT_SENT, Answer, Helper, HelperError
+from .helper_process import BUSY, ENDED, Answer, Helper, HelperError
 from .targets import Target
 
 log = logging.getLogger(__name__)
 
 #: The longest answer (csrc/hibernator/serve.h).
 LONGEST = 256
-#: What the hibernator answers if a process has ended (csrc/hibernator/target.h).
-GONE = "gone"
 
 
 class RemoteHelper(Helper):
@@ -70,7 +68,8 @@ class RemoteHelper(Helper):
             return self._send_with(" ".join((*begin, *words)), [])
         pidfd = target.open()
         if pidfd is None:
-            return Answer(NOT_SENT, "CUDA_ERROR_OPERATING_SYSTEM", GONE)
+            # Without free descriptors, a process that lives has no pidfd either.
+            return ENDED if target.has_ended() else BUSY
         try:
             return self._send_with(" ".join((*begin, "-", *words)), [pidfd])
         finally:
@@ -80,8 +79,9 @@ class RemoteHelper(Helper):
         try:
             socket.send_fds(self._connection, [line.encode("ascii")], descriptors)
         except OSError as error:
-            if error.errno == errno.EAGAIN:
-                return Answer(NOT_SENT, "CUDA_ERROR_NOT_READY", "busy")
+            # The second: too many descriptors of this user are on their way.
+            if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                return BUSY
             self._lose(f"the connection to the hibernator on {self._path} ended: {error.strerror}")
             raise HelperError(self.ended) from None
         return None
@@ -94,7 +94,9 @@ class RemoteHelper(Helper):
         except OSError:
             message = b""
         if not message:
-            self._lose(f"the hibernator on {self._path} ended")
+            self._lose(
+                f"the hibernator on {self._path} ended, or does not serve this scheduler (see its log)"
+            )
             return
         try:
             self._answer(message.decode("ascii", "replace"))

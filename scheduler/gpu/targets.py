@@ -17,7 +17,10 @@ from . import checkpoint_support as ability
 #: Returns a pidfd of the process that connected (Linux 6.5, <asm-generic/socket.h>).
 SO_PEERPIDFD = 77
 PIDFD = struct.Struct("i")
-#: Errors of an older Linux kernel, and of a connection that was closed here. All others mean that the process ended.
+#: Errors of SO_PEERPIDFD for a process that has ended, which depend on the version of the Linux kernel.
+_ENDED = (errno.ESRCH, errno.EINVAL, errno.ENODATA)
+#: Errors of an older Linux kernel, and of a connection that was closed here. Others, such as a lack of descriptors, say
+#: nothing about the process.
 _UNKNOWN = (errno.ENOPROTOOPT, errno.EBADF)
 
 
@@ -45,8 +48,8 @@ class Target:
         """Whether it has ended, even if its parent has not collected it yet."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ESRCH)
         return re.search(r"^State:\s*[ZX]", status, re.M) is not None
 
     def refusal(self) -> str | None:
@@ -54,7 +57,7 @@ class Target:
         return ability.refuses(self.pid)
 
     def open(self) -> int | None:
-        """Return a pidfd, which the caller closes; None: it has ended, or the Linux kernel cannot name it."""
+        """Return a pidfd, which the caller closes; None: it has ended, or there is none now (`has_ended`)."""
         started = start_time(self.pid)
         return None if started is None else _open_if_same(self.pid, started)
 
@@ -97,7 +100,7 @@ class Peer(Target):
         return super().__str__() if self.pid else f"the process of client {self._client}"
 
     def open(self) -> int | None:
-        """Return a pidfd, which the caller closes; None: it has ended, or the Linux kernel cannot name it."""
+        """Return a pidfd, which the caller closes; None: it has ended, or there is none now (`has_ended`)."""
         try:
             found = self._connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, PIDFD.size)
             return int(PIDFD.unpack(found)[0])
@@ -113,8 +116,11 @@ class Peer(Target):
             found = self._connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, PIDFD.size)
         except OSError as error:
             if error.errno not in _UNKNOWN:
-                return True
-            return self._started is not None and start_time(self.pid) != self._started
+                return error.errno in _ENDED
+            started = start_time(self.pid)
+            if started is None:
+                return self._started is not None and super().has_ended()
+            return self._started is not None and started != self._started
         (pidfd,) = PIDFD.unpack(found)
         # It can be read once the process has ended. Unlike select, this takes any number of a descriptor.
         ended = select.poll()

@@ -233,13 +233,13 @@ async def test_a_process_that_has_exited_is_reported(
     process = processes()
     one = make_hibernator()
     await one.hibernate(process.pid)
-    stand_in.tell("restore", "2")
     process.kill()
     process.wait()
     outcome = await one.wake(process.pid)
     assert said(outcome) == (False, "failed")
     assert outcome.text == f"process {process.pid} has ended"
-    assert stand_in.calls(process.pid).count("restore") == 1
+    # Another process may have its number by now.
+    assert stand_in.calls(process.pid) == ["lock", "checkpoint"]
 
 
 @pytest.mark.parametrize("step", ["lock", "checkpoint"])

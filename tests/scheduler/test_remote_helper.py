@@ -23,6 +23,7 @@ from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
 from jupyter_gpushare.scheduler.gpu.helper_process import HelperError
 from jupyter_gpushare.scheduler.gpu.remote_helper import RemoteHelper
+from jupyter_gpushare.scheduler.gpu.targets import Target
 from tests.scheduler.stand_in import FINE, said, wait_for
 from tests.support.checkpoints import StandIn
 from tests.support.folders import socket_folder
@@ -165,6 +166,18 @@ async def test_a_process_that_has_ended_is_reported(
         f"process {process.pid} has ended",
     )
     assert "restore" not in stand_in.calls(process.pid)
+
+
+async def test_a_process_without_a_pidfd_for_now_has_not_ended(
+    one: Hibernator, service: Service, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.started()
+    with monkeypatch.context() as patch:
+        patch.setattr(Target, "open", lambda _: None)
+        outcome = await one.hibernate(pid)
+        assert said(outcome) == (False, "stuck")
+        assert "has to wait" in outcome.text
+    assert said(await one.hibernate(pid)) == FINE
 
 
 async def test_a_service_without_permission_is_reported(

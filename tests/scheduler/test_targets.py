@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler.gpu import targets
-from jupyter_gpushare.scheduler.gpu.targets import Peer
+from jupyter_gpushare.scheduler.gpu.targets import Peer, Target
 from jupyter_gpushare.scheduler.protocol.client import peer_pid
 from jupyter_gpushare.scheduler.protocol.processes import start_time
 from tests.scheduler.stand_in import wait_for
@@ -132,6 +133,18 @@ def test_a_process_that_is_not_visible_needs_a_new_kernel(connect: Connect, kern
     else:
         assert named(peer) is None
         assert peer.refusal_by_service() == "container"
+
+
+def test_without_free_descriptors_nothing_counts_as_ended(connect: Connect, kernel: str) -> None:
+    process, connection = connect()
+    peer, plain = peer_of(connection), Target(process.pid)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        found = [(each.open(), each.has_ended()) for each in (peer, plain)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found == [(None, False)] * 2
 
 
 def test_what_a_client_states_gives_no_process_away(connect: Connect, kernel: str) -> None:
