@@ -113,8 +113,27 @@ def test_the_chart_and_the_manifests_start_the_same_pods() -> None:
     assert quota == manifest("quota.yaml")["spec"]
     commented = (MANIFESTS / "gpushare.py").read_text().split('"""\n', 1)[1]
     lines = [line.split("  #")[0] for line in commented.splitlines() if line[:1] not in ("#", "")]
+    # Only if there are hibernators.
+    lines.remove(SOCKET_LINE)
+    assert written_lines(found) == lines
+
+
+SOCKET_LINE = 'c.NodeScheduler.hibernator_socket = "/run/gpushare-hibernator/hibernator.sock"'
+
+
+def written_lines(found: Objects) -> list[str]:
+    """Return the lines of the schedulers' configuration."""
     written = found["ConfigMap", "gpushare-scheduler"]["data"]["gpushare.py"]
-    assert [line for line in written.splitlines() if line] == lines
+    return [line for line in written.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("config", ["c = get_config()", "c = get_config()\n"])
+def test_hibernators_are_used_whatever_the_configuration(config: str) -> None:
+    values = {"scheduler": {"config": config}, "hibernator": {"enabled": True}}
+    assert written_lines(render(values)) == [
+        "c = get_config()",
+        SOCKET_LINE.replace("c.", "get_config().", 1),
+    ]
 
 
 def test_the_hibernators_are_those_of_the_manifests() -> None:
