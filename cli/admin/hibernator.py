@@ -9,7 +9,7 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from ...scheduler.gpu.drivers import find_driver, libraries
+from ...scheduler.gpu.drivers import DriverError, find_driver, libraries
 from ...scheduler.node.arguments import complain
 
 SOCKET = Path("/run/gpushare-hibernator/hibernator.sock")
@@ -40,12 +40,18 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replace this process by the hibernator, which is a small program without Python."""
-    driver = find_driver()
+    try:
+        driver, program = find_driver(), libraries().hibernator
+    except DriverError as error:
+        return complain(str(error))
     if driver is None:
         return complain("no NVIDIA driver found; check with nvidia-smi whether it is loaded")
     path = args.socket.absolute()
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+            # Whatever the umask is: a scheduler that is another user reaches its socket.
+            path.parent.chmod(0o755)
         found = path.parent.stat()
     except OSError as error:
         return complain(f"cannot create the folder {path.parent}: {error.strerror}")
@@ -53,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
         return complain(
             f"other users can write to {path.parent}; choose a folder of root or of your own with --socket"
         )
-    program = libraries().hibernator
     allowed = [] if args.allow_user is None else [str(args.allow_user)]
     command = [str(program), "--driver", str(driver.cuda), "--listen", str(path), *allowed]
     try:
