@@ -175,6 +175,8 @@ class Hibernator:
         self._helper: Helper | None = None
         self._starting = asyncio.Lock()
         self._closed = False
+        #: The driver's version and the GPUs' names, once they were read.
+        self._nvml: tuple[str | None, Sequence[str]] | None = None
         self._under_way: dict[int, _Operation] = {}
         #: Processes without a lock under way that was requested by a helper which has ended since.
         self._known: set[int] = set()
@@ -195,7 +197,7 @@ class Hibernator:
         Parameters
         ----------
         nvml
-            The driver's version and the GPUs' names from NVML; None: read them.
+            The driver's version and the GPUs' names from NVML; None: read them the first time.
         checked
             Versions that count as checked, besides those in `checked_drivers`.
         """
@@ -207,11 +209,14 @@ class Hibernator:
         except asyncio.TimeoutError:
             text = f"the driver does not say its version within {self._deadlines.start:g} s"
             return Ability(False, "helper", text)
+        if answer.value == "busy":
+            return Ability(False, "helper", "the hibernator takes no more requests now")
         if answer.result not in (0, NOT_SUPPORTED):
             return Ability(False, "driver", f"the driver does not say its version: {answer.name}")
-        if nvml is None:
+        if nvml is None and self._nvml is None:
             loop = asyncio.get_running_loop()
-            nvml = await loop.run_in_executor(None, _ask_nvml, self._driver.nvml)
+            self._nvml = await loop.run_in_executor(None, _ask_nvml, self._driver.nvml)
+        nvml = nvml or self._nvml or (None, [])
         checked = {*checked, *checked_drivers.allowed(os.environ)}
         return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 PATIENCE = 3.0
 #: The text of a result for a process that has ended.
 ENDED = "its process has ended"
-#: Seconds before a service that does not respond is asked again: doubled from the first to the last.
+#: Seconds before a service that does not respond is asked again: doubled from the first to the last. One that responds
+#: is asked again after the last.
 FIRST_PAUSE, LAST_PAUSE = 1.0, 30.0
 
 
@@ -135,10 +136,11 @@ class Hibernations:
     async def _probe(self) -> None:
         found, pause = await self._ability(), FIRST_PAUSE
         self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
-        # A service may start later than the scheduler.
-        while self._service is not None and found.code == "helper":
-            await asyncio.sleep(pause)
-            before, found, pause = found, await self._ability(), min(2 * pause, LAST_PAUSE)
+        # A service may start later than the scheduler, and may end.
+        while self._service is not None and (found.able or found.code == "helper"):
+            await asyncio.sleep(LAST_PAUSE if found.able else pause)
+            before, found = found, await self._ability()
+            pause = FIRST_PAUSE if found.able else min(2 * pause, LAST_PAUSE)
             if found != before:
                 self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
 

@@ -21,7 +21,7 @@ from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Hibernator
 from jupyter_gpushare.scheduler.gpu.checkpoint_runner import Hibernations
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
-from jupyter_gpushare.scheduler.gpu.helper_process import HelperError
+from jupyter_gpushare.scheduler.gpu.helper_process import BUSY, HelperError
 from jupyter_gpushare.scheduler.gpu.remote_helper import RemoteHelper
 from jupyter_gpushare.scheduler.gpu.targets import Target
 from tests.scheduler.stand_in import FINE, said, wait_for
@@ -190,11 +190,12 @@ async def test_a_service_without_permission_is_reported(
     assert "the hibernator may lack CAP_SYS_PTRACE" in outcome.text
 
 
-async def test_a_service_that_starts_later_is_found(
+async def test_a_service_is_found_whenever_it_starts(
     service: Service, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_runner, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(checkpoint_runner, "LAST_PAUSE", 0.05)
+    monkeypatch.setattr(checkpoint_helper, "RETURN", 0.1)
     events: list[ev.Event] = []
     driver = Driver(stand_in.library, None, False)
     steps = Hibernations(driver, Devices(None), events.append, lambda client: None, service.path)
@@ -208,7 +209,24 @@ async def test_a_service_that_starts_later_is_found(
     assert (first.able, first.code) == (False, "helper")
     assert "an administrator can start it: gpushare hibernator" in first.text
     assert second.able
+    service.kill()
+    await wait_for(lambda: len(events) >= 3)
+    third = events[2]
+    assert isinstance(third, ev.Hibernatable)
+    assert (third.able, third.code) == (False, "helper")
+    await service.started()
+    await wait_for(lambda: events[-1] == second)
     await steps.close()
+
+
+async def test_a_service_with_too_many_steps_is_asked_again(
+    one: Hibernator, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.started()
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteHelper, "_send", lambda *_: BUSY)
+        assert (await one.probe(("580.65.06", ["A"]))).code == "helper"
+    assert (await one.probe(("580.65.06", ["A"]))).able
 
 
 async def test_a_service_of_another_user_is_not_trusted(
