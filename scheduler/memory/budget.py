@@ -92,16 +92,15 @@ def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
 def _headrooms(
     mount: Path, path: str, limit_name: str, usage_name: str, cache_name: str
 ) -> Iterator[tuple[int, int]]:
-    # Paths are joined as texts, because a scheduler that takes over does this before it serves.
-    words = [word for word in path.split("/") if word]
+    inside = Path(path.lstrip("/"))
     # In a container, the path may be the host's while the mount shows the container's own group.
-    for length in range(len(words), -1, -1):
-        folder = "/".join((str(mount), *words[:length], ""))
-        limit, usage = _read(folder + limit_name).strip(), _read(folder + usage_name).strip()
+    for relative in dict.fromkeys([inside, *inside.parents, Path()]):
+        folder = mount / relative
+        limit, usage = _read(folder / limit_name).strip(), _read(folder / usage_name).strip()
         if not limit.isdigit() or not usage.isdigit():
             continue
         cache = 0
-        for line in _read(folder + "memory.stat").splitlines():
+        for line in _read(folder / "memory.stat").splitlines():
             name, _, value = line.partition(" ")
             if name == cache_name and value.isdigit():
                 cache = int(value)
@@ -109,9 +108,8 @@ def _headrooms(
         yield int(limit), int(limit) - max(0, int(usage) - cache)
 
 
-def _read(path: str | Path) -> str:
+def _read(path: Path) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
+        return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
