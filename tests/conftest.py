@@ -90,7 +90,9 @@ def chromium() -> str:
     """Return the path of the system's Chromium."""
     if path := find_chromium():
         return path
-    pytest.skip("no Chromium here (Debian: apt-get install chromium-headless-shell)")
+    pytest.skip(
+        "Chromium is not installed; on Debian, run: apt-get install chromium-headless-shell"
+    )
 
 
 #: The files whose tests take longest, in that order. One of them that began last would end long after all others.

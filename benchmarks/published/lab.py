@@ -100,7 +100,7 @@ def _chromium() -> Iterator[Browser]:
     found = find_chromium()
     if found is None:
         raise RuntimeError(
-            "there is no Chromium here (Debian: apt-get install chromium-headless-shell)"
+            "Chromium is not installed; on Debian, run: apt-get install chromium-headless-shell"
         )
     with sync_playwright() as playwright:
         browser = launch(playwright, found)

@@ -21,7 +21,7 @@
 #include "base/print.h"
 #include "serve.h"
 
-/* The schedulers of a machine: one that serves, and some that stand by. */
+/* Connections at once: a machine has one scheduler, and a few more may stand by. */
 #define MOST_PEERS 16
 /* Descriptors with one message. More than one is an error, but must be closed. */
 #define MOST_DESCRIPTORS 8

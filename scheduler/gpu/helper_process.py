@@ -50,7 +50,7 @@ class Helper(ABC):
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     async def ask(self, step: str, target: Target | None = None, *words: str) -> Answer:
-        """Send a request and return the answer. There is no deadline.
+        """Send a request, wait for the answer without a deadline, and return it.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Helper(ABC):
         refused = self._send([str(number), step], target, words)
         if refused is not None:
             return refused
-        # Only now, because nobody would take its error if the helper ended while this was sent.
+        # Not before the request is sent: if the helper ended meanwhile, nothing would retrieve the error of the future.
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         return await answer

@@ -148,7 +148,7 @@ class Peer(Target):
 
 
 def _open_if_same(pid: int, started: str) -> int | None:
-    """Return a pidfd of a process if it is the one that was started then."""
+    """Return a pidfd if the process with this number was started at that time; None: it was not."""
     # Some builds of Python lack it.
     pidfd_open = getattr(os, "pidfd_open", None)
     if pid <= 0 or pidfd_open is None:

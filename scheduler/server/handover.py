@@ -47,7 +47,7 @@ LARGEST = 64 << 20
 #: No lease depends on these files, so whatever goes wrong with them is only reported.
 UNWRITTEN = "What the next scheduler would load cannot be written"
 
-#: What a damaged file, or one of another release, may lead to.
+#: Errors from reading a damaged file, or one of another release.
 DAMAGED = (DecodeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
 Content = TypeVar("Content", bound="Dated")
@@ -74,7 +74,7 @@ class LearntFile(Dated, frozen=True, kw_only=True, omit_defaults=True):
     accounts: dict[str, LearntAccount] = {}
     #: By kernel that has left: its bytes on one GPU.
     sizes: dict[str, int] = {}
-    #: The number of the last event, and whether there was none after it; and the events that the history's file lacks.
+    #: The number of the last event; whether the scheduler left after it; and the events that the history's file lacks.
     sequence: int = 0
     last: bool = False
     events: list[dict[str, Any]] = []
@@ -247,7 +247,7 @@ class Handover:
         """Write the large files for the last time, and encode what was learnt. The scheduler serves meanwhile."""
         while self._writing is not None:
             await self._writing
-        self._written = math.inf  # so that nothing is written beside this
+        self._written = math.inf  # no other write may overlap with this one
         try:
             await self.write_large()
             self._encode_learnt()

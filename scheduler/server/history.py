@@ -117,7 +117,7 @@ class EventHistory:
         return found[::-1]
 
     def show_to_stranger(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event as a user sees it whom it does not concern."""
+        """Return an event as unrelated users see it."""
         return self._identities.stranger().event(event)
 
     def spans(self, version: int, now: float, view: View | None) -> dict[str, Any]:

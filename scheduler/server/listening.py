@@ -71,7 +71,7 @@ class Listening:
             self._options.path.unlink(missing_ok=True)
 
     def _accept_crowd(self) -> None:
-        """Accept all connections that wait. Asyncio's server would accept no fewer later."""
+        """Accept all waiting connections. A server of asyncio could not switch to fewer at once later."""
         loop = asyncio.get_running_loop()
         try:
             while self._crowd is not None:

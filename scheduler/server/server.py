@@ -172,7 +172,7 @@ class Server:
         await tickets.save()
         if has_heir:
             release()
-        # Rounds of the loop, in which the transports send their data and close, also those that are just being made.
+        # Let all transports send their data and close, including those that are still being created.
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
         if has_heir:

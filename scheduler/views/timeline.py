@@ -158,7 +158,7 @@ class Timeline:
             yield b'["sample",%b' % text[1:]
 
     def recall(self, start: float, lines: Sequence[bytes], at_once: int) -> Iterator[None]:
-        """Add spans and samples of another scheduler, so many at each step.
+        """Add spans and samples of another scheduler, ``at_once`` lines at each step.
 
         Raises
         ------

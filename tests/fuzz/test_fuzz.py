@@ -29,7 +29,7 @@ def test_every_byte_is_right_whatever_happens(backend: str, seconds: float) -> N
     figures = Figures()
     with contextlib.closing(Ground(GPUSHARE_BACKEND=backend)) as ground:
         ground.start_scheduler()
-        # On a busy machine, few programs are run in so many seconds.
+        # A busy machine may run too few programs in this time.
         for number in range(8):
             found = fuzz(
                 ground,

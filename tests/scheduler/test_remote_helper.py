@@ -256,7 +256,7 @@ async def test_a_service_that_answers_nonsense_counts_as_ended(service: Service)
 async def test_a_service_that_ends_before_it_is_asked_leaves_no_error_behind(
     service: Service,
 ) -> None:
-    """The scheduler ends if an error is left that nobody takes."""
+    """An error that nothing retrieves would end the scheduler."""
     left: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The process of a client: the one that connected, whatever is stated, inherited or used again."""
+"""A client's process is the one that connected, whatever the client states, and even if its pid is used again."""
 
 from __future__ import annotations
 

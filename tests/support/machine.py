@@ -253,7 +253,7 @@ class Machine:
             time.sleep(0.01)
 
     def until_able(self) -> None:
-        """Wait until programs can hibernate. Until then, memory is refused for which others would have to."""
+        """Wait until programs can hibernate. Until then, requests that depend on this are refused."""
         self.until(lambda: self.control("status")["status"]["hibernation"]["able"] is True)
 
     def until_said(self, program: Program, text: str) -> None:

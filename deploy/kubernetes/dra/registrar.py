@@ -29,7 +29,7 @@ class Registrar:
         self._faults: dict[str, str] = {}
 
     def synchronize(self, claims: Iterable[tuple[PreparedClaim, str]]) -> None:
-        """Register new claims with the scheduler, and remove those that are no longer prepared.
+        """Register new claims with the scheduler, and remove claims that are no longer prepared.
 
         Nothing is raised. If the scheduler does not respond, the next call does the work.
         """

@@ -89,7 +89,7 @@ class LearntMoves(Struct, frozen=True, omit_defaults=True):
 
 
 class LearntGroup(Struct, frozen=True, omit_defaults=True):
-    """What is known of one group."""
+    """What a core has learnt about one group."""
 
     bursts: Lengths = ()
     absences: Lengths = ()
@@ -102,7 +102,7 @@ class LearntGroup(Struct, frozen=True, omit_defaults=True):
 
 
 class LearntGpu(Struct, frozen=True, omit_defaults=True):
-    """What is known of one GPU: measured bandwidth, and the sizes of contexts and residues (``readings.py``)."""
+    """What a core has learnt about one GPU: its bandwidth, and the sizes of contexts and residues (``readings.py``)."""
 
     bandwidth: Annotated[float, Meta(gt=0, le=1e15)] | None = None
     #: Bytes with which a context was admitted, and bytes that it took.
@@ -114,7 +114,7 @@ class LearntGpu(Struct, frozen=True, omit_defaults=True):
 class Learnt(Struct, frozen=True, omit_defaults=True):
     """What a core has learnt."""
 
-    #: When that was, and the length of the windows.
+    #: The time at which the core handed this over, and the length of its windows.
     at: Moment
     window: Seconds
     groups: dict[str, LearntGroup] = {}
@@ -145,5 +145,5 @@ class Learnt(Struct, frozen=True, omit_defaults=True):
         )
 
     def without_gpus(self) -> Learnt:
-        """Return a copy without what is known of the GPUs, which another driver may have changed."""
+        """Return a copy without the GPUs, whose figures may differ with another driver."""
         return replace(self, gpus={}, wake=None)
