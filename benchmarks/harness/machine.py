@@ -161,6 +161,7 @@ class Machine:
             # Oversubscribed managed memory can hang a host; benchmarks never use it on a real GPU.
             self.environ |= {"GPUSHARE_BACKEND": "swap", "GPUSHARE_FORBID_MANAGED": "1"}
         self.scheduler: subprocess.Popen[str] | None = None
+        self._reserve: list[str] | None = None
         self.probes: list[Probe] = []
 
     @property
@@ -179,15 +180,19 @@ class Machine:
         devices.stop()
         return ["--reserve", str(max(0, gpu.total - gpu.used - size))]
 
-    def _reserve(self) -> list[str]:
-        """Leave as little of a real GPU as the simulated one has, so that what is measured is the same."""
-        if self.driver.simulated or self.whole:
-            return []
-        return self.all_but(REAL_CONTEXTS + REAL_ROOM)
+    def _reserved(self) -> list[str]:
+        """Leave as little of a real GPU as the simulated one has, so that what is measured is the same.
+
+        A scheduler that is started again leaves the same: by then, programs hold memory.
+        """
+        if self._reserve is None:
+            real = not self.driver.simulated and not self.whole
+            self._reserve = self.all_but(REAL_CONTEXTS + REAL_ROOM) if real else []
+        return self._reserve
 
     def start_scheduler(self, *flags: str) -> None:
         """Start a scheduler of its own."""
-        self.scheduler = start_scheduler(self.socket, self.environ, *self._reserve(), *flags)
+        self.scheduler = start_scheduler(self.socket, self.environ, *self._reserved(), *flags)
 
     def kill_scheduler(self) -> None:
         """End the scheduler as kill -9 does."""
