@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The cost of a training step with sharing, while no other program wants the GPU, compared with one without.
+"""The cost of a step with sharing, while no other program wants the GPU, compared with one without.
+
+Steps are those of training, and of a language model that generates text: one token each, by a CUDA graph.
 
 Two processes live for the whole time, one without us and one under the interposer with a scheduler of its own. Only one
 computes at a time. Blocks of steps alternate, and which of the two begins a pair alternates too::
@@ -29,7 +31,7 @@ from ...scheduler.node.arguments import Parser
 from ..harness.figures import Figure, quartile_distance
 from ..harness.machine import Machine, machine
 
-MODELS = ("transformer", "cnn")
+MODELS = ("transformer", "cnn", "decode")
 PAIRS = 20
 #: Seconds of one block of steps, and of steps before the first block is timed.
 BLOCK, WARM_UP = 0.7, 3.0
@@ -121,6 +123,80 @@ def _cnn(torch: Any, device: Any) -> Callable[[], None]:
     return step
 
 
+def _decode(torch: Any, device: Any) -> Callable[[], None]:
+    """Return the step of a language model of a billion parameters in bf16 that generates text.
+
+    A step is the replay of one CUDA graph, after which the program reads the tokens, as if to print them.
+    """
+    functional = torch.nn.functional
+    nn: Any = torch.nn
+    module: Any = nn.Module
+    small = device.type == "cpu"
+    width, heads, layers, words = (64, 4, 2, 512) if small else (2048, 16, 20, 32000)
+    batch, length = (2, 32) if small else (8, 1024)
+    # Where the cache of keys and values gets those of the next token; at its end, the oldest ones are overwritten.
+    place = torch.zeros(1, dtype=torch.int64, device=device)
+
+    class Layer(module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            shape = batch, heads, length, width // heads
+            self.register_buffer("keys", torch.zeros(shape))
+            self.register_buffer("values", torch.zeros(shape))
+
+        def forward(self, x: Any) -> Any:
+            parts = self.qkv(self.before(x)).view(batch, 1, 3, heads, width // heads)
+            query, key, value = parts.permute(2, 0, 3, 1, 4)
+            self.keys.index_copy_(2, place, key)
+            self.values.index_copy_(2, place, value)
+            mixed = functional.scaled_dot_product_attention(query, self.keys, self.values)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, 1, width))
+            return x + self.down(functional.gelu(self.up(self.after(x))))
+
+    with device:
+        model = nn.Sequential(
+            nn.Embedding(words, width), *(Layer() for _ in range(layers)), nn.Linear(width, words)
+        )
+    model.to(torch.bfloat16).requires_grad_(False)
+    token = torch.zeros((batch, 1), dtype=torch.int64, device=device)
+
+    def generate() -> None:
+        token.copy_(model(token).argmax(-1))
+        place.add_(1).remainder_(length)
+
+    replay = generate if small else _captured(torch, generate)
+
+    def step() -> None:
+        replay()
+        token.tolist()
+
+    return step
+
+
+def _captured(torch: Any, work: Callable[[], None]) -> Callable[[], None]:
+    """Return the replay of a CUDA graph that does this work."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+_STEPS: dict[str, Callable[[Any, Any], Callable[[], None]]] = {
+    "transformer": _transformer,
+    "cnn": _cnn,
+    "decode": _decode,
+}
+
+
 def train(device: str) -> int:
     """Carry out the commands that come in as lines: a model's name, or a number of steps to time."""
     import torch
@@ -135,7 +211,7 @@ def train(device: str) -> int:
     for line in sys.stdin:
         word = line.strip()
         if word in MODELS:
-            step = (_transformer if word == "transformer" else _cnn)(torch, here)
+            step = _STEPS[word](torch, here)
             print("made", flush=True)
             continue
         for _ in range(RUN_UP):
@@ -292,7 +368,7 @@ def _holds_memory(here: Machine) -> bool:
 
 
 def run(pairs: int = PAIRS) -> Iterator[Figure]:
-    """Measure both models."""
+    """Measure all models."""
     with machine(scheduler=False) as here:
         simulated = here.driver.simulated
     if simulated or importlib.util.find_spec("torch") is None:
@@ -311,7 +387,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--pairs", type=int, default=PAIRS, help=f"pairs of blocks a model (default: {PAIRS})"
     )
     parser.add_argument(
-        "--model", action="append", choices=MODELS, help="which; repeatable (default: both)"
+        "--model", action="append", choices=MODELS, help="which; repeatable (default: all)"
     )
     parser.add_argument(
         "--block", type=float, default=BLOCK, metavar="S", help=f"seconds a block ({BLOCK})"
