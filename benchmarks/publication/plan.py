@@ -54,13 +54,13 @@ ON_GPU = (
     Part("interrupt", 90),
     Part("holder-killed", 120),
     Part("restart", 120),
-    Part("disk --gib 24", 420),
+    Part("disk --gib 8", 300),
     Part("conformance", 420),
     Part("interference --policy burst --pairs 20", 600),
-    Part("makespan --policy burst --part half", 600),
-    Part("makespan --policy burst --part fitting", 300),
-    Part("makespan --policy burst --part cells", 600),
-    Part("two-gpus", 300, gpus=2),
+    Part("makespan --policy burst --part half", 420),
+    Part("makespan --policy burst --part fitting --seconds 2 --pairs 3", 300),
+    Part("makespan --policy burst --part cells", 240),
+    Part("two-gpus --seconds 60", 300, gpus=2),
 )
 
 #: On the simulated driver.

@@ -32,7 +32,7 @@ BANDWIDTH = "2000000000"
 #: Turns of a job, cells of a notebook, and the part of half a turn that a cell computes.
 TURNS, CELLS, CELL = 6, 10, 0.2
 #: Shares of a turn on the GPU, and by how much two jobs are to be sooner done than one after the other.
-SHARES = {"half": (0.5, 1.6), "most": (0.9, 1.0)}
+SHARES = {"half": (0.5, 1.75), "most": (0.9, 1.0)}
 #: What is measured, in this order.
 PARTS = (*SHARES, "fitting", "cells")
 

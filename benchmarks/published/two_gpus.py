@@ -42,8 +42,8 @@ from ..programs.known_words import expected_words
 
 GIB = 1 << 30
 MIB = 1 << 20
-#: Of a real GPU of 140 GiB: what a notebook and a rank hold.
-NOTEBOOK_GIB, RANK_GIB = 90.0, 10.0
+#: What a notebook and a rank hold of a real GPU: 90 and 10 GiB of an NVIDIA H200's 139.8.
+NOTEBOOK, RANK = 90 / 139.8, 10 / 139.8
 #: On the simulated driver: bytes of each GPU, and what a notebook and a rank hold of it.
 SMALL_GPU, SMALL_NOTEBOOK, SMALL_RANK = 256 * MIB, 160 * MIB, 24 * MIB
 #: Seconds for all programs to start, and to check what they have.
@@ -306,8 +306,8 @@ def free_port() -> int:
 
 def measure(
     *,
-    gib: float = NOTEBOOK_GIB,
-    rank_gib: float = RANK_GIB,
+    gib: float | None = None,
+    rank_gib: float | None = None,
     seconds: float | None = None,
     host_gib: float | None = None,
     job: bool = True,
@@ -318,7 +318,7 @@ def measure(
     Parameters
     ----------
     gib, rank_gib
-        What a notebook and a rank hold of a real GPU, GiB.
+        What a notebook and a rank hold of a real GPU, GiB; by default the same parts of each GPU.
     seconds
         For which they compute; by default 150 on real GPUs, 6 on the simulated driver.
     host_gib
@@ -337,16 +337,17 @@ def measure(
 
 
 def _measure(
-    place: Place, gib: float, rank_gib: float, seconds: float | None, job: bool
+    place: Place, gib: float | None, rank_gib: float | None, seconds: float | None, job: bool
 ) -> dict[str, Any]:
     small = place.driver.simulated
     if seconds is None:
         seconds = 6.0 if small else 150.0
     kind = "small" if small else "torch"
-    size = SMALL_NOTEBOOK if small else int(gib * GIB)
     found = place.control("status")["status"]["gpus"]
     if len(found) < 2:
         raise RuntimeError(f"this needs two GPUs, and the scheduler sees {len(found)}")
+    total = min(gpu["total"] for gpu in found)
+    size = SMALL_NOTEBOOK if small else _bytes(gib, NOTEBOOK * total)
     began = time.monotonic()
     notebooks, latest = [], began + STARTING
     for number, (user, name) in enumerate(((0, "a1"), (1, "b1"), (0, "a2"), (1, "b2"))):
@@ -355,7 +356,7 @@ def _measure(
         part.listen()
         notebooks.append(part)
         _await_ready(part, latest)
-    ranks = _start_job(place, small, rank_gib, seconds) if job else []
+    ranks = _start_job(place, small, _bytes(rank_gib, RANK * total), seconds) if job else []
     for part in ranks:
         _await_ready(part, latest)
     started = time.monotonic()
@@ -393,7 +394,11 @@ def _await_ready(part: Part, latest: float) -> None:
         part.problem = f"ended with status {part.process.returncode}"
 
 
-def _start_job(place: Place, small: bool, rank_gib: float, seconds: float) -> list[Part]:
+def _bytes(gib: float | None, default: float) -> int:
+    return int(default if gib is None else gib * GIB) // MIB * MIB
+
+
+def _start_job(place: Place, small: bool, size: int, seconds: float) -> list[Part]:
     parts = []
     if not small:
         port = free_port()
@@ -401,7 +406,7 @@ def _start_job(place: Place, small: bool, rank_gib: float, seconds: float) -> li
             arguments = [
                 KNOWN_WORDS,
                 "rank",
-                *map(str, (number, 2, port, int(rank_gib * GIB), seconds)),
+                *map(str, (number, 2, port, size, seconds)),
             ]
             part = place.start(f"rank {number}", 0, "job", arguments)
             part.listen()
@@ -473,7 +478,7 @@ def table(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def run(seconds: float | None = None, gib: float = NOTEBOOK_GIB) -> Iterator[Figure]:
+def run(seconds: float | None = None, gib: float | None = None) -> Iterator[Figure]:
     """Yield what was measured, for ``gpushare bench``."""
     report = measure(seconds=seconds, gib=gib)
     for fault in report["wrong"]:
@@ -495,10 +500,10 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__.partition("\n")[0],
     )
     parser.add_argument(
-        "--gib", type=float, default=NOTEBOOK_GIB, help=f"of a notebook, GiB ({NOTEBOOK_GIB:g})"
+        "--gib", type=float, help=f"of a notebook, GiB ({NOTEBOOK:.0%} of a GPU)".replace("%", "%%")
     )
     parser.add_argument(
-        "--rank-gib", type=float, default=RANK_GIB, help=f"of a rank, GiB ({RANK_GIB:g})"
+        "--rank-gib", type=float, help=f"of a rank, GiB ({RANK:.0%} of a GPU)".replace("%", "%%")
     )
     parser.add_argument(
         "--seconds", type=float, help="for which they compute, seconds (150; simulated: 6)"
