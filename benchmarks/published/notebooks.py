@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,48 +169,59 @@ def kernel_start(rounds: int = 25) -> Iterator[Figure]:
     )
 
 
-async def _until_one_waits(here: Machine, running: asyncio.Future[dict[str, Any]]) -> None:
-    """Wait until a program waits for the GPU; an interrupt before that would not end its wait."""
+async def _interrupted(kernel: Kernel, code: str, waits: Callable[[], bool]) -> float:
+    """Interrupt a cell that waits; return the seconds until the kernel has reported its KeyboardInterrupt."""
+    running = asyncio.ensure_future(kernel.run(code))
     deadline = time.monotonic() + _TIMEOUT
-    while not any(group["state"] == "waiting" for group in here.groups()):
+    # An interrupt before that would not end the wait.
+    while not waits():
         if running.done() or time.monotonic() > deadline:
-            raise RuntimeError("the cell did not wait for the GPU")
+            raise RuntimeError("the cell did not wait")
         await asyncio.sleep(0.01)
     # The interrupt is to find it asleep.
     await asyncio.sleep(0.1)
+    began = time.monotonic()
+    await kernel.manager.interrupt_kernel()
+    reply = await asyncio.wait_for(running, _TIMEOUT)
+    taken = time.monotonic() - began
+    if reply.get("ename") != "KeyboardInterrupt":
+        raise RuntimeError(f"the cell ended with {reply.get('ename')}, not with KeyboardInterrupt")
+    assert (await kernel.run("1 + 1"))["status"] == "ok"
+    return taken
 
 
 def interrupt(rounds: int = 5) -> Iterator[Figure]:
-    """From the interrupt of a cell that waits for the GPU to its KeyboardInterrupt; the kernel must live on."""
+    """From the interrupt of a cell that waits for the GPU to its KeyboardInterrupt; the kernel must live on.
 
-    async def measure(here: Machine, function: str, gil: bool) -> list[float]:
+    For comparison, the same for a cell that waits for something else: most of the time is IPython's, for its traceback.
+    """
+
+    async def measure(here: Machine, function: str, gil: bool) -> tuple[list[float], list[float]]:
         kernel = await Kernel(here, "gpushare").start()
         assert (await kernel.run(_SET_UP.format(bytes=here.share)))["status"] == "ok"
         # No other program holds the GPU: it might become idle on a busy machine, and the cell would run.
         here.control("drain", gpu="0")
-        waits = []
-        for _ in range(rounds):
-            running = asyncio.ensure_future(kernel.run(f"{function}({gil})"))
-            await _until_one_waits(here, running)
-            began = time.monotonic()
-            await kernel.manager.interrupt_kernel()
-            reply = await asyncio.wait_for(running, _TIMEOUT)
-            waits.append(time.monotonic() - began)
-            if reply.get("ename") != "KeyboardInterrupt":
-                raise RuntimeError(
-                    f"the cell ended with {reply.get('ename')}, not with KeyboardInterrupt"
-                )
-            assert (await kernel.run("1 + 1"))["status"] == "ok"
+        bare, ours = [], []
+        for number in range(rounds):
+            waits = await _interrupted(
+                kernel,
+                f"{function}({gil})",
+                lambda: any(group["state"] == "waiting" for group in here.groups()),
+            )
+            ours.append(waits)
+            begun = here.folder / f"begun-{number}"
+            asleep = f"open({str(begun)!r}, 'w').close(); threading.Event().wait({_TIMEOUT})"
+            bare.append(await _interrupted(kernel, asleep, begun.exists))
         await kernel.close()
-        return waits
+        return bare, ours
 
     for function, where in (("submit", "main thread"), ("on_another_thread", "another thread")):
         for gil in (False, True):
             with machine() as here, environment(here):
-                waits = asyncio.run(measure(here, function, gil))
+                bare, ours = asyncio.run(measure(here, function, gil))
             metric = f"interrupt, {where}, GIL {'held' if gil else 'free'}, worst"
             yield Figure(
-                "interrupt", metric, max(waits), "s", None, rounds, quartile_distance(waits), 0.5
+                "interrupt", metric, max(ours), "s", max(bare), rounds, quartile_distance(ours), 0.5
             )
 
 
