@@ -67,13 +67,17 @@ int hib_open_socket(const char *path, uid_t allowed)
     return listener;
 }
 
-/* A process in another PID namespace may be root of a user's container. */
+/*
+ * A process in another PID namespace may be root of a user's container. Sets errno to EACCES if the Linux kernel does
+ * not say in which one it is.
+ */
 static bool is_here(pid_t pid)
 {
     char path[64], there[64], here[64];
     snprintf(path, sizeof(path), "/proc/%d/ns/pid", (int)pid);
-    ssize_t theirs = pid > 0 ? readlink(path, there, sizeof(there)) : -1;
     ssize_t own = readlink("/proc/self/ns/pid", here, sizeof(here));
+    errno = 0;
+    ssize_t theirs = pid > 0 ? readlink(path, there, sizeof(there)) : -1;
     return own > 0 && own == theirs && memcmp(there, here, (size_t)own) == 0;
 }
 
@@ -83,10 +87,16 @@ static bool may_ask(int peer)
     socklen_t size = sizeof(who);
     if (getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
         return false;
-    if (who.uid == service.allowed && is_here(who.pid))
+    bool right_user = who.uid == service.allowed;
+    if (right_user && is_here(who.pid))
         return true;
-    gs_print("refused a connection of uid %u, pid %d: only schedulers of uid %u in this PID namespace are served",
-             (unsigned)who.uid, (int)who.pid, (unsigned)service.allowed);
+    if (right_user && errno == EACCES)
+        gs_print("refused a connection of uid %u, pid %d: its PID namespace cannot be read; this hibernator lacks "
+                 "CAP_SYS_PTRACE, or a security module forbids it",
+                 (unsigned)who.uid, (int)who.pid);
+    else
+        gs_print("refused a connection of uid %u, pid %d: only schedulers of uid %u in this PID namespace are served",
+                 (unsigned)who.uid, (int)who.pid, (unsigned)service.allowed);
     return false;
 }
 

@@ -187,8 +187,8 @@ def test_a_debugged_process_is_not_locked(peer: Peer, stand_in: StandIn) -> None
         assert peer.about("2 state -", process.pid) == "2 0 CUDA_SUCCESS running"
 
 
-@ROOT
-def test_only_its_own_user_is_served(start: Start, stand_in: StandIn) -> None:
+def as_nobody(stand_in: StandIn) -> str:
+    """Whether another user is served, or the error that this user gets."""
     code = f"""if True:
         import os, socket
         os.setgid(65534)
@@ -201,23 +201,39 @@ def test_only_its_own_user_is_served(start: Start, stand_in: StandIn) -> None:
         except OSError as error:
             print(type(error).__name__)
     """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip()
 
-    def as_nobody() -> str:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        return done.stdout.strip()
 
+REFUSED = ("False", "BrokenPipeError", "ConnectionResetError")
+
+
+@ROOT
+def test_only_its_own_user_is_served(start: Start, stand_in: StandIn) -> None:
     start()
     path = stand_in.folder / "h.sock"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert as_nobody() == "PermissionError"
+    assert as_nobody(stand_in) == "PermissionError"
     path.chmod(0o666)
-    assert as_nobody() in ("False", "BrokenPipeError", "ConnectionResetError")
+    assert as_nobody(stand_in) in REFUSED
     # The scheduler may have a user of its own.
     start("65534")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert as_nobody() == "True"
+    assert as_nobody(stand_in) == "True"
     with contextlib.closing(Peer(stand_in).socket) as root:
         assert root.recv(256) == b""
+
+
+@ROOT
+def test_the_log_names_the_capability_without_which_it_serves_no_other_user(
+    start: Start, stand_in: StandIn
+) -> None:
+    without = ("setpriv", "--bounding-set=-all,+chown,+dac_override", "--inh-caps=-all")
+    process = start("65534", under=without)
+    assert as_nobody(stand_in) in REFUSED
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert re.search(r"refused a connection of uid 65534, pid \d+: .* lacks CAP_SYS_PTRACE", said)
 
 
 @ROOT
