@@ -58,7 +58,7 @@ ON_GPU = (
     Part("conformance", 420),
     Part("interference --policy burst --pairs 20", 600),
     Part("makespan --policy burst --part half", 420),
-    Part("makespan --policy burst --part fitting --seconds 2 --pairs 3", 300),
+    Part("makespan --policy burst --part fitting --seconds 2 --pairs 3", 360),
     Part("makespan --policy burst --part cells", 240),
     Part("two-gpus --seconds 60", 300, gpus=2),
 )
