@@ -92,14 +92,14 @@ def look() -> dict[str, Any]:
     with ControlClient() as client:
         status = client.request("status")["status"]
     groups, mine = status["groups"], os.environ["GPUSHARE_GROUP"]
-    needed = sum(gpu["footprint"] for group in groups for gpu in group["gpus"])
     # A group is shown for as long as it has clients.
     own: dict[str, Any] = next((group for group in groups if group["id"] == mine), {})
     return {
         "name": own.get("name"),
         "cell": own.get("cell"),
         "clients": {client["pid"] for client in own.get("clients", [])},
-        "contended": needed > status["gpus"][0]["total"],
+        # Not the footprints: evicted data that is all the same is stored once, and counts once.
+        "contended": status["host"]["promised"] > status["gpus"][0]["total"],
         "outside": [process for process in status["processes"] if process["code"] == "outside"],
     }
 
