@@ -187,8 +187,8 @@ class Assembly:
             self.model, self.turn, self.limits, self.queue, self.leases, self.growth, self.hibernation
         )
         self.serving = Serving(
-            self.model, self.turn, self.times, self.planner, self.readings, self.room_maker, self.filling,
-            self.hibernation, self.pressure, self.admission, self.quotas,
+            self.model, self.turn, self.times, self.planner, self.readings, self.room_maker, self.leases,
+            self.filling, self.hibernation, self.pressure, self.admission, self.quotas,
             WaitLog(self.model, self.turn, self.sources, self.planner, self.queue),
         )
         self.timer_events = TimerEvents(

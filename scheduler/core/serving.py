@@ -107,6 +107,7 @@ class Serving:
     planner: Planner
     readings: Readings
     room_maker: RoomMaker
+    leases: Leases
     filling: Filling
     hibernation: HibernationManager
     pressure: Pressure
@@ -117,6 +118,8 @@ class Serving:
     #: Seconds for which a process that lacks room to wake waits for other programs. Then, what they seem to use may be
     #: its own residue.
     foreign_patience: ClassVar[float] = 10.0
+    #: Seconds for which a process that lacks room to wake waits beside a turn of its own group.
+    turn_patience: ClassVar[float] = 5.0
     #: The plans of waits that could not be served yet.
     _plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
 
@@ -195,6 +198,8 @@ class Serving:
                 return True
         elif not ahead:
             plan = self._plans[wait] = self.planner.plan(wait)
+            if wait.wakes and wait.group.lease is not None:
+                self._give_turn_up(wait)
             if plan.short:
                 short += [gpu for gpu, _ in plan.short]
                 pressed = self.pressure.press(plan)
@@ -213,6 +218,18 @@ class Serving:
             self._let_grow(wait)
         self._make_head(wait, heads)
         return False
+
+    def _give_turn_up(self, wait: Wait) -> None:
+        """End the turn of a group that has waited long for the room that another of its processes needs to wake.
+
+        The room for the data that the turn restores is then there for the wake. That frees host memory, without which
+        the memory of other groups may not be able to leave the GPU.
+        """
+        patient = wait.since + self.turn_patience
+        if self.turn.now >= patient:
+            self.leases.revoke(wait.group)
+        else:
+            self.turn.recheck_at(patient)
 
     def _make_head(self, wait: Wait, heads: dict[str, Wait]) -> None:
         """Make a wait the head on the GPUs where it is the first, so that no later wait postpones it."""

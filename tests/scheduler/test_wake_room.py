@@ -9,6 +9,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.model import LEFT
 from tests.scheduler.core_machine import GIB, GPU
 from tests.scheduler.night import CONTEXT, OTHER, Kernel, Night
+from tests.scheduler.script import Chosen, begin
 
 #: Seconds that the hibernator waits for room.
 PATIENCE = 5.0
@@ -215,3 +216,22 @@ def test_a_process_wakes_with_an_expected_residue_if_there_is_no_other_room() ->
     night.woken(kernel, "", order)
     assert kernel.hibernation is None
     assert free(night) == 0
+
+
+def test_a_group_gives_its_turn_up_to_wake_another_of_its_processes() -> None:
+    """The room for the data of the turn kept it hibernated, and its own host memory kept others' data on the GPU."""
+    # Found by tests.scheduler.explore.
+    script = begin(
+        [501, 730, 672, 331],
+        policy="fcfs", foreign=48, host=1000, context=100, dearer=True, prefetch=True,
+    )  # fmt: skip
+    script.allocate_unevictable(data=Chosen(1), size=75 << 20)
+    script.process_dies(data=Chosen(2))
+    script.report_stuck_kernel(data=Chosen(1))
+    calling = [False, False, True, True, False, True]
+    script.all_processes_go_idle(told=False, outcomes=["helper", "", "stuck"], calling=calling)
+    script.submit(data=Chosen(1))
+    script.attach(group="a", gpus=("GPU-0",), over=False)
+    script.move(which=[3, 3, 3, 0, 4, 1, 3, 0, 4, 4])
+    script.all_processes_are_served()
+    script.teardown()
