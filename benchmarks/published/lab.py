@@ -87,7 +87,14 @@ def _lab(gpus: int) -> Iterator[tuple[Lab, Path]]:
     }
     with (
         _folder(gpus) as (folder, environ),
-        Lab(folder / "server", environ, ROOT, base_url="/user/ada/", settings=settings) as lab,
+        Lab(
+            folder / "server",
+            environ,
+            ROOT,
+            base_url="/user/ada/",
+            settings=settings,
+            extensions={"jupyter_lsp": True},
+        ) as lab,
     ):
         (lab.notebooks / "plots.ipynb").write_text(json.dumps(notebook()))
         write_settings(lab, NEWS, NO_NEWS)

@@ -25,6 +25,12 @@ def simulated() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def extensions() -> dict[str, bool]:
+    """Return what JupyterLab's pages ask for."""
+    return {"jupyter_lsp": True}
+
+
+@pytest.fixture(scope="module")
 def page_config() -> dict[str, Any]:
     """Return no configuration, so that one file of tests uses JupyterLab as it is installed."""
     return {}

@@ -43,7 +43,10 @@ def lab(folder: Path, tmp_path_factory: pytest.TempPathFactory, root: Path) -> I
     """Return a server where nothing hibernates by itself for long."""
     settings = {"GpuShare": {"hibernate_after": LONG}}
     place = tmp_path_factory.mktemp("lab") / "lab"
-    with Lab(place, environment(folder), root, settings=settings, forked_kernels=True) as found:
+    server = Lab(
+        place, environment(folder), root, settings=settings, forked_kernels=True, browsed=False
+    )
+    with server as found:
         found.shared_status()
         yield found
 

@@ -43,8 +43,8 @@ def test_a_second_lab_takes_over_when_the_first_is_killed_in_a_burst(
     environ = environment(runtime)
     path = runtime / "s.sock"
     with (
-        Lab(tmp_path / "first", environ, root) as first,
-        Lab(tmp_path / "second", environ, root) as second,
+        Lab(tmp_path / "first", environ, root, browsed=False) as first,
+        Lab(tmp_path / "second", environ, root, browsed=False) as second,
     ):
         status = first.shared_status()
         old = status["scheduler"]["pid"]
@@ -96,6 +96,6 @@ def test_a_second_lab_takes_over_when_the_first_is_killed_in_a_burst(
 
 
 def test_a_scheduler_ends_with_the_last_lab(runtime: Path, tmp_path: Path, root: Path) -> None:
-    with Lab(tmp_path / "only", environment(runtime), root) as lab:
+    with Lab(tmp_path / "only", environment(runtime), root, browsed=False) as lab:
         pid = lab.shared_status()["scheduler"]["pid"]
     until(lambda: has_ended(pid))

@@ -23,6 +23,18 @@ TOKEN = "a-token"
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0
 
+#: Server extensions of JupyterLab and Notebook 7, and what comes with them.
+WITHOUT_LAB = {
+    "jupyter_lsp": False,
+    "jupyter_server_terminals": False,
+    "jupyterlab": False,
+    "notebook": False,
+    "notebook_shim": False,
+}
+#: Server extensions where JupyterLab's pages are opened. At each start, jupyter_lsp would run npm to look for language
+#: servers, which takes 1 s of processor time.
+WITH_LAB = {"jupyter_lsp": False, "jupyterlab": True}
+
 
 class Lab:
     """A server with the extension; it ends with the ``with`` block.
@@ -45,6 +57,8 @@ class Lab:
         Further server extensions of that environment, and whether each is loaded.
     forked_kernels
         Whether it forks its kernels, which pays off from the fourth on.
+    browsed
+        Whether its pages are opened. Otherwise it does not load JupyterLab, which takes half of the time of a start.
     """
 
     def __init__(
@@ -58,6 +72,7 @@ class Lab:
         python: str = sys.executable,
         extensions: Mapping[str, bool] | None = None,
         forked_kernels: bool = False,
+        browsed: bool = True,
     ) -> None:
         self.folder = folder
         self.notebooks = folder / "notebooks"
@@ -75,7 +90,7 @@ class Lab:
                 "ip": "127.0.0.1",
                 "jpserver_extensions": {
                     "jupyter_gpushare": True,
-                    "jupyterlab": True,
+                    **(WITH_LAB if browsed else WITHOUT_LAB),
                     **(extensions or {}),
                 },
                 "open_browser": False,

@@ -33,15 +33,43 @@ NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
 EDITORS = "@jupyterlab/codemirror-extension/plugin"
 STEADY_CURSOR = {"defaultConfig": {"cursorBlinkRate": 0}}
 
-#: Configuration of JupyterLab's pages without what no test uses. At each load of a page, the server took 2 s of CPU
-#: time for the formats in which notebooks can be exported (it imports nbconvert), and to find out whether JupyterLab
-#: must be built (it starts Node.js twice).
+#: Plugins that no test uses. At each load of a page, the server took 2 s of processor time for the formats in which
+#: notebooks can be exported (it imports nbconvert), and the browser 1 s to draw the splash screen, which a new theme shows,
+#: too.
+UNUSED = (
+    "apputils-extension:announcements",
+    "apputils-extension:splash",
+    "extensionmanager-extension",
+    "fileeditor-extension:language-server",
+    "lsp-extension",
+    "mathjax-extension",
+    "mermaid-extension",
+    "notebook-extension:export",
+    "notebook-extension:language-server",
+    "notebook-extension:update-raw-mimetype",
+    "pluginmanager-extension",
+    "terminal-extension",
+    "tooltip-extension",
+    "vega5-extension",
+)
+#: Those that pictures of JupyterLab show, too.
+SEEN = (
+    "application-extension:property-inspector",
+    "celltags-extension",
+    "debugger-extension",
+    "metadataform-extension",
+    "notebook-extension:active-cell-tool",
+    "notebook-extension:metadata-editor",
+    "notebook-extension:toc",
+    "notebook-extension:tools",
+    "toc-extension",
+)
+#: Configuration of JupyterLab's pages without what no test uses. To find out whether JupyterLab must be built, the
+#: server would start Node.js twice.
 LEAN = {
     "buildCheck": "false",
     "disabledExtensions": {
-        "@jupyterlab/extensionmanager-extension": True,
-        "@jupyterlab/notebook-extension:export": True,
-        "@jupyterlab/notebook-extension:update-raw-mimetype": True,
+        f"@jupyterlab/{name}": True for name in (*UNUSED, *(SEEN if SCREENSHOTS is None else ()))
     },
 }
 

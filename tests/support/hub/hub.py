@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.lab import PATIENCE
+from tests.support.lab import PATIENCE, WITH_LAB, WITHOUT_LAB
 from tests.support.lab_page import EDITORS, LEAN, NEWS, NO_NEWS, STEADY_CURSOR
 
 PROXY = Path(__file__).parents[2] / "hub" / "node_modules" / ".bin" / "configurable-http-proxy"
@@ -29,15 +29,6 @@ PASSWORD = "a-word-to-pass"
 
 USERS = ("ada", "grace")
 ADMIN = "hedy"
-
-#: Server extensions of JupyterLab and Notebook 7.
-WITHOUT_LAB = {
-    "jupyter_lsp": False,
-    "jupyter_server_terminals": False,
-    "jupyterlab": False,
-    "notebook": False,
-    "notebook_shim": False,
-}
 
 CONFIG = """
 import json
@@ -200,9 +191,10 @@ class Hub:
         built = self._root / "jupyter_gpushare" / "labextension"
         (self.folder / "path" / "labextensions" / "jupyter-gpushare").symlink_to(built)
         for user in (*USERS, ADMIN):
-            server: dict[str, Any] = {"LabApp": {"expose_app_in_browser": True}}
-            if not self._browsed:
-                server["ServerApp"] = {"jpserver_extensions": WITHOUT_LAB}
+            server: dict[str, Any] = {
+                "LabApp": {"expose_app_in_browser": True},
+                "ServerApp": {"jpserver_extensions": WITH_LAB if self._browsed else WITHOUT_LAB},
+            }
             for name, content in (
                 ("jupyter_server_config.json", server),
                 ("labconfig/page_config.json", LEAN),
