@@ -39,12 +39,12 @@ for place, settings in json.loads(Path({settings!r}).read_text()).items():
 """
 
 
-def until(probe: Callable[[], Any], says: Callable[[], str] = str) -> Any:
+def until(probe: Callable[[], Any], says: Callable[[], str] = str, pause: float = 0.05) -> Any:
     """Return what the probe finds, as soon as it is something; ``says`` tells why it is not."""
     deadline = time.monotonic() + PATIENCE
     while not (found := probe()):
         assert time.monotonic() < deadline, f"it did not happen in time: {says()}"
-        time.sleep(0.05)
+        time.sleep(pause)
     return found
 
 
@@ -374,4 +374,5 @@ class Seat:
             last[0] = status["availability"]
             return last[0]["code"] == "ok" and status
 
-        return until(probe, lambda: f"{last[0]}\n{self.log}")  # type: ignore[no-any-return]
+        # While the server starts, the Hub answers, with a page that it renders each time.
+        return until(probe, lambda: f"{last[0]}\n{self.log}", 0.25)  # type: ignore[no-any-return]
