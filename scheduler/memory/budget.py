@@ -3,16 +3,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
 #: What swapped data never gets: this fraction of the machine's memory, and at least this many bytes.
 RESERVE_SHARE = 0.10
 RESERVE_LEAST = 512 * MIB
+#: Bytes that are read at once.
+_AT_ONCE = 1 << 14
 
 
-def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The host memory at one moment."""
+
+    #: Bytes, as ``/proc/meminfo`` names them.
+    machine: dict[str, int]
+    #: The limit, and what is left of it, of each limited control group of this process or above it.
+    groups: list[tuple[int, int]] = field(default_factory=list)
+
+
+def survey(root: Path = Path("/")) -> Survey:
+    """Read the host memory. ``root`` is the file system's root."""
+    return Survey(_meminfo(root), list(_cgroups(root)))
+
+
+def host_budget(setting: int | None, held: int, seen: Survey | None = None) -> int:
     """Return the bytes of host memory that all swapped data may take.
 
     This is the least of the setting, what the control groups leave, and what the machine has available less a reserve.
@@ -24,11 +43,12 @@ def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
         Bytes that the administrator allows, or None.
     held
         Bytes that swapped data takes now.
-    root
-        The file system's root.
+    seen
+        The host memory; default: it is read.
     """
-    limits = [held + headroom for _, headroom in _cgroups(root)]
-    machine = _meminfo(root)
+    seen = survey() if seen is None else seen
+    limits = [held + headroom for _, headroom in seen.groups]
+    machine = seen.machine
     if "MemAvailable" in machine:
         reserve = max(int(machine.get("MemTotal", 0) * RESERVE_SHARE), RESERVE_LEAST)
         limits.append(held + machine["MemAvailable"] - reserve)
@@ -37,16 +57,17 @@ def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
     return max(0, min(limits, default=0))
 
 
-def host_limit(setting: int | None, root: Path = Path("/")) -> int:
+def host_limit(setting: int | None, seen: Survey | None = None) -> int:
     """Return the bytes of host memory that swapped data could take if no other program needed any.
 
     Parameters
     ----------
-    setting, root
+    setting, seen
         As for ``host_budget``.
     """
-    limits = [limit for limit, _ in _cgroups(root)]
-    if total := machine_memory(root):
+    seen = survey() if seen is None else seen
+    limits = [limit for limit, _ in seen.groups]
+    if total := seen.machine.get("MemTotal", 0):
         limits.append(total - max(int(total * RESERVE_SHARE), RESERVE_LEAST))
     if setting is not None:
         limits.append(setting)
@@ -109,7 +130,12 @@ def _headrooms(
 
 
 def _read(path: Path) -> str:
+    # Clients wait for this when a scheduler takes over, and a file object would take three times as long.
     try:
-        return path.read_text(encoding="ascii", errors="replace")
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(file, _AT_ONCE), b"")).decode("ascii", "replace")
+        finally:
+            os.close(file)
     except OSError:
         return ""

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..core import messages as ev
-from .budget import host_budget, host_limit, machine_available, machine_memory
+from .budget import host_budget, host_limit, machine_available, machine_memory, survey
 from .disk.store import DiskWishes
 from .disk.tier import DiskOptions, DiskTier
 from .pool import CHUNK, Figures, Pool
@@ -209,10 +209,11 @@ class PoolManager:
         for account in self._accounts.values():
             account.taken = 0 if account.pool is None else account.pool.allocated()
         held = sum(account.taken for account in self._accounts.values()) + self._outside()
-        before, self.budget = (self.budget, self.shared), host_budget(self._host_memory, held)
-        self.most = host_limit(self._host_memory)
+        seen = survey()
+        before, self.budget = (self.budget, self.shared), host_budget(self._host_memory, held, seen)
+        self.most = host_limit(self._host_memory, seen)
         self.shared = sum(account.figures.shared for account in self._accounts.values())
-        machine = self.budget if self._host_memory is None else host_budget(None, held)
+        machine = self.budget if self._host_memory is None else host_budget(None, held, seen)
         self._step = max(LEAST_STEP, int(PREPARED_FRACTION * (machine - held)))
         return (self.budget, self.shared) != before
 

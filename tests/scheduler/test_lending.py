@@ -15,6 +15,7 @@ import pytest
 from jupyter_gpushare._protocol import ffi, lib
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.memory import pool_manager as lending
+from jupyter_gpushare.scheduler.memory.budget import Survey
 from jupyter_gpushare.scheduler.memory.pool import CHUNK
 from jupyter_gpushare.scheduler.memory.pool_manager import PoolManager
 from tests.support.client import PATIENCE
@@ -242,7 +243,7 @@ def test_two_schedulers_that_prepare_pages_leave_room_for_each_other(
         def taken() -> int:
             return sum(map(size, pools)) // CHUNK * CHUNK
 
-        def budget(setting: int | None, held: int) -> int:
+        def budget(setting: int | None, held: int, seen: Survey) -> int:
             return held + spare - taken()
 
         monkeypatch.setattr(lending, "host_budget", budget)
