@@ -31,7 +31,8 @@ class PreferenceStore:
 
     def load(self, group: str) -> Preferences:
         """Return the preferences for a group."""
-        return replace(self._preferences.get(group, Preferences()))
+        found = self._preferences.get(group)
+        return Preferences() if found is None else replace(found)
 
     def store(self, group: str, preferences: Preferences) -> None:
         """Remember the preferences for a group, except those for one cell."""

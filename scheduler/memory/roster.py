@@ -8,6 +8,7 @@ groups hold from the start: JupyterLab's servers would send these again, but onl
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import logging
 import os
@@ -140,6 +141,7 @@ def _key(client: Awaited) -> tuple[int, str, str]:
     return client.pid, client.started, client.group
 
 
+@functools.cache
 def boot_id() -> str:
     """Return which start of the machine this is; empty: it is not known."""
     try:

@@ -58,11 +58,14 @@ class Identities:
 
     def recall(self, uid: int) -> Known | None:
         """Return the identity that follows from a uid, or None if it must be looked up."""
+        # The names of users are looked up in a file or a service, so this comes first.
+        at, known = self._known.get(uid, (0.0, None))
+        if known is not None and time.monotonic() < at + REMEMBER:
+            return known
         known = principals.at_once(self.rules, uid)
         if known is not None:
-            return known
-        at, known = self._known.get(uid, (0.0, None))
-        return known if known is not None and time.monotonic() < at + REMEMBER else None
+            self._remember(uid, known)
+        return known
 
     async def look_up(self, uid: int) -> Known:
         """Look up the identity that follows from a uid."""
@@ -70,11 +73,14 @@ class Identities:
             self._executor = ThreadPoolExecutor(LOOKING, "gpushare-users")
         loop = asyncio.get_running_loop()
         known = await loop.run_in_executor(self._executor, principals.identify, self.rules, uid)
+        self._remember(uid, known)
+        return known
+
+    def _remember(self, uid: int, known: Known) -> None:
         self._known.pop(uid, None)
         self._known[uid] = time.monotonic(), known
         if len(self._known) > MOST_UIDS:
             self._known.popitem(last=False)
-        return known
 
     def holder(self, text: str, uid: int) -> Principal | None:
         """Return the user and group of a ticket that a process with a uid shows; None if it is not valid.
