@@ -385,6 +385,11 @@ class History:
             kept,
         )
 
+    def leave(self, now: float) -> None:
+        """Write additions for the next scheduler."""
+        if self._path is not None:
+            self.write(now, at_once=True)
+
     def write(self, now: float, *, at_once: bool = False) -> None:
         """Write additions if it is time for that."""
         if not at_once and 0 <= now - self._written < WRITE:

@@ -163,7 +163,7 @@ class Administration:
             self._comparing.cancel()
         now = time.time()
         self._count(now)
-        self._history.write(now, at_once=True)
+        self._history.leave(now)
         self.audit.close()
 
     def close(self) -> None:
