@@ -109,6 +109,8 @@ class Server:
         #: Until then, the loop does not sleep and publishes nothing.
         self._spinning, self._spin_end = False, 0.0
         self._publishing = False
+        #: Decisions of attachments, which are carried out together in the next round of the loop; None: there are none.
+        self._deferred: list[ev.Decision] | None = None
         #: Whether this scheduler has ended for its clients.
         self._left = False
         self._rehearsal, self._rehearse_at = rehearsal or Rehearsal(), 0.0
@@ -188,6 +190,7 @@ class Server:
 
     def _leave(self, broken: bool) -> bool:
         """End for all clients, and decide nothing from here on; return whether another scheduler stands by."""
+        self._carry_out_deferred()
         self._left = True
         self.succession.end()
         if broken:
@@ -258,8 +261,7 @@ class Server:
             if isinstance(decision, ev.Contended) and decision.client == connection.number:
                 waiting = decision.waiting
         self._welcome(connection, waiting, attach)
-        self._execute(decisions, now)
-        self._update_disk()
+        self._defer(decisions)
         if attach.leased:
             # A client that returns to its group's lease is not worth an event.
             self.history.look(attach.group, now)
@@ -350,9 +352,25 @@ class Server:
         now = time.monotonic()
         self._execute(self.core.handle(event, now), now)
 
+    def _defer(self, decisions: list[ev.Decision]) -> None:
+        """Carry out decisions in the next round of the loop, or before the next ones.
+
+        At a take-over, all clients attach in one round. One reading of the GPUs is enough for all of them.
+        """
+        if self._deferred is None:
+            self._deferred = []
+            self._loop.call_soon(self._carry_out_deferred)
+        self._deferred += decisions
+
+    def _carry_out_deferred(self) -> None:
+        if self._deferred is not None:
+            self._execute([], time.monotonic())
+            self._update_disk()
+
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
         """Carry out decisions, and pass the core each reading that it requests, until it requests none."""
-        asked = deque(self._carry_out(decisions, now))
+        deferred, self._deferred = self._deferred or [], None
+        asked = deque(self._carry_out(deferred + decisions, now))
         # A grant may wait for a reading, so there is no round of the loop in between.
         while asked:
             device = self._read_now(self.devices.read, asked.popleft())
