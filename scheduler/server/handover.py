@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import math
 import os
@@ -31,7 +32,7 @@ from ..memory.roster import boot_id
 from ..protocol.text import printable_json
 from ..views.estimates import LearntForecast
 from ..views.timeline import LearntAccount
-from .history import KEPT, EventHistory
+from .history import KEPT, EventHistory, Older
 from .options import Options
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,10 @@ class Files:
             self.ignore(name, error.strerror or str(error))
         return b""
 
+    def read_lines(self, name: str) -> list[bytes]:
+        """Return the lines of a file; one empty line: there is none, or it cannot be read."""
+        return self.read(name).split(b"\n")
+
     def decode(self, name: str, data: bytes, decoder: json.Decoder[Content]) -> Content | None:
         """Decode a file's content; None: it is of a later version, or damaged."""
         try:
@@ -222,6 +227,7 @@ class Handover:
         self._lines: deque[bytes] = deque(maxlen=KEPT)
         self._encoded = self._filed = 0
         self._writing: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         #: The parts of what was learnt, encoded.
         self._learnt: dict[str, Raw] = {}
         #: The groups of the previous scheduler that may still return.
@@ -232,8 +238,8 @@ class Handover:
     def poll(self) -> None:
         """Read what is left to read, and write the files once a minute, so that a crash loses at most that."""
         now = time.monotonic()
-        if now >= self._started + LATER:
-            self._load_some()
+        if now >= self._started + LATER and self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._history.load_slowly(PAUSE))
         if self._files is None:
             return
         self._encode_events()
@@ -273,7 +279,8 @@ class Handover:
         """Write the history and the timeline."""
         if self._files is None:
             return
-        self._history.load()
+        await self._history.load_events()
+        await self._history.load_spans()
         self._encode_events()
         last = self._encoded
         head = _encode(HistoryFile(**self._dated(), sequence=last))
@@ -295,7 +302,7 @@ class Handover:
     def _encode_events(self) -> None:
         """Encode the events that are new. This is done every second, so that it never takes long."""
         self._history.publish()
-        fresh = self._history.events_after(self._encoded)
+        fresh = self._history.after(self._encoded)
         self._lines.extend(map(_encode_event, fresh))
         self._encoded = self._history.sequence
 
@@ -317,7 +324,7 @@ class Handover:
         history = self._history
         history.publish()
         try:
-            events = [Raw(_encode_event(event)) for event in history.events_after(self._filed)]
+            events = [Raw(_encode_event(event)) for event in history.after(self._filed)]
             content = {"sequence": history.sequence, "last": last, "events": events}
             self._files.write("learnt", _encode({**self._dated(), **self._learnt, **content}))
         except Exception:
@@ -351,7 +358,12 @@ class Handover:
         )
         first = min([event["sequence"] for event in history.events], default=found.sequence + 1)
         self._filed = self._encoded = first - 1
-        history.older, history.older_spans = self._read_events(), self._read_spans()
+        history.older = Older(
+            functools.partial(self._files.read_lines, "history"), self._add_events
+        )
+        history.older_spans = Older(
+            functools.partial(self._files.read_lines, "timeline"), self._add_spans
+        )
         try:
             core = _CORE.decode(found.core)
         except DAMAGED as error:
@@ -361,15 +373,10 @@ class Handover:
             core = core.without_gpus()
         self._handle(ev.Recall(core if self._is_present(found) else core.lasting()))
 
-    def _load_some(self) -> None:
-        """Load some of what the previous scheduler has left, and the rest in later rounds of the loop."""
-        if self._history.load_some():
-            asyncio.get_running_loop().call_later(PAUSE, self._load_some)
-
-    def _read_events(self) -> Iterator[None]:
+    def _add_events(self, found_lines: list[bytes]) -> Iterator[None]:
         """Add the events of the previous scheduler's file, some at each step, the last ones first."""
         assert self._files is not None
-        first, *lines = self._files.read("history").split(b"\n")
+        first, *lines = found_lines
         head = self._files.decode("history", first, _HISTORY) if first else None
         if head is None:
             return
@@ -394,10 +401,10 @@ class Handover:
             end = begin
             yield
 
-    def _read_spans(self) -> Iterator[None]:
-        """Add the spans of the previous scheduler's file."""
+    def _add_spans(self, found_lines: list[bytes]) -> Iterator[None]:
+        """Add the spans of the previous scheduler's file, some at each step."""
         assert self._files is not None
-        first, *lines = self._files.read("timeline").split(b"\n")
+        first, *lines = found_lines
         head = self._files.decode("timeline", first, _SPANS) if first else None
         if head is None or not self._is_present(head):
             return

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core import messages as ev
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 #: The number of events that are kept.
 KEPT = 10_000
 
+#: The content of an answer, and the same or what returns it later.
+Body = dict[str, Any]
+LaterBody = Body | Coroutine[Any, Any, Body]
+
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
 
@@ -31,6 +36,48 @@ class Subscriber(Protocol):
     def write(self, data: bytes) -> None:
         """Send data."""
         ...
+
+
+class Older:
+    """What the previous scheduler has left in a file. It may be large, so it is loaded in steps.
+
+    Parameters
+    ----------
+    read
+        Reads the lines of the file. A thread does this.
+    apply
+        Applies some of the lines at each step.
+    """
+
+    def __init__(
+        self, read: Callable[[], list[bytes]], apply: Callable[[list[bytes]], Iterator[None]]
+    ) -> None:
+        self._read, self._apply = read, apply
+        self._steps: Iterator[None] | None = None
+        self.loaded = False
+
+    async def load(self, pause: float = 0.0) -> None:
+        """Load what is not loaded yet, with a pause in seconds after each step. The scheduler serves meanwhile."""
+        if self.loaded:
+            return
+        try:
+            steps = self._steps or self._begin(await asyncio.to_thread(self._read))
+            for _ in steps:
+                await asyncio.sleep(pause)
+        except Exception:
+            log.exception("What the previous scheduler has left cannot be loaded")
+        self.loaded = True
+
+    def _begin(self, lines: list[bytes]) -> Iterator[None]:
+        """Return the steps, which are the same for all that load at the same time."""
+        if self._steps is None:
+            self._steps = self._apply(lines)
+        return self._steps
+
+
+async def _answer_after(loading: Coroutine[Any, Any, None], answer: Callable[[], Body]) -> Body:
+    await loading
+    return answer()
 
 
 class EventHistory:
@@ -66,9 +113,9 @@ class EventHistory:
         #: The name and the user of each attached group.
         self._names: dict[str, str] = {}
         self._users: dict[str, str] = {}
-        #: Add events and spans of the previous scheduler, some at each step. Only answers need them.
-        self.older: Iterator[None] = iter(())
-        self.older_spans: Iterator[None] = iter(())
+        #: Events and spans of the previous scheduler; None: there are none. Only answers need them.
+        self.older: Older | None = None
+        self.older_spans: Older | None = None
         self._fresh: list[tuple[float, ev.Log]] = []
         self._snapshots: list[GroupSnapshot] = []
         self.ledger = Ledger()
@@ -102,13 +149,7 @@ class EventHistory:
         self._snapshots.append(take_snapshot(self._core, group, now))
 
     def after(self, sequence: int) -> list[dict[str, Any]]:
-        """Return the events after the one with a number, as far as they are kept."""
-        if sequence + 1 < (self.events[0]["sequence"] if self.events else self.sequence + 1):
-            deque(self.older, maxlen=0)
-        return self.events_after(sequence)
-
-    def events_after(self, sequence: int) -> list[dict[str, Any]]:
-        """Return those of these events that are loaded."""
+        """Return the events after the one with a number, as far as they are kept and loaded."""
         found = []
         for event in reversed(self.events):
             if event["sequence"] <= sequence:
@@ -121,18 +162,41 @@ class EventHistory:
         return self._identities.stranger().event(event)
 
     def spans(self, version: int, now: float, view: View | None) -> dict[str, Any]:
-        """Return what has changed in the timeline, as ``Timeline.since`` does."""
-        deque(self.older_spans, maxlen=0)
+        """Return what has changed in the timeline, as far as it is loaded, as ``Timeline.since`` does."""
         return self.timeline.since(version, now, view)
 
-    def load(self) -> None:
-        """Load what the previous scheduler has left, unless that was done."""
-        while self.load_some():
-            pass
+    def lacks(self, sequence: int) -> bool:
+        """Whether events after the one with a number may not be loaded yet."""
+        first = self.events[0]["sequence"] if self.events else self.sequence + 1
+        return self.older is not None and not self.older.loaded and sequence + 1 < first
 
-    def load_some(self) -> bool:
-        """Load the next part of it; return whether there may be more."""
-        return any(next(each, self) is None for each in (self.older, self.older_spans))
+    def with_events(self, sequence: int, answer: Callable[[], Body]) -> LaterBody:
+        """Answer a request once the events after the one with a number are loaded."""
+        if self.lacks(sequence):
+            return _answer_after(self.load_events(), answer)
+        return answer()
+
+    def with_spans(self, answer: Callable[[], Body]) -> LaterBody:
+        """Answer a request once the whole timeline is loaded."""
+        if self.older_spans is not None and not self.older_spans.loaded:
+            return _answer_after(self.load_spans(), answer)
+        return answer()
+
+    async def load_events(self) -> None:
+        """Load the events that the previous scheduler has left."""
+        if self.older is not None:
+            await self.older.load()
+
+    async def load_spans(self) -> None:
+        """Load the timeline that the previous scheduler has left."""
+        if self.older_spans is not None:
+            await self.older_spans.load()
+
+    async def load_slowly(self, pause: float) -> None:
+        """Load both, with a pause in seconds after each step."""
+        for each in (self.older, self.older_spans):
+            if each is not None:
+                await each.load(pause)
 
     def add_before(self, events: Sequence[dict[str, Any]]) -> None:
         """Add events of the previous scheduler, which are older than all others."""

@@ -255,7 +255,11 @@ class Requests:
 
     # --- Status -------------------------------------------------------------------------------
 
-    def _op_status(self, connection: Connection, asked: bodies.Status) -> dict[str, Any]:
+    def _op_status(self, connection: Connection, asked: bodies.Status) -> Answer:
+        answer = functools.partial(self._status, connection, asked)
+        return answer() if asked.timeline is None else self._server.history.with_spans(answer)
+
+    def _status(self, connection: Connection, asked: bodies.Status) -> dict[str, Any]:
         self._server.publish()
         core, now = self._server.core, time.monotonic()
         estimates = self._server.history.forecast.estimates(core, now)
@@ -299,7 +303,11 @@ class Requests:
             }
         }
 
-    def _op_history(self, connection: Connection, asked: bodies.History) -> dict[str, Any]:
+    def _op_history(self, connection: Connection, asked: bodies.History) -> Answer:
+        answer = functools.partial(self._history, connection, asked)
+        return self._server.history.with_events(asked.since, answer)
+
+    def _history(self, connection: Connection, asked: bodies.History) -> dict[str, Any]:
         self._server.publish()
         events = self._server.history.after(asked.since)
         view = self._server.view_of(connection)

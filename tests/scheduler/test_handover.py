@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,11 +109,26 @@ class Process:
         asyncio.run(self.handover.prepare())
         self.handover.write(last=True)
 
+    def load(self) -> None:
+        """Load what the previous scheduler has left."""
+        asyncio.run(self.history.load_slowly(0.0))
+
+    def events(self) -> list[dict[str, Any]]:
+        self.load()
+        return self.history.after(0)
+
+    def spans(self) -> list[dict[str, Any]]:
+        self.load()
+        found: list[dict[str, Any]] = json.loads(
+            bytes(self.history.spans(0, self.clock.now, None)["spans"])
+        )
+        return found
+
     def kinds(self) -> list[str]:
-        return [event["kind"] for event in self.history.after(0)]
+        return [event["kind"] for event in self.events()]
 
     def numbers(self) -> list[int]:
-        return [event["sequence"] for event in self.history.after(0)]
+        return [event["sequence"] for event in self.events()]
 
 
 Begin = Callable[..., Process]
@@ -137,7 +154,7 @@ def test_events_and_what_was_learnt_go_on(begin: Begin, clock: Clock) -> None:
     assert second.core.groups["a"].burst.lengths.learnt() == (3.0,)
     assert second.history.forecast.learnt().stints == first.history.forecast.learnt().stints
     assert second.placement.need("gone") == GIB
-    spans = json.loads(bytes(second.history.spans(0, clock.now, None)["spans"]))
+    spans = second.spans()
     assert ("burst", 1000.0, 1003.0) in [(s["kind"], s["start"], s["end"]) for s in spans]
 
 
@@ -166,7 +183,7 @@ def test_a_crash_between_the_files_uses_no_number_twice(begin: Begin) -> None:
     second.attach("c")
     second.history.publish()
     assert second.numbers() == [1, 2 + history.KEPT]
-    assert [event["group"] for event in second.history.after(0)] == ["a", "c"]
+    assert [event["group"] for event in second.events()] == ["a", "c"]
 
 
 async def poll(process: Process) -> None:
@@ -217,15 +234,12 @@ def test_only_so_many_events_are_kept(
     monkeypatch.setattr(handover, "AT_ONCE", at_once)
     for _ in range(2):
         second = begin()
-        second.history.load()
+        second.load()
         assert second.numbers() == [3, 4, 5, 6]
         second.leave()
 
 
-def test_older_events_come_later_or_when_they_are_asked_for(
-    begin: Begin, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handover, "AT_ONCE", 1)
+def test_older_events_come_later_or_when_they_are_asked_for(begin: Begin, clock: Clock) -> None:
     first = begin()
     for name in "abc":
         first.attach(name)
@@ -233,11 +247,44 @@ def test_older_events_come_later_or_when_they_are_asked_for(
     second = begin()
     second.attach("d")
     second.history.publish()
-    assert [event["group"] for event in second.history.after(3)] == ["d"]
-    assert len(second.history.events) == 1
-    assert second.history.load_some()
-    assert len(second.history.events) == 2
+    assert not second.history.lacks(3)
+    assert second.history.lacks(2)
+    assert [event["group"] for event in second.history.after(0)] == ["d"]
     assert second.numbers() == [1, 2, 3, 4]
+    assert not second.history.lacks(0)
+
+
+def test_the_loop_continues_while_older_events_are_loaded(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "AT_ONCE", 2)
+    first = begin()
+    for number in range(20):
+        first.attach(f"g{number}")
+    first.leave()
+    second, readers = begin(), set()
+    read = Files.read
+
+    def watched(files: Files, name: str) -> bytes:
+        readers.add(threading.current_thread())
+        return read(files, name)
+
+    monkeypatch.setattr(Files, "read", watched)
+
+    async def load() -> list[int]:
+        # Two requests at the same time load it once.
+        loading = [asyncio.create_task(second.history.load_events()) for _ in range(2)]
+        seen = []
+        while not all(task.done() for task in loading):
+            seen.append(len(second.history.events))
+            await asyncio.sleep(0)
+        return seen
+
+    seen = asyncio.run(load())
+    assert threading.main_thread() not in readers
+    most = max(after - before for before, after in itertools.pairwise(seen))
+    assert most <= 2 * 2  # a step of each
+    assert second.numbers() == list(range(1, 21))
 
 
 def test_a_restart_of_the_machine_keeps_events_at_their_times(begin: Begin, clock: Clock) -> None:
@@ -251,14 +298,14 @@ def test_a_restart_of_the_machine_keeps_events_at_their_times(begin: Begin, cloc
     second.attach()
     assert second.core.gpus[GPU].bandwidth == 7.0
     assert second.core.groups["a"].burst.lengths.learnt() == ()
-    second.history.load()
-    joined = next(event for event in second.history.after(0) if event["kind"] == "join")
+    second.load()
+    joined = next(event for event in second.events() if event["kind"] == "join")
     assert joined["time"] == pytest.approx(clock.now - 63.0)
-    assert json.loads(bytes(second.history.spans(0, clock.now, None)["spans"])) == []
+    assert second.spans() == []
     second.leave()
     third = begin()
-    third.history.load()
-    assert third.history.after(0)[0]["time"] == joined["time"]
+    third.load()
+    assert third.events()[0]["time"] == joined["time"]
 
 
 def test_another_driver_may_have_contexts_of_other_sizes(begin: Begin) -> None:
@@ -364,7 +411,7 @@ def test_spans_are_handed_over_beside_many_samples(begin: Begin, clock: Clock) -
         first.history.timeline.utilization(clock.now + number / 10, GPU, number % 100)
     first.leave()
     second = begin()
-    spans = json.loads(bytes(second.history.spans(0, clock.now, None)["spans"]))
+    spans = second.spans()
     assert ("burst", 1000.0, 1003.0) in [(s["kind"], s["start"], s["end"]) for s in spans]
 
 
@@ -418,7 +465,7 @@ def test_a_damaged_large_file_is_ignored(
     path.write_bytes(content[: len(content) // 2] if damage is None else damage)
     second = begin()
     second.attach("b")
-    second.history.load()
+    second.load()
     second.history.publish()
     assert second.numbers()[-1] == first.history.sequence + 1
 
@@ -448,7 +495,7 @@ def test_a_name_that_is_not_utf8_is_kept_with_escapes(begin: Begin) -> None:
     first.leave()
     first.handle(ev.Notice("", "recording_ended", {"file": "/tmp/\udcfe"}))
     first.handover.write()
-    params = [event["params"] for event in begin().history.after(0)]
+    params = [event["params"] for event in begin().events()]
     assert params == [{"file": "/tmp/\\udcff"}, {"file": "/tmp/\\udcfe"}]
 
 
