@@ -13,7 +13,7 @@ from .turn import Turn
 MOST_UNEVICTABLE = 256 << 20
 NOTHING = "nothing"
 #: The codes of reasons that pass by themselves.
-PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
+PASSING = frozenset({"busy", "capture", "stuck", "debugger", "descriptors"})
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ WHY = {
     "permission": "the scheduler lacks permission to checkpoint the process; an administrator can grant it",
     "container": "its process runs in a container that the scheduler cannot reach; an administrator can install the "
     "privileged hibernator",
+    "descriptors": "the scheduler has no free file descriptors",
     "debugger": "a debugger is attached to its process",
     "busy": "its process was in the middle of a driver call",
     "capture": "its process is capturing a CUDA graph",

@@ -58,6 +58,19 @@ class Target:
 
     def open(self) -> int | None:
         """Return a pidfd, which the caller closes; None: it has ended, or there is none now (`has_ended`)."""
+        try:
+            return self._open()
+        except OSError:
+            return None
+
+    def _open(self) -> int | None:
+        """Return a pidfd; None: there is none for this process.
+
+        Raises
+        ------
+        OSError
+            There is none now, for example without free descriptors.
+        """
         started = start_time(self.pid)
         return None if started is None else _open_if_same(self.pid, started)
 
@@ -99,14 +112,14 @@ class Peer(Target):
     def __str__(self) -> str:
         return super().__str__() if self.pid else f"the process of client {self._client}"
 
-    def open(self) -> int | None:
-        """Return a pidfd, which the caller closes; None: it has ended, or there is none now (`has_ended`)."""
+    def _open(self) -> int | None:
+        """Return a pidfd, as `Target._open`."""
         try:
             found = self._connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, PIDFD.size)
             return int(PIDFD.unpack(found)[0])
         except OSError as error:
             if error.errno not in _UNKNOWN:
-                return None
+                raise
         # The number may belong to another process by now.
         return None if self._started is None else _open_if_same(self.pid, self._started)
 
@@ -140,7 +153,11 @@ class Peer(Target):
         """Return why a hibernator that gets a pidfd must not checkpoint it: a code of `refusals.WHY`."""
         if self.has_ended():
             return "failed"
-        pidfd = self.open()
+        try:
+            pidfd = self._open()
+        except OSError as error:
+            # A shortage passes.
+            return "failed" if error.errno in _ENDED else "descriptors"
         if pidfd is None:
             return "container"
         os.close(pidfd)
@@ -148,14 +165,22 @@ class Peer(Target):
 
 
 def _open_if_same(pid: int, started: str) -> int | None:
-    """Return a pidfd if the process with this number was started at that time; None: it was not."""
+    """Return a pidfd if the process with this number was started at that time; None: it was not, or none can be had.
+
+    Raises
+    ------
+    OSError
+        There are no free descriptors.
+    """
     # Some builds of Python lack it.
     pidfd_open = getattr(os, "pidfd_open", None)
     if pid <= 0 or pidfd_open is None:
         return None
     try:
         pidfd = int(pidfd_open(pid))
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return None
     if start_time(pid) == started:
         return pidfd

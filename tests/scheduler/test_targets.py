@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare.scheduler.core.eligibility import PASSING
 from jupyter_gpushare.scheduler.gpu import targets
 from jupyter_gpushare.scheduler.gpu.targets import Peer, Target
 from jupyter_gpushare.scheduler.protocol.client import peer_pid
@@ -142,9 +143,13 @@ def test_without_free_descriptors_nothing_counts_as_ended(connect: Connect, kern
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
         found = [(each.open(), each.has_ended()) for each in (peer, plain)]
+        refusal = peer.refusal_by_service()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert found == [(None, False)] * 2
+    assert refusal == "descriptors"
+    assert refusal in PASSING
+    assert peer.refusal_by_service() is None
 
 
 def test_what_a_client_states_gives_no_process_away(connect: Connect, kernel: str) -> None:

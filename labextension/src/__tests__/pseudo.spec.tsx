@@ -159,7 +159,7 @@ const STATES: State[] = [
 const LEFT_ALONE = [
   ...['off', 'driver', 'helper', 'permission', 'container', 'debugger'],
   ...['busy', 'capture', 'gpus', 'nccl', 'ipc', 'managed', 'unevictable'],
-  ...['plain', 'failed', 'stuck', 'of_a_newer_scheduler']
+  ...['plain', 'failed', 'stuck', 'descriptors', 'of_a_newer_scheduler']
 ];
 
 const cell = { msg_id: 'm', since: 90, waited: 1, ran: 2 };

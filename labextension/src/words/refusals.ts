@@ -47,6 +47,8 @@ function sentenceOf(code: string | null, trans: ITranslation): string {
       return trans.__(
         'its process runs in a container that the scheduler cannot reach; an administrator can install the privileged hibernator'
       );
+    case 'descriptors':
+      return trans.__('the scheduler has no free file descriptors');
     case 'debugger':
       return trans.__('a debugger is attached to its process');
     case 'busy':
