@@ -23,6 +23,7 @@ from typing import Any
 from ...scheduler.gpu.checkpoint_helper import Hibernator, Outcome
 from ...scheduler.gpu.devices import Devices
 from ...scheduler.gpu.drivers import Driver
+from ...scheduler.gpu.targets import Target
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
 #: Number of times that a process is hibernated and woken.
@@ -125,14 +126,14 @@ async def check(driver: Driver) -> dict[str, Any]:
 
     async def away(one: Holder) -> None:
         pid = one.process.pid
-        await done(hibernator.hibernate(pid))
+        await done(hibernator.hibernate(Target(pid)))
         await until(lambda: held(pid) <= LEFT, "a hibernated process kept its memory on the GPU")
 
     try:
         async with holder(driver.cuda) as one:
             for _ in range(CYCLES):
                 await away(one)
-                await done(hibernator.wake(one.process.pid))
+                await done(hibernator.wake(Target(one.process.pid)))
                 await one.verify()
             await one.kill()
             woken = one.process.pid
@@ -146,7 +147,7 @@ async def check(driver: Driver) -> dict[str, Any]:
         )
         async with holder(driver.cuda) as one:
             await away(one)
-            await done(hibernator.wake(one.process.pid))
+            await done(hibernator.wake(Target(one.process.pid)))
             await one.verify()
     finally:
         await hibernator.close()

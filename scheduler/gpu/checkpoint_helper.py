@@ -225,19 +225,17 @@ class Hibernator:
             return "install jupyter-gpushare again"
         return "an administrator can start it: gpushare hibernator"
 
-    def refuses(self, target: Target | int) -> str | None:
+    def refuses(self, target: Target) -> str | None:
         """Return why a process must not hibernate: a code of `refusals.WHY`, or None. Only reads ``/proc``."""
-        target = _target(target)
         if self._service is not None and isinstance(target, Peer):
             return target.refusal_by_service()
         return target.refusal()
 
-    async def hibernate(self, target: Target | int) -> Outcome:
+    async def hibernate(self, target: Target) -> Outcome:
         """Checkpoint a process of which no thread is in the driver. If that fails, the process is as before.
 
         If a step overran, the process is unlocked as soon as that step has ended.
         """
-        target = _target(target)
         if code := self.refuses(target):
             return Outcome(False, code, WHY[code], 0.0)
         if sum(operation.late for operation in self._under_way.values()) >= MOST_STUCK:
@@ -249,7 +247,7 @@ class Hibernator:
 
     async def wake(
         self,
-        target: Target | int,
+        target: Target,
         pair: tuple[str, str] | None = None,
         has_room: Callable[[], bool] | None = None,
     ) -> Outcome:
@@ -271,7 +269,7 @@ class Hibernator:
         async def work(operation: _Operation) -> None:
             await self._awaken(operation, pair, has_room)
 
-        return await self._run(_Operation(_target(target)), work, self._waking)
+        return await self._run(_Operation(target), work, self._waking)
 
     async def close(self) -> None:
         """End the helper, after waiting some seconds for steps under way. This wakes no process."""
@@ -557,10 +555,6 @@ class Hibernator:
                     self._helper = None
                     raise
             await asyncio.sleep(POLL)
-
-
-def _target(target: Target | int) -> Target:
-    return target if isinstance(target, Target) else Target(target)
 
 
 def _ask_nvml(path: Path | None) -> tuple[str | None, list[str]]:

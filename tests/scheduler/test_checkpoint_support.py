@@ -16,6 +16,7 @@ from jupyter_gpushare.scheduler.gpu import checked_drivers
 from jupyter_gpushare.scheduler.gpu import checkpoint_support as ability
 from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Deadlines
 from jupyter_gpushare.scheduler.gpu.checkpoint_support import judge
+from jupyter_gpushare.scheduler.gpu.targets import Target
 from tests.scheduler.stand_in import Make, said
 from tests.support.checkpoints import StandIn
 
@@ -32,8 +33,8 @@ async def test_a_process_that_is_debugged_is_left_alone(
         assert process.stdout is not None
         process.stdout.readline()
         one = make_hibernator()
-        assert one.refuses(process.pid) == "debugger"
-        assert said(await one.hibernate(process.pid)) == (False, "debugger")
+        assert one.refuses(Target(process.pid)) == "debugger"
+        assert said(await one.hibernate(Target(process.pid))) == (False, "debugger")
         assert stand_in.calls(process.pid) == []
 
 

@@ -16,6 +16,7 @@ from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
 from jupyter_gpushare.scheduler.gpu.checkpoint_runner import Hibernations
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
+from jupyter_gpushare.scheduler.gpu.targets import Target
 from tests.scheduler.stand_in import FINE, PATIENCE, Make, helper_of, put_program, said, wait_for
 from tests.support.checkpoints import StandIn
 
@@ -25,7 +26,7 @@ async def test_a_killed_helper_is_replaced_and_the_state_queried(
 ) -> None:
     one = make_hibernator()
     stand_in.tell("checkpoint", "hang")
-    hibernating = asyncio.create_task(one.hibernate(pid))
+    hibernating = asyncio.create_task(one.hibernate(Target(pid)))
     await wait_for(lambda: "checkpoint" in stand_in.calls(pid))
     first = helper_of(one)
     os.kill(first, signal.SIGKILL)
@@ -36,7 +37,7 @@ async def test_a_killed_helper_is_replaced_and_the_state_queried(
     assert stand_in.calls(pid) == ["lock", "checkpoint", "state", "unlock"]
     assert helper_of(one) != first
     stand_in.let_go("checkpoint")
-    assert said(await one.hibernate(pid)) == FINE
+    assert said(await one.hibernate(Target(pid))) == FINE
 
 
 @pytest.mark.parametrize("step", ["state", "restore", "unlock"])
@@ -44,9 +45,9 @@ async def test_a_driver_that_crashes_the_helper_only_delays_a_wake(
     make_hibernator: Make, stand_in: StandIn, pid: int, step: str
 ) -> None:
     one = make_hibernator()
-    await one.hibernate(pid)
+    await one.hibernate(Target(pid))
     stand_in.tell(step, "die")
-    assert said(await one.wake(pid)) == FINE
+    assert said(await one.wake(Target(pid))) == FINE
     assert stand_in.state(pid) == "running"
 
 
@@ -55,33 +56,33 @@ async def test_a_crash_in_the_lock_loses_nothing(
 ) -> None:
     one = make_hibernator()
     stand_in.tell("lock", "die")
-    assert said(await one.hibernate(pid)) == (False, "helper")
+    assert said(await one.hibernate(Target(pid))) == (False, "helper")
     assert stand_in.state(pid) == "running"
-    assert said(await one.hibernate(pid)) == FINE
+    assert said(await one.hibernate(Target(pid))) == FINE
 
 
 async def test_a_helper_that_cannot_load_the_driver_is_reported_and_started_again_later(
     make_hibernator: Make, stand_in: StandIn, pid: int
 ) -> None:
     one = make_hibernator()
-    await one.hibernate(pid)
+    await one.hibernate(Target(pid))
     stand_in.library.rename(stand_in.library.with_name("gone"))
     try:
         os.kill(helper_of(one), signal.SIGKILL)
-        outcome = await one.wake(pid)
+        outcome = await one.wake(Target(pid))
         assert said(outcome) == (False, "helper")
         assert "the driver cannot be loaded" in outcome.text
         assert (await one.probe()).code == "helper"
     finally:
         stand_in.library.with_name("gone").rename(stand_in.library)
-    assert said(await one.wake(pid)) == FINE
+    assert said(await one.wake(Target(pid))) == FINE
 
 
 async def test_a_missing_helper_is_reported(
     make_hibernator: Make, pid: int, tmp_path: Path
 ) -> None:
     one = make_hibernator(program=tmp_path / "none")
-    outcome = await one.hibernate(pid)
+    outcome = await one.hibernate(Target(pid))
     assert said(outcome) == (False, "helper")
     assert "none cannot be run: No such file or directory" in outcome.text
     found = await one.probe()
@@ -96,7 +97,7 @@ async def test_a_helper_that_does_not_answer_is_killed(
 ) -> None:
     program = put_program(tmp_path, "read line", f"echo {said_instead}", "exec sleep 1000")
     one = make_hibernator(program=program)
-    outcome = await asyncio.wait_for(one.hibernate(pid), PATIENCE)
+    outcome = await asyncio.wait_for(one.hibernate(Target(pid)), PATIENCE)
     # It may have locked the process.
     assert said(outcome) == (False, "stuck")
     assert "ended with status -9" in outcome.text
@@ -107,7 +108,9 @@ async def test_other_output_of_a_driver_is_read_whatever_its_length(
 ) -> None:
     flood = "head -c 1000000 /dev/zero | tr '\\0' x >&2"
     program = put_program(tmp_path, flood, "read number rest", "echo $number 801 NO")
-    outcome = await asyncio.wait_for(make_hibernator(program=program).hibernate(pid), PATIENCE)
+    outcome = await asyncio.wait_for(
+        make_hibernator(program=program).hibernate(Target(pid)), PATIENCE
+    )
     assert said(outcome) == (False, "failed")
     assert "failed with NO" in outcome.text
 
@@ -121,7 +124,7 @@ async def test_an_internal_error_is_reported_as_an_outcome(
         raise ZeroDivisionError
 
     monkeypatch.setattr(one, "_step", fails)
-    assert said(await one.hibernate(pid)) == (False, "helper")
+    assert said(await one.hibernate(Target(pid))) == (False, "helper")
 
 
 async def test_a_driver_that_answers_nonsense_counts_as_unable(

@@ -15,6 +15,7 @@ import pytest
 from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
 from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Deadlines, Hibernator, Outcome
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
+from jupyter_gpushare.scheduler.gpu.targets import Target
 from tests.support.sim import LIBRARIES, MIB, Talker, sim_env
 from tests.support.stopping import go_on, stop
 
@@ -195,10 +196,10 @@ async def test_hibernated_programs_use_no_gpu_memory_and_lose_no_data(machine: M
     held = simulated.used()[0]
     assert held >= 2 * (100 + 16) * MIB
     for holder in holders:
-        assert said(await one.hibernate(holder.pid)) == FINE
+        assert said(await one.hibernate(Target(holder.pid))) == FINE
     assert simulated.used()[0] <= held - 2 * (100 + 16) * MIB + 16 * MIB
     for holder in holders:
-        assert said(await one.wake(holder.pid)) == FINE
+        assert said(await one.wake(Target(holder.pid))) == FINE
         holder.gpu()
     assert simulated.used()[0] == held
 
@@ -210,10 +211,10 @@ async def test_twenty_programs_hibernate_at_once(machine: Make) -> None:
     pids = [int(pid) for pid in crowd.heard().split()]
     held = simulated.used()[0]
     for _ in range(2):
-        outcomes = await asyncio.gather(*map(one.hibernate, pids))
+        outcomes = await asyncio.gather(*(one.hibernate(Target(pid)) for pid in pids))
         assert [said(outcome) for outcome in outcomes] == [FINE] * 20
         assert simulated.used()[0] < held / 2
-        outcomes = await asyncio.gather(*map(one.wake, pids))
+        outcomes = await asyncio.gather(*(one.wake(Target(pid)) for pid in pids))
         assert [said(outcome) for outcome in outcomes] == [FINE] * 20
     crowd.tell()
     assert crowd.heard().split() == ["0"] * 20
@@ -225,12 +226,12 @@ async def test_a_stopped_program_is_unlocked_when_it_resumes(machine: Make) -> N
     holder = simulated.holder()
     stop(holder.pid)
     # The driver's own timeout does not end its lock.
-    outcome = await one.hibernate(holder.pid)
+    outcome = await one.hibernate(Target(holder.pid))
     assert said(outcome) == (False, "stuck")
     assert "lock" in outcome.text
     go_on(holder.pid)
-    assert said(await one.hibernate(holder.pid)) == FINE
-    assert said(await one.wake(holder.pid)) == FINE
+    assert said(await one.hibernate(Target(holder.pid))) == FINE
+    assert said(await one.wake(Target(holder.pid))) == FINE
     holder.gpu()
 
 
@@ -240,13 +241,13 @@ async def test_a_program_stopped_during_hibernation_wakes_when_it_resumes(
     simulated = machine()
     one = simulated.hibernator(state=0.5)
     holder = simulated.holder()
-    await one.hibernate(holder.pid)
+    await one.hibernate(Target(holder.pid))
     stop(holder.pid)
-    outcome = await one.wake(holder.pid)
+    outcome = await one.wake(Target(holder.pid))
     assert said(outcome) == (False, "stuck")
     assert "state" in outcome.text
     go_on(holder.pid)
-    assert said(await one.wake(holder.pid)) == FINE
+    assert said(await one.wake(Target(holder.pid))) == FINE
     holder.gpu()
 
 
@@ -256,10 +257,10 @@ async def test_a_program_wakes_once_a_hanging_driver_continues(machine: Make, st
     one = simulated.hibernator(checkpoint=0.5, lock=0.1)
     holder = simulated.holder()
     holder.fail(f"cuCheckpointProcess{step}=UNKNOWN/hang")
-    outcome = await one.hibernate(holder.pid)
+    outcome = await one.hibernate(Target(holder.pid))
     assert outcome.code == "stuck"
     holder.fail("")
-    assert said(await one.wake(holder.pid)) == FINE
+    assert said(await one.wake(Target(holder.pid))) == FINE
     holder.gpu()
 
 
@@ -269,7 +270,7 @@ async def test_a_driver_that_fails_leaves_the_program_as_it_was(machine: Make, s
     one = simulated.hibernator()
     holder = simulated.holder()
     holder.fail(f"cuCheckpointProcess{step}=UNKNOWN")
-    outcome = await one.hibernate(holder.pid)
+    outcome = await one.hibernate(Target(holder.pid))
     assert said(outcome) == (False, "failed")
     assert "CUDA_ERROR_UNKNOWN" in outcome.text
     holder.gpu()
@@ -282,13 +283,13 @@ async def test_a_program_stays_hibernated_until_there_is_room(
     simulated = machine(memory="200MiB", context="100MiB")
     one = simulated.hibernator()
     holder = simulated.holder()
-    assert said(await one.hibernate(holder.pid)) == FINE
+    assert said(await one.hibernate(Target(holder.pid))) == FINE
     other = simulated.holder()
-    outcome = await one.wake(holder.pid)
+    outcome = await one.wake(Target(holder.pid))
     assert said(outcome) == (False, "failed")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in outcome.text
-    assert said(await one.hibernate(other.pid)) == FINE
-    assert said(await one.wake(holder.pid)) == FINE
+    assert said(await one.hibernate(Target(other.pid))) == FINE
+    assert said(await one.wake(Target(holder.pid))) == FINE
     holder.gpu()
 
 
@@ -296,10 +297,10 @@ async def test_a_hibernated_program_that_is_killed_is_reported_as_ended(machine:
     simulated = machine()
     one = simulated.hibernator()
     holder = simulated.holder()
-    await one.hibernate(holder.pid)
+    await one.hibernate(Target(holder.pid))
     holder.kill()
     holder.process.wait()
-    outcome = await one.wake(holder.pid)
+    outcome = await one.wake(Target(holder.pid))
     assert said(outcome) == (False, "failed")
     assert outcome.text == f"process {holder.pid} has ended"
 
@@ -309,11 +310,11 @@ async def test_a_program_that_dies_of_its_checkpoint_is_gone(machine: Make) -> N
     one = simulated.hibernator()
     holder, other = simulated.holder(), simulated.holder()
     holder.fail("cuCheckpointProcessCheckpoint=UNKNOWN/die")
-    outcome = await one.hibernate(holder.pid)
+    outcome = await one.hibernate(Target(holder.pid))
     assert said(outcome) == (False, "failed")
     assert outcome.text == f"process {holder.pid} has ended"
-    assert said(await one.hibernate(other.pid)) == FINE
-    assert said(await one.wake(other.pid)) == FINE
+    assert said(await one.hibernate(Target(other.pid))) == FINE
+    assert said(await one.wake(Target(other.pid))) == FINE
     other.gpu()
 
 
@@ -322,7 +323,7 @@ async def test_a_killed_helper_harms_no_program(machine: Make) -> None:
     one = simulated.hibernator()
     holder = simulated.holder()
     holder.fail("cuCheckpointProcessCheckpoint/hang")
-    hibernating = asyncio.create_task(one.hibernate(holder.pid))
+    hibernating = asyncio.create_task(one.hibernate(Target(holder.pid)))
     # The driver is in the middle of the checkpoint, and goes on with it when the helper is gone.
     await wait_for(lambda: holder.failed() == 1)
     killed = one._helper
@@ -334,10 +335,10 @@ async def test_a_killed_helper_harms_no_program(machine: Make) -> None:
     assert said(await hibernating) == (False, "helper")
     assert simulated.state(holder) == "running"
     holder.gpu()
-    assert said(await one.hibernate(holder.pid)) == FINE
+    assert said(await one.hibernate(Target(holder.pid))) == FINE
     assert one._helper is not None
     one._helper.process.kill()
-    assert said(await one.wake(holder.pid)) == FINE
+    assert said(await one.wake(Target(holder.pid))) == FINE
     holder.gpu()
 
 
@@ -349,14 +350,14 @@ async def test_a_program_wakes_on_another_gpu(machine: Make, visible: str | None
     home = holder.gpu()
     (other,) = set(simulated.gpus()) - {home}
     before = simulated.used()
-    assert said(await one.hibernate(holder.pid)) == FINE
-    assert said(await one.wake(holder.pid, (home, other))) == FINE
+    assert said(await one.hibernate(Target(holder.pid))) == FINE
+    assert said(await one.wake(Target(holder.pid), (home, other))) == FINE
     assert simulated.used() == before[::-1]
-    assert said(await one.hibernate(holder.pid)) == FINE
+    assert said(await one.hibernate(Target(holder.pid))) == FINE
     # On a GPU that is none.
     nowhere = f"GPU-{uuid.UUID('07' * 16)}"
-    assert said(await one.wake(holder.pid, (other, nowhere))) == (False, "failed")
-    assert said(await one.wake(holder.pid)) == FINE
+    assert said(await one.wake(Target(holder.pid), (other, nowhere))) == (False, "failed")
+    assert said(await one.wake(Target(holder.pid))) == FINE
     assert simulated.used() == before[::-1]
     holder.gpu()
 

@@ -81,9 +81,9 @@ async def test_it_hibernates_and_wakes(
 ) -> None:
     await service.started()
     assert (await one.probe(("580.65.06", ["A"]))).able
-    assert said(await one.hibernate(pid)) == FINE
+    assert said(await one.hibernate(Target(pid))) == FINE
     assert stand_in.state(pid) == "checkpointed"
-    assert said(await one.wake(pid)) == FINE
+    assert said(await one.wake(Target(pid))) == FINE
     assert stand_in.state(pid) == "running"
 
 
@@ -93,10 +93,10 @@ async def test_a_service_that_dies_in_a_step_is_waited_for(
 ) -> None:
     await service.started()
     if step in ("restore", "unlock"):
-        assert said(await one.hibernate(pid)) == FINE
+        assert said(await one.hibernate(Target(pid))) == FINE
     stand_in.tell(step, "die")
     work = asyncio.create_task(
-        one.wake(pid) if step in ("restore", "unlock") else one.hibernate(pid)
+        one.wake(Target(pid)) if step in ("restore", "unlock") else one.hibernate(Target(pid))
     )
     await wait_for(service.has_ended)
     service.start()
@@ -107,7 +107,7 @@ async def test_a_service_that_dies_in_a_step_is_waited_for(
         # It is not hibernated this time, and works.
         assert not outcome.ok
     assert stand_in.state(pid) == "running"
-    assert said(await one.hibernate(pid)) == FINE
+    assert said(await one.hibernate(Target(pid))) == FINE
 
 
 async def test_a_service_that_does_not_come_back_is_reported(
@@ -115,13 +115,13 @@ async def test_a_service_that_does_not_come_back_is_reported(
 ) -> None:
     monkeypatch.setattr(checkpoint_helper, "RETURN", 0.1)
     await service.started()
-    assert said(await one.hibernate(pid)) == FINE
+    assert said(await one.hibernate(Target(pid))) == FINE
     service.kill()
-    outcome = await one.wake(pid)
+    outcome = await one.wake(Target(pid))
     assert said(outcome) == (False, "helper")
     assert f"no hibernator answers on {service.path}" in outcome.text
     await service.started()
-    assert said(await one.wake(pid)) == FINE
+    assert said(await one.wake(Target(pid))) == FINE
 
 
 @pytest.mark.parametrize("step", ["lock", "checkpoint"])
@@ -137,16 +137,16 @@ async def test_a_process_that_may_be_locked_is_not_taken_as_awake(
     monkeypatch.setattr(checkpoint_helper, "RETURN", 0.1)
     await service.started()
     stand_in.tell(step, "die")
-    assert said(await one.hibernate(pid)) == (False, "stuck")
-    assert said(await one.wake(pid)) == (False, "stuck")
+    assert said(await one.hibernate(Target(pid))) == (False, "stuck")
+    assert said(await one.wake(Target(pid))) == (False, "stuck")
     service.kill()
     await service.started()
-    assert said(await one.wake(pid)) == FINE
+    assert said(await one.wake(Target(pid))) == FINE
     assert stand_in.state(pid) == "running"
     # Nothing was done to it this time.
     service.kill()
     await wait_for(lambda: one._helper is not None and one._helper.ended)
-    assert said(await one.hibernate(pid)) == (False, "helper")
+    assert said(await one.hibernate(Target(pid))) == (False, "helper")
 
 
 async def test_a_process_that_has_ended_is_reported(
@@ -157,10 +157,10 @@ async def test_a_process_that_has_ended_is_reported(
 ) -> None:
     process = processes()
     await service.started()
-    assert said(await one.hibernate(process.pid)) == FINE
+    assert said(await one.hibernate(Target(process.pid))) == FINE
     process.kill()
     process.wait()
-    outcome = await one.wake(process.pid)
+    outcome = await one.wake(Target(process.pid))
     assert (said(outcome), outcome.text) == (
         (False, "failed"),
         f"process {process.pid} has ended",
@@ -174,10 +174,10 @@ async def test_a_process_without_a_pidfd_for_now_has_not_ended(
     await service.started()
     with monkeypatch.context() as patch:
         patch.setattr(Target, "open", lambda _: None)
-        outcome = await one.hibernate(pid)
+        outcome = await one.hibernate(Target(pid))
         assert said(outcome) == (False, "stuck")
         assert "has to wait" in outcome.text
-    assert said(await one.hibernate(pid)) == FINE
+    assert said(await one.hibernate(Target(pid))) == FINE
 
 
 async def test_a_service_without_permission_is_reported(
@@ -185,7 +185,7 @@ async def test_a_service_without_permission_is_reported(
 ) -> None:
     await service.started()
     stand_in.tell("lock", "304")
-    outcome = await one.hibernate(pid)
+    outcome = await one.hibernate(Target(pid))
     assert said(outcome) == (False, "permission")
     assert "the hibernator may lack CAP_SYS_PTRACE" in outcome.text
 
