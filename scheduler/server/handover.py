@@ -322,7 +322,8 @@ class Handover:
         if self._files is None or not self._learnt:
             return
         history = self._history
-        history.publish()
+        # No estimate will be compared with its wait any more.
+        history.publish(estimate=not last)
         try:
             events = [Raw(_encode_event(event)) for event in history.after(self._filed)]
             content = {"sequence": history.sequence, "last": last, "events": events}

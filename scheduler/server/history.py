@@ -208,15 +208,15 @@ class EventHistory:
         self.ledger.forget(group)
         self.forecast.forget(group)
 
-    def publish(self) -> None:
-        """Number what has happened, and send it to the subscribers."""
+    def publish(self, *, estimate: bool = True) -> None:
+        """Number what has happened, and send it to the subscribers; ``estimate``: estimate new waits, too."""
         fresh, self._fresh = self._fresh, []
         snapshots, self._snapshots = self._snapshots, []
         for seen in snapshots:
             honest = self.ledger.observe(seen)
             self.timeline.observe(honest)
             self.forecast.observe(honest)
-        if self.forecast.due:
+        if estimate and self.forecast.due:
             self.forecast.estimates(self._core, time.monotonic())
         happened = [self._number(at, entry) for at, entry in fresh]
         if happened and self.subscribers:

@@ -54,6 +54,8 @@ ROUNDS = 3
 #: Seconds between readings of the GPUs and of the host memory without a request; and before the first ones, because the
 #: previous scheduler's clients attach first.
 POLL, FIRST_POLL = 1.0, 0.1
+#: Seconds after the start in which events are published late, and how late.
+RETURN, PUBLISHED = 1.0, 0.02
 
 #: Reads one GPU.
 Reading = Callable[[str], ev.Device | None]
@@ -470,10 +472,16 @@ class Server:
             self._publish_soon()
 
     def _publish_soon(self) -> None:
-        """Publish in the next round of the loop, or after a current hand-off."""
+        """Publish in the next round of the loop, or after a current hand-off.
+
+        While the previous scheduler's clients return, they come first.
+        """
         if self.history.is_due and not self._spinning and not self._publishing:
             self._publishing = True
-            self._loop.call_soon(self.publish)
+            if time.monotonic() < self.started + RETURN:
+                self._loop.call_later(PUBLISHED, self.publish)
+            else:
+                self._loop.call_soon(self.publish)
 
     def _arm(self) -> None:
         deadline = self.core.deadline()
