@@ -34,8 +34,8 @@ EDITORS = "@jupyterlab/codemirror-extension/plugin"
 STEADY_CURSOR = {"defaultConfig": {"cursorBlinkRate": 0}}
 
 #: Plugins that no test uses. At each load of a page, the server took 2 s of processor time for the formats in which
-#: notebooks can be exported (it imports nbconvert), and the browser 1 s to draw the splash screen, which a new theme shows,
-#: too.
+#: notebooks can be exported (it imports nbconvert), and the browser 1 s to draw the splash screen, which a new theme
+#: shows, too.
 UNUSED = (
     "apputils-extension:announcements",
     "apputils-extension:splash",
