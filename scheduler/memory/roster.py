@@ -141,13 +141,17 @@ def _key(client: Awaited) -> tuple[int, str, str]:
     return client.pid, client.started, client.group
 
 
-@functools.cache
 def boot_id() -> str:
     """Return which start of the machine this is; empty: it is not known."""
     try:
-        return _BOOT.read_text(encoding="ascii").strip()
+        return _read_boot_id()
     except OSError:
         return ""
+
+
+@functools.cache
+def _read_boot_id() -> str:
+    return _BOOT.read_text(encoding="ascii").strip()
 
 
 def _whole(lines: Iterable[str]) -> Iterator[Any]:

@@ -53,6 +53,7 @@ class Older:
         self, read: Callable[[], list[bytes]], apply: Callable[[list[bytes]], Iterator[None]]
     ) -> None:
         self._read, self._apply = read, apply
+        self._reading: asyncio.Future[list[bytes]] | None = None
         self._steps: Iterator[None] | None = None
         self.loaded = False
 
@@ -61,8 +62,9 @@ class Older:
         if self.loaded:
             return
         try:
-            steps = self._steps or self._begin(await asyncio.to_thread(self._read))
-            for _ in steps:
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
+            for _ in self._begin(await asyncio.shield(self._reading)):
                 await asyncio.sleep(pause)
         except Exception:
             log.exception("What the previous scheduler has left cannot be loaded")

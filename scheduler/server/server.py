@@ -192,7 +192,10 @@ class Server:
 
     def _leave(self, broken: bool) -> bool:
         """End for all clients, and decide nothing from here on; return whether another scheduler stands by."""
-        self._carry_out_deferred()
+        if broken:
+            self._deferred = None  # the core must get no event
+        else:
+            self._carry_out_deferred()
         self._left = True
         self.succession.end()
         if broken:

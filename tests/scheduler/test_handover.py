@@ -262,11 +262,11 @@ def test_the_loop_continues_while_older_events_are_loaded(
     for number in range(20):
         first.attach(f"g{number}")
     first.leave()
-    second, readers = begin(), set()
+    second, readers = begin(), []
     read = Files.read
 
     def watched(files: Files, name: str) -> bytes:
-        readers.add(threading.current_thread())
+        readers.append(threading.current_thread())
         return read(files, name)
 
     monkeypatch.setattr(Files, "read", watched)
@@ -281,6 +281,7 @@ def test_the_loop_continues_while_older_events_are_loaded(
         return seen
 
     seen = asyncio.run(load())
+    assert len(readers) == 1
     assert threading.main_thread() not in readers
     most = max(after - before for before, after in itertools.pairwise(seen))
     assert most <= 2 * 2  # a step of each
