@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -150,8 +152,8 @@ class GpuShareProvisioner(LocalProvisioner):
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Put the kernel's command and environment under the interposer."""
-        kwargs = await super().pre_launch(**kwargs)
         self._note_end()
+        kwargs = await super().pre_launch(**kwargs)
         self._shared, self._unshared = False, None
         environ = dict(os.environ if kwargs.get("env") is None else kwargs["env"])
         kwargs["env"] = plain_environment(environ)
@@ -396,8 +398,31 @@ class GpuShareProvisioner(LocalProvisioner):
         status = self.process.poll()
         if status is None or self._first_beat.seen:
             return
-        self._failed_with = status
         self._told_to_end = True
+        if self._has_lost_a_port():
+            self.log.warning(
+                "gpushare: another program uses a port of kernel %s, which gets other ports if it is restarted",
+                self.kernel_id,
+            )
+            # Otherwise, the local provisioner keeps them.
+            self.ports_cached = False
+            cast(Any, self.parent).cleanup_connection_file()
+        else:
+            self._failed_with = status
+
+    def _has_lost_a_port(self) -> bool:
+        """Whether another program uses a port of the kernel: jupyter_client chooses free ones, and reserves none."""
+        manager = cast(Any, self.parent)
+        if manager.transport != "tcp":
+            return False
+        family = socket.AF_INET6 if ":" in manager.ip else socket.AF_INET
+        for port in manager.ports:
+            try:
+                socket.create_server((manager.ip, port), family=family).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return True
+        return False
 
     async def _tell_unshared(self, environ: Mapping[str, str]) -> None:
         self.log.warning(

@@ -15,6 +15,7 @@ from typing import Any
 
 import jupyter_client
 import pytest
+from jupyter_client.connect import LocalPortCache
 from jupyter_client.ioloop import AsyncIOLoopKernelManager
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
@@ -306,6 +307,24 @@ async def test_a_restarted_kernel_stays_in_its_group(connection: Config) -> None
 
 
 @pytest.mark.usefixtures("real_kernels")
+async def test_a_kernel_whose_port_is_taken_shares_on_other_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = [other.getsockname()[1]]
+        choose = LocalPortCache.find_available_port
+        monkeypatch.setattr(
+            LocalPortCache,
+            "find_available_port",
+            lambda cache, ip: taken.pop() if taken else choose(cache, ip),
+        )
+        async with started() as kernel:
+            assert not taken
+            assert other.getsockname()[1] not in kernel.manager.ports
+            assert is_shared(kernel)
+            assert (await kernel.execute("1 + 1")).data()["text/plain"] == "2"
+
+
 async def test_without_driver_there_is_no_preload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioner, "find_driver", lambda environ: None)
     async with started() as kernel:
