@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ from ..protocol.bodies import LONGEST_TEXT, RequestError
 from ..protocol.client import user_name
 from ..views import status as snapshot
 from .connection import Connection
-from .history import EventHistory
+from .history import Answer, EventHistory
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,6 @@ _MEMORY = (
 
 #: The kinds of a group's memory on a GPU that are added up for its user.
 _HELD = tuple(kind for kind in snapshot.KINDS if kind != "context")
-
-Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 
 class Host(Protocol):

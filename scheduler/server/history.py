@@ -23,9 +23,8 @@ log = logging.getLogger(__name__)
 #: The number of events that are kept.
 KEPT = 10_000
 
-#: The content of an answer, and the same or what returns it later.
-Body = dict[str, Any]
-LaterBody = Body | Coroutine[Any, Any, Body]
+#: The answer to a control request, or what returns it later.
+Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
@@ -64,20 +63,19 @@ class Older:
         try:
             if self._reading is None:
                 self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
-            for _ in self._begin(await asyncio.shield(self._reading)):
+            lines = await asyncio.shield(self._reading)
+            if self._steps is None:  # they are the same for all that load at the same time
+                self._steps = self._apply(lines)
+            for _ in self._steps:
                 await asyncio.sleep(pause)
         except Exception:
             log.exception("What the previous scheduler has left cannot be loaded")
         self.loaded = True
 
-    def _begin(self, lines: list[bytes]) -> Iterator[None]:
-        """Return the steps, which are the same for all that load at the same time."""
-        if self._steps is None:
-            self._steps = self._apply(lines)
-        return self._steps
 
-
-async def _answer_after(loading: Coroutine[Any, Any, None], answer: Callable[[], Body]) -> Body:
+async def _answer_after(
+    loading: Coroutine[Any, Any, None], answer: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     await loading
     return answer()
 
@@ -172,13 +170,13 @@ class EventHistory:
         first = self.events[0]["sequence"] if self.events else self.sequence + 1
         return self.older is not None and not self.older.loaded and sequence + 1 < first
 
-    def with_events(self, sequence: int, answer: Callable[[], Body]) -> LaterBody:
+    def with_events(self, sequence: int, answer: Callable[[], dict[str, Any]]) -> Answer:
         """Answer a request once the events after the one with a number are loaded."""
         if self.lacks(sequence):
             return _answer_after(self.load_events(), answer)
         return answer()
 
-    def with_spans(self, answer: Callable[[], Body]) -> LaterBody:
+    def with_spans(self, answer: Callable[[], dict[str, Any]]) -> Answer:
         """Answer a request once the whole timeline is loaded."""
         if self.older_spans is not None and not self.older_spans.loaded:
             return _answer_after(self.load_spans(), answer)

@@ -37,6 +37,7 @@ from ..views.words.explanations import PREFETCHES
 from . import administration
 from .administration import Administration
 from .connection import Connection
+from .history import Answer
 from .options import Options
 from .resource_claims import ResourceClaims
 from .succession import Succession
@@ -46,10 +47,6 @@ from .throttle import Throttle
 MAX_NOTICE = 4096
 #: The number of recordings that are remembered.
 MOST_RECORDINGS = 16
-
-#: The result of an operation, at once or later.
-Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
-
 
 #: Errors that end in an answer with their text.
 REFUSALS = (RequestError, protocol.ProtocolError, Denied, LoginError)
