@@ -176,7 +176,7 @@ class Server:
         await tickets.save()
         if has_heir:
             release()
-        # Let all transports send their data and close, including those that are still being created.
+        # Transports, also new ones, need these rounds to send their data and close.
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
         if has_heir:
@@ -374,8 +374,9 @@ class Server:
 
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
         """Carry out decisions, and pass the core each reading that it requests, until it requests none."""
-        deferred, self._deferred = self._deferred or [], None
-        asked = deque(self._carry_out(deferred + decisions, now))
+        if self._deferred is not None:
+            decisions, self._deferred = self._deferred + decisions, None
+        asked = deque(self._carry_out(decisions, now))
         # A grant may wait for a reading, so there is no round of the loop in between.
         while asked:
             device = self._read_now(self.devices.read, asked.popleft())
@@ -475,10 +476,7 @@ class Server:
             self._publish_soon()
 
     def _publish_soon(self) -> None:
-        """Publish in the next round of the loop, or after a current hand-off.
-
-        While the previous scheduler's clients return, they come first.
-        """
+        """Publish in the next round of the loop, or after a current hand-off; later while clients return."""
         if self.history.is_due and not self._spinning and not self._publishing:
             self._publishing = True
             if time.monotonic() < self.started + RETURN:
