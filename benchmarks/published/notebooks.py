@@ -75,7 +75,8 @@ async def answering(manager: AsyncKernelManager, patience: float) -> AsyncKernel
     Parameters
     ----------
     manager
-        Its manager; the kernel is started on other ports if it dies first, unless the manager does that by itself.
+        Its manager; the kernel is started again if it dies first, unless the manager does that by itself. It gets other
+        ports if it lost one and `GpuShareProvisioner` starts it.
     patience
         Seconds for it to answer.
 

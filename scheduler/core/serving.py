@@ -118,7 +118,7 @@ class Serving:
     #: Seconds for which a process that lacks room to wake waits for other programs. Then, what they seem to use may be
     #: its own residue.
     foreign_patience: ClassVar[float] = 10.0
-    #: Seconds for which a process that lacks room to wake waits beside a turn of its own group.
+    #: Seconds for which a process that lacks room to wake waits while its own group has the turn.
     turn_patience: ClassVar[float] = 5.0
     #: The plans of waits that could not be served yet.
     _plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
@@ -199,7 +199,7 @@ class Serving:
         elif not ahead:
             plan = self._plans[wait] = self.planner.plan(wait)
             if wait.wakes and wait.group.lease is not None:
-                self._give_turn_up(wait)
+                self._give_up_turn(wait)
             if plan.short:
                 short += [gpu for gpu, _ in plan.short]
                 pressed = self.pressure.press(plan)
@@ -219,11 +219,11 @@ class Serving:
         self._make_head(wait, heads)
         return False
 
-    def _give_turn_up(self, wait: Wait) -> None:
-        """End the turn of a group that has waited long for the room that another of its processes needs to wake.
+    def _give_up_turn(self, wait: Wait) -> None:
+        """End a group's turn if another of its processes has waited too long for the room that it needs to wake.
 
-        The room for the data that the turn restores is then there for the wake. That frees host memory, without which
-        the memory of other groups may not be able to leave the GPU.
+        The wake then gets the room in which the turn would have restored data. It also frees host memory, without which
+        other groups' memory may not be able to leave the GPU.
         """
         patient = wait.since + self.turn_patience
         if self.turn.now >= patient:

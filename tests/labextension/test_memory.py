@@ -228,7 +228,7 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(both: LabPage, lab: La
     expect(page.card).to_contain_text("Hibernated")
     freed = re.compile(r"freed [\d.]+\sMiB of GPU memory · wakes in about")
     expect(page.card).to_contain_text(freed)
-    # What the driver leaves of two contexts, as readings beside other changes show it.
+    # The scheduler estimates what the driver leaves of the two contexts.
     assert 0 < lab.status()["gpus"][0]["contexts"] < before / 4
     expect(page.chip).to_have_text("GPU: hibernated")
     expect(page.status_item).to_have_text("GPU: hibernated")

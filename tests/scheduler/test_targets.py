@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A client's process is the one that connected, whatever the client states, and even if its pid is used again."""
+"""A client's process is the one that connected, whatever the client says, even after another process got its pid."""
 
 from __future__ import annotations
 

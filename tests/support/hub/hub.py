@@ -374,5 +374,5 @@ class Seat:
             last[0] = status["availability"]
             return last[0]["code"] == "ok" and status
 
-        # While the server starts, the Hub answers, with a page that it renders each time.
+        # While the server starts, the Hub renders a page for each of these requests.
         return until(probe, lambda: f"{last[0]}\n{self.log}", 0.25)  # type: ignore[no-any-return]
