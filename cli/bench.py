@@ -72,7 +72,9 @@ NAMED_ONLY = frozenset(
     }
 )
 #: Options that some benchmarks take, by the names of their functions' parameters.
-SETTINGS = ("policy", "part", "pairs", "seconds", "gib", "kernels", "cycles", "time_limit")
+SETTINGS = (
+    "policy", "part", "pairs", "batch", "pause", "seconds", "gib", "kernels", "cycles", "seed", "time_limit",
+)  # fmt: skip
 
 
 def add_parser(subparsers: Any) -> None:
@@ -109,6 +111,18 @@ def add_parser(subparsers: Any) -> None:
         help="interference, makespan: number of alternating measurements",
     )
     parser.add_argument(
+        "--batch",
+        type=int,
+        metavar="N",
+        help="interference: number of texts in a training step (default: 8)",
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        metavar="S",
+        help="interference: measure only the first burst after a pause of this many seconds",
+    )
+    parser.add_argument(
         "--seconds",
         type=float,
         metavar="S",
@@ -127,6 +141,9 @@ def add_parser(subparsers: Any) -> None:
         "--kernels", type=int, metavar="N", help="hibernate: number of kernels in the crowd"
     )
     parser.add_argument("--cycles", type=int, metavar="N", help="hibernate: number of cycles")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="hibernate: seed of the random cycles (default: 1)"
+    )
     parser.add_argument(
         "--time-limit",
         type=float,

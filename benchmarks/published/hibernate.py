@@ -9,8 +9,8 @@
 - ``wake``: from the beginning of that kernel's next cell to the end of its first GPU kernel, on a GPU that is free.
 - ``crowd``: the requested number of kernels, with 0.5 GiB each, under 6 GiB of the GPU (the scheduler keeps the rest).
   A tenth of them run cells at any time. Compared with how many fit without hibernation.
-- ``cycles``: a kernel is hibernated and woken again and again under random cells, some of them interrupted while it
-  wakes; every byte is compared after each.
+- ``cycles``: some kernels at once are hibernated and woken again and again under random cells, some of them interrupted
+  while a kernel wakes; every byte is compared after each. Another ``--seed`` draws other cells.
 - ``elsewhere``, where it is named: a kernel is woken on another GPU of the same name again and again, since its own is
   drained; every byte is compared. Compared with the same where it was.
 - ``pages``, where it is named: what page-locked host memory costs a checkpoint (``pages.py``).
@@ -37,6 +37,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ HELD, TENSOR, ROUNDS = 24.0, 512 * MIB, 3
 #: Bytes that a kernel holds whose use of the GPU is read.
 LITTLE = 512 * MIB
 #: A crowd: kernels, bytes that they may have of the GPU, and bytes of each; the same on the simulated driver.
-KERNELS, CAP = 25, 6 * GIB
+KERNELS, CAP = 40, 6 * GIB
 SIMULATED_KERNELS, SIMULATED_CAP = 100, 24 * GIB
 DATA, BLOCK = 512 * MIB, 64 * MIB
 #: Part of the kernels that are active; seconds for which they are; most passes over the data in a cell.
@@ -68,8 +69,8 @@ AFTER = 600.0
 PATIENCE, STARTING = 4.0, 90.0
 #: Kernels that start at once, at most; bytes of host memory that have to be free for another one on a real GPU.
 AT_ONCE, HOST = 4, 8 * GIB
-#: Cycles, and bytes of the kernel that lives through them.
-CYCLES, CYCLED = 200, GIB
+#: Cycles of all kernels together, the number of kernels that live through them, and bytes of each.
+CYCLES, CYCLING, CYCLED = 200, 4, GIB
 #: GiB of the kernel that changes GPUs, and how often it does.
 CHANGING, CHANGES = 8.0, 6
 #: Parts of the cycles in which the cell comes while the kernel is still on its way out, and in which it is interrupted.
@@ -91,6 +92,7 @@ def run(
     cycles: int = CYCLES,
     seconds: float | None = None,
     time_limit: float = LIMIT,
+    seed: int = 1,
 ) -> Iterator[Figure]:
     """Measure.
 
@@ -106,6 +108,8 @@ def run(
         How many.
     time_limit
         Seconds after which all of it ends.
+    seed
+        What the cycles are drawn from.
 
     Raises
     ------
@@ -127,7 +131,7 @@ def run(
     if "crowd" in chosen:
         todo.append(_crowd(clock, faults, kernels, seconds, "cycles" in chosen))
     if "cycles" in chosen:
-        todo.append(_cycles(clock, faults, cycles))
+        todo.append(_cycles(clock, faults, cycles, seed))
     if "elsewhere" in chosen:
         todo.append(_elsewhere(clock, faults))
     if "pages" in chosen:
@@ -260,47 +264,72 @@ def _page_locked(scene: Scene) -> int:
     return int(pool.get("page_locked", 0))
 
 
-def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
-    """Hibernate and wake one kernel again and again."""
+@dataclass
+class _Cycles:
+    """What came of the cycles of a kernel."""
+
+    outs: list[float] = field(default_factory=list)
+    done: int = 0
+    right: int = 0
+    interrupted: int = 0
+
+
+def _cycles(clock: Clock, faults: list[str], cycles: int, seed: int) -> Iterator[Figure]:
+    """Hibernate and wake some kernels again and again, all of them at once."""
     with scene_of(clock) as scene:
-        rng = random.Random(7)
-        kernel = scene.kernel("one")
-        kernel.call("start", scene.scaled(CYCLED), scene.scaled(BLOCK), 1)
-        kernel.call("varied", 0)
-        outs: list[float] = []
-        right = done = interrupted = 0
-        while done < cycles and clock.left() > ENDING:
-            done += 1
-            call = rng.choice(FIRST)
-            if rng.random() < EARLY:
-                scene.here.control("hibernate", group="bench-one")
-                time.sleep(rng.uniform(0, 0.1))
-            else:
-                outs.append(scene.hibernate("one"))
-            if rng.random() < INTERRUPTED and call != "free":
-                kernel.send("first", call)
-                time.sleep(rng.uniform(0, 0.03 if scene.simulated else 0.5))
-                scene.here.control("cancel", group="bench-one")
-                interrupted += not kernel.read()
-                # It may come late, and end another wait. Once an eviction ordered after it is done, it is past.
-                while not kernel.call("first", "touch"):
-                    clock.check()
-                scene.evict("one")
-            elif not kernel.call("first", call):
-                faults.append(f"cycle {done}: a call was interrupted although none was cancelled")
-            varied = kernel.call("varied", done)
-            same = kernel.call("equal")
-            right += varied and same
-            if not (varied and same):
-                faults.append(f"cycle {done}: {'bytes' if not same else 'results'} differ")
+        kernels = min(CYCLING, cycles)
+        counts = [len(range(number, cycles, kernels)) for number in range(kernels)]
+        pool = scene.pool(kernels)
+        each = [
+            pool.submit(_cycle, scene, faults, f"{seed}-{number}", count)
+            for number, count in enumerate(counts)
+        ]
+        all_of_them = [one.result() for one in each]
         woken = _woken(scene)
+    done = sum(one.done for one in all_of_them)
     for metric, count, target in (
-        ("cycles with every byte equal", right, cycles),
-        ("cycles whose wake was interrupted", interrupted, None),
+        ("cycles with every byte equal", sum(one.right for one in all_of_them), cycles),
+        ("cycles whose wake was interrupted", sum(one.interrupted for one in all_of_them), None),
     ):
         yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target, at_least=True)
-    yield _figure("each: hibernate order to done", outs, "s")
+    yield _figure(
+        "each: hibernate order to done", [out for one in all_of_them for out in one.outs], "s"
+    )
     yield _figure("each: the driver's restore, the last ones", woken, "s")
+
+
+def _cycle(scene: Scene, faults: list[str], name: str, cycles: int) -> _Cycles:
+    """Hibernate and wake one kernel again and again."""
+    rng, found = random.Random(name), _Cycles()
+    kernel = scene.kernel(name)
+    kernel.call("start", scene.scaled(CYCLED), scene.scaled(BLOCK), 1)
+    kernel.call("varied", 0)
+    while found.done < cycles and scene.clock.left() > ENDING:
+        found.done += 1
+        what = f"cycle {found.done} of {name}"
+        call = rng.choice(FIRST)
+        if rng.random() < EARLY:
+            scene.here.control("hibernate", group=f"bench-{name}")
+            time.sleep(rng.uniform(0, 0.1))
+        else:
+            found.outs.append(scene.hibernate(name))
+        if rng.random() < INTERRUPTED and call != "free":
+            kernel.send("first", call)
+            time.sleep(rng.uniform(0, 0.03 if scene.simulated else 0.5))
+            scene.here.control("cancel", group=f"bench-{name}")
+            found.interrupted += not kernel.read()
+            # It may come late, and end another wait. Once an eviction ordered after it is done, it is past.
+            while not kernel.call("first", "touch"):
+                scene.clock.check()
+            scene.evict(name)
+        elif not kernel.call("first", call):
+            faults.append(f"{what}: a call was interrupted although none was cancelled")
+        varied = kernel.call("varied", rng.randrange(1 << 30))
+        same = kernel.call("equal")
+        found.right += varied and same
+        if not (varied and same):
+            faults.append(f"{what}: {'bytes' if not same else 'results'} differ")
+    return found
 
 
 def _elsewhere(clock: Clock, faults: list[str]) -> Iterator[Figure]:

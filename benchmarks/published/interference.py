@@ -6,6 +6,8 @@ goes through all of these once, every second pair in reverse. The cells are sent
 from its first submission to its end, a cell's from its request to the reply, on the host's clock::
 
     gpushare bench interference --policy burst --policy tgs --pairs 20 --json
+
+With ``--pause``, a pair is one burst beside the loop after such a pause, and one alone after the same pause.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ PAIRS = 20
 BURSTS, BURST, PAUSE = 25, 5, 0.045
 #: Texts of a training step.
 BATCH = 8
+#: Bursts before a long pause, so that the person is known as one who uses the GPU for short times.
+BEFORE = 5
 #: Bytes that each holds, and seconds of training by which the loop counts as being in the background.
 HELD, WARM_UP = 16 * MIB, 4.0
 #: Seconds within which a kernel starts, and a cell ends.
@@ -142,22 +146,33 @@ class Person:
             raise RuntimeError(f"the kernel's cell failed: {said.get('evalue', said['status'])}")
         return said
 
+    def forget(self) -> None:
+        """Forget the bursts so far."""
+        # Silent, and so no cell: after a cell without the GPU, the next is not expected to use it.
+        self._run("taken.clear()", silent=True)
+
+    def cell(self) -> float:
+        """Run a short cell; return its seconds."""
+        start = time.monotonic()
+        self._run(f"taken.append(jobs.burst({BURST}))")
+        return time.monotonic() - start
+
+    def taken(self) -> list[float]:
+        """Return the seconds of each burst."""
+        said = self._run("", silent=True, user_expressions={"taken": "str(taken)"})
+        text = said["user_expressions"]["taken"]["data"]["text/plain"]
+        bursts: list[float] = json.loads(ast.literal_eval(text))
+        return bursts
+
     def bursts(self, count: int, seed: int) -> tuple[list[float], list[float]]:
         """Run short cells; return the seconds of each burst, and of its cell."""
         draw = random.Random(seed)
-        # Silent, and so no cell: after a cell without the GPU, the next is not expected to use it.
-        self._run("taken.clear()", silent=True)
+        self.forget()
         cells = []
         for _ in range(count):
             time.sleep(draw.uniform(0.5, 1.5) * PAUSE)
-            start = time.monotonic()
-            self._run(f"taken.append(jobs.burst({BURST}))")
-            cells.append(time.monotonic() - start)
-        said = self._run("", silent=True, user_expressions={"taken": "str(taken)"})
-        bursts = json.loads(
-            ast.literal_eval(said["user_expressions"]["taken"]["data"]["text/plain"])
-        )
-        return bursts, cells
+            cells.append(self.cell())
+        return self.taken(), cells
 
     def close(self) -> None:
         """End the kernel."""
@@ -165,16 +180,59 @@ class Person:
         self._kernel.shutdown_kernel(now=True)
 
 
-def run(policy: Sequence[str] = (), pairs: int = PAIRS) -> Iterator[Figure]:
-    """Measure under these policies, by default all that there are."""
+def run(
+    policy: Sequence[str] = (), pairs: int = PAIRS, batch: int = BATCH, pause: float | None = None
+) -> Iterator[Figure]:
+    """Measure under these policies, by default all that there are.
+
+    Parameters
+    ----------
+    policy
+        Their names.
+    pairs
+        How many.
+    batch
+        Texts of a training step.
+    pause
+        Measure only the first burst after a pause of this many seconds.
+    """
     names = list(policy) or sorted(available())
-    found = measure(names, pairs)
+    if pause is not None:
+        firsts = measure_firsts(names, pairs, pause, batch)
+        for name in names:
+            yield from _first_figures(name, firsts, pause)
+        return
+    found = measure(names, pairs, batch=batch)
     for name in (FREELY, *names):
         yield from _figures(name, found)
 
 
-def measure(policies: Sequence[str], pairs: int, bursts: int = BURSTS) -> list[Pair]:
-    """Return what each pair gave, by condition. An interrupt ends it with what there is so far."""
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A person and a training loop that share a GPU."""
+
+    person: Person
+    loop: Job
+    batch: int
+
+    def train(self) -> None:
+        """Begin to train."""
+        self.loop.call("train", self.batch)
+
+    def trained(self) -> float:
+        """End that; return the steps per second."""
+        return float(self.loop.call("trained"))
+
+    def both(self, bursts: int, seed: int) -> Part:
+        """Run bursts and the loop at the same time."""
+        self.train()
+        taken = self.person.bursts(bursts, seed)
+        return Part(*taken, self.trained())
+
+
+@contextlib.contextmanager
+def _sides(batch: int) -> Iterator[tuple[Machine, _Side, _Side]]:
+    """Start a person and a loop without us, and both with us."""
     with (
         machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here,
         contextlib.ExitStack() as stack,
@@ -186,44 +244,47 @@ def measure(policies: Sequence[str], pairs: int, bursts: int = BURSTS) -> list[P
             )
         portion = calibrated(here.bare_environ(), torch)
 
-        def person(shares: bool) -> Person:
-            made = Person(here, shares=shares, torch=torch, portion=portion)
-            stack.callback(made.close)
-            return made
+        def side(shares: bool) -> _Side:
+            person = Person(here, shares=shares, torch=torch, portion=portion)
+            stack.callback(person.close)
+            environ = here.client_environ("training") if shares else here.bare_environ()
+            loop = Job(environ, torch=torch, portion=portion)
+            stack.callback(loop.close)
+            loop.call("hold", HELD, HELD, 1)
+            return _Side(person, loop, batch)
 
-        def trainer(environ: dict[str, str]) -> Job:
-            made = Job(environ, torch=torch, portion=portion)
-            stack.callback(made.close)
-            made.call("hold", HELD, HELD, 1)
-            return made
-
-        bare = person(shares=False), trainer(here.bare_environ())
-        ours = person(shares=True), trainer(here.client_environ("training"))
-        ours[1].call("cell", "begin")  # a cell that trains for hours
-        for _, loop in (bare, ours):
-            loop.call("train", BATCH)
+        bare, ours = side(False), side(True)
+        ours.loop.call("cell", "begin")  # a cell that trains for hours
+        for one in (bare, ours):
+            one.train()
             time.sleep(WARM_UP)
-            loop.call("trained")
-        seeds = itertools.count()
+            one.trained()
+        yield here, bare, ours
 
-        def beside(who: Person, loop: Job) -> Part:
-            loop.call("train", BATCH)
-            taken = who.bursts(bursts, next(seeds))
-            return Part(*taken, loop.call("trained"))
+
+def measure(
+    policies: Sequence[str], pairs: int, bursts: int = BURSTS, batch: int = BATCH
+) -> list[Pair]:
+    """Return what each pair gave, by condition. An interrupt ends it with what there is so far."""
+    with _sides(batch) as (here, bare, ours):
+        seeds = itertools.count()
 
         def alone() -> Part:
             begun = time.monotonic()
-            taken = bare[0].bursts(bursts, next(seeds))
+            taken = bare.person.bursts(bursts, next(seeds))
             window = time.monotonic() - begun
-            bare[1].call("train", BATCH)
+            bare.train()
             time.sleep(window)
-            return Part(*taken, bare[1].call("trained"))
+            return Part(*taken, bare.trained())
 
         def under(name: str) -> Part:
             here.control("set", policy=name)
-            return beside(*ours)
+            return ours.both(bursts, next(seeds))
 
-        conditions: dict[str, Callable[[], Part]] = {ALONE: alone, FREELY: lambda: beside(*bare)}
+        conditions: dict[str, Callable[[], Part]] = {
+            ALONE: alone,
+            FREELY: lambda: bare.both(bursts, next(seeds)),
+        }
         conditions |= {name: lambda name=name: under(name) for name in policies}  # type: ignore[misc]
         found: list[Pair] = []
         for number in range(pairs):
@@ -235,6 +296,62 @@ def measure(policies: Sequence[str], pairs: int, bursts: int = BURSTS) -> list[P
                     raise
                 break
         return found
+
+
+def measure_firsts(
+    policies: Sequence[str], pairs: int, pause: float, batch: int = BATCH
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the seconds of the first bursts after a pause, by policy: beside the loop, and alone."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in policies}
+    with _sides(batch) as (here, bare, ours):
+        for number in range(pairs):
+            for name in policies:
+                here.control("set", policy=name)
+                ours.train()
+                ours.person.bursts(BEFORE, number)
+                # Both pause at the same time: that takes half as long.
+                ours.person.forget()
+                bare.person.forget()
+                time.sleep(pause)
+                ours.person.cell()
+                ours.trained()
+                bare.person.cell()
+                (beside,), (alone,) = ours.person.taken(), bare.person.taken()
+                found[name].append((beside, alone))
+    return found
+
+
+def _first_figures(
+    name: str, firsts: dict[str, list[tuple[float, float]]], pause: float
+) -> Iterator[Figure]:
+    def later(some: Sequence[tuple[float, float]]) -> float:
+        beside, alone = (statistics.median(each) for each in zip(*some, strict=True))
+        return float(100 * (beside / alone - 1))
+
+    taken = firsts[name]
+    low, high = interval(taken, later)
+    beside, alone = zip(*taken, strict=True)
+    what = f"{name}: first burst after a pause of {pause:g} s"
+    yield Figure(
+        "interference",
+        f"{what}, over alone [{low:+.1f}, {high:+.1f}]",
+        later(taken),
+        "%",
+        None,
+        len(taken),
+        quartile_distance([later([one]) for one in taken]),
+        LATER if name == "burst" else None,
+    )
+    for which, choose in (("median", statistics.median), ("longest", max)):
+        yield Figure(
+            "interference",
+            f"{what}, {which}",
+            1000 * choose(beside),
+            "ms",
+            1000 * choose(alone),
+            len(taken),
+            1000 * quartile_distance(beside),
+        )
 
 
 def _all(pairs: Sequence[Pair], name: str, what: str) -> list[float]:

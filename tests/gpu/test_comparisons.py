@@ -129,6 +129,26 @@ def test_figures_are_relative_to_running_alone() -> None:
     assert [(round(t.value), round(t.bare or 0)) for t in times] == [(11, 10)] * 2 + [(21, 20)] * 2
 
 
+@pytest.mark.slow
+def test_first_bursts_after_a_pause_are_measured_with_the_loop_and_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interference, "WARM_UP", 0.1)
+    firsts = interference.measure_firsts(["burst"], pairs=2, pause=0.1)
+    assert len(firsts["burst"]) == 2
+    # Five kernels of a millisecond each.
+    assert all(taken >= 0.005 for pair in firsts["burst"] for taken in pair)
+
+
+def test_first_bursts_are_relative_to_first_bursts_alone() -> None:
+    firsts = {"burst": [(0.011, 0.010), (0.012, 0.010), (0.020, 0.010)]}
+    later, median, longest = interference._first_figures("burst", firsts, 60.0)
+    assert later.value == pytest.approx(20.0)
+    assert "after a pause of 60 s" in later.metric
+    assert (median.value, median.bare) == pytest.approx((12.0, 10.0))
+    assert (longest.value, longest.bare) == pytest.approx((20.0, 10.0))
+
+
 def test_an_unknown_policy_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "makespan", "--policy", "magic", "--seconds", "0.01"]) == 1
     assert "magic" in capsys.readouterr().err
