@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import kubernetes_validate
 import pytest
@@ -137,6 +138,33 @@ def claim(uid: str) -> PreparedClaim:
     )
 
 
+def specified(cdi: Path, uid: str) -> list[dict[str, Any]]:
+    """Return the devices of a claim's specification."""
+    made = json.loads((cdi / f"jupyter-gpushare-claim-{uid}.json").read_text())
+    return [*made["devices"]]
+
+
+@pytest.mark.parametrize("expose", ["cdi", "env"])
+def test_each_gpu_of_a_claim_has_an_identifier_of_its_own(
+    tmp_path: Path, expose: Literal["cdi", "env"]
+) -> None:
+    """Otherwise, the API refuses the pod's status. Two requests of a claim may get the same GPU."""
+    made = claim("twice")
+    made = replace(made, gpus=(*made.gpus, made.gpus[0]))
+    claims = PreparedClaims(tmp_path / "state", tmp_path / "cdi", replace(MOUNTS, expose=expose))
+    claims.specify(made)
+    names = claims.devices(made)
+    first = [each[0] for each in names]
+    assert first == [f"jupyter-gpushare/claim=twice{end}" for end in ("", "-1", "-2")]
+    assert [each[1:] for each in names] == (
+        [["nvidia.com/gpu=GPU-0"], ["nvidia.com/gpu=GPU-1"], ["nvidia.com/gpu=GPU-0"]]
+        if expose == "cdi"
+        else [[], [], []]
+    )
+    devices = specified(tmp_path / "cdi", "twice")
+    assert [f"jupyter-gpushare/claim={each['name']}" for each in devices] == first
+
+
 def test_a_record_is_read_back_and_damaged_ones_are_dropped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,10 +174,9 @@ def test_a_record_is_read_back_and_damaged_ones_are_dropped(
         first.specify(claim(uid))
     kept = {found.uid: token for found, token in first}
     assert len({*kept.values()}) == 4
-    (made,) = json.loads((tmp_path / "cdi" / "jupyter-gpushare-claim-good.json").read_text())[
-        "devices"
-    ]
+    made, also = specified(tmp_path / "cdi", "good")
     assert "NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-1" in made["containerEdits"]["env"]
+    assert also["containerEdits"] == made["containerEdits"]
     folder = tmp_path / "state" / "claims"
     (folder / "cut" / "claim.json").write_text('{"uid": "cut"')
     (folder / "renamed").rename(folder / "other")

@@ -271,12 +271,12 @@ class Driver:
         except OSError as error:
             return self._failed(asked, f"the node cannot record the claim: {error}")
         answer = dra.NodePrepareResourceResponse()
-        for gpu in claim.gpus:
+        for gpu, names in zip(claim.gpus, self._claims.devices(claim), strict=True):
             answer.devices.add(
                 request_names=[gpu.request] if gpu.request else [],
                 pool_name=gpu.pool,
                 device_name=gpu.device,
-                cdi_device_ids=self._claims.devices(claim, gpu),
+                cdi_device_ids=names,
             )
         return answer
 

@@ -22,7 +22,7 @@ from .configuration import DRIVER
 
 log = logging.getLogger(__name__)
 
-#: The kind of our devices in the Container Device Interface: each claim is one.
+#: The kind of our devices in the Container Device Interface: one for each GPU of a claim.
 KIND = f"{DRIVER}/claim"
 #: The oldest version of the interface with names that may begin with a digit.
 CDI_VERSION = "0.5.0"
@@ -171,12 +171,17 @@ class PreparedClaims:
         self._claims.pop(uid, None)
         self._tokens.pop(uid, None)
 
-    def devices(self, claim: PreparedClaim, gpu: AllocatedGpu) -> list[str]:
-        """Return the names in the Container Device Interface for one GPU of a claim."""
-        names = [f"{KIND}={claim.uid}"]
+    def devices(self, claim: PreparedClaim) -> list[list[str]]:
+        """Return the names in the Container Device Interface for each GPU of a claim.
+
+        The first name of each GPU differs from those of the claim's other GPUs: the kubelet uses it as an identifier in
+        the pod's status, where no identifier may appear twice.
+        """
+        own = [[f"{KIND}={name}"] for name in _device_names(claim)]
         if self._mounts.expose == "cdi":
-            names.append(f"{CDI_KIND}={gpu.uuid}")
-        return names
+            for names, gpu in zip(own, claim.gpus, strict=True):
+                names.append(f"{CDI_KIND}={gpu.uuid}")
+        return own
 
     def _load(self) -> None:
         for place in sorted(self._folder.iterdir()):
@@ -235,8 +240,13 @@ class PreparedClaims:
         return {
             "cdiVersion": CDI_VERSION,
             "kind": KIND,
-            "devices": [{"name": claim.uid, "containerEdits": edits}],
+            # A container may use only some of the claim's GPUs. Each of them brings everything.
+            "devices": [{"name": name, "containerEdits": edits} for name in _device_names(claim)],
         }
+
+
+def _device_names(claim: PreparedClaim) -> list[str]:
+    return [f"{claim.uid}-{number}" if number else claim.uid for number in range(len(claim.gpus))]
 
 
 def is_uid(text: str) -> bool:
