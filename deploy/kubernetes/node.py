@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 PATIENCE = 2.0
 
 
-#: Why new containers do not get a GPU; empty: they do.
-Fault = Literal["", "drained", "failed", "no-scheduler"]
+#: Why new containers do not get a GPU; empty: they do. The DRA driver sets "unchecked" while a check takes long.
+Fault = Literal["", "drained", "failed", "no-scheduler", "unchecked"]
 
 
 class NodeError(Exception):

@@ -88,7 +88,7 @@ class Plugin:
         self._version = 0
         self._listener = Listener(
             options.endpoint,
-            self._handlers(),
+            [self._handlers()],
             "--kubelet-dir has to name the kubelet's folder for device plugins, and the plugin has to run as root",
         )
         self._registered: object = None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,12 @@ class Listener:
     path
         The socket.
     handlers
-        The service.
+        The services.
     hint
         What to do if nothing can listen there.
     """
 
-    def __init__(self, path: Path, handlers: grpc.GenericRpcHandler, hint: str) -> None:
+    def __init__(self, path: Path, handlers: Sequence[grpc.GenericRpcHandler], hint: str) -> None:
         self.path = path
         self._handlers = handlers
         self._hint = hint
@@ -58,7 +59,7 @@ class Listener:
             return False
         await self.close()
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._handlers,))
+        server.add_generic_rpc_handlers(self._handlers)
         try:
             server.add_insecure_port(f"unix:{self.path}")
             await server.start()

@@ -46,9 +46,11 @@ MODULES = (
 class Kubelet:
     """The stand-in's process, and what it told."""
 
-    def __init__(self, folder: Path, refuse: int, module: str = "tests.deploy.kubelet") -> None:
+    def __init__(
+        self, folder: Path, refuse: int, *more: str, module: str = "tests.deploy.kubelet"
+    ) -> None:
         self._process = fork_server.popen(
-            ["-m", module, str(folder), str(refuse)],
+            ["-m", module, str(folder), str(refuse), *more],
             modules=MODULES,
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
@@ -170,10 +172,10 @@ def dra_kubelets(node: Path) -> Iterator[Callable[..., Kubelet]]:
     """Start kubelets for DRA drivers. A new one replaces the last one, which ends with the test otherwise."""
     started: list[Kubelet] = []
 
-    def begin(refuse: int = 0) -> Kubelet:
+    def begin(refuse: int = 0, health: str = "v1") -> Kubelet:
         for before in started:
             before.close()
-        started[:] = [Kubelet(node, refuse, "tests.deploy.dra_kubelet")]
+        started[:] = [Kubelet(node, refuse, health, module="tests.deploy.dra_kubelet")]
         return started[0]
 
     yield begin

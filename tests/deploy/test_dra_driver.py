@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 
 from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.deploy.kubernetes.dra.conditions import CONDITIONS, Fault
 from tests.deploy.api_server import NODE, ApiServer
 from tests.deploy.conftest import Kubelet, Plugin
 from tests.support.fake_hub import Peer, start_node
@@ -132,7 +133,11 @@ def test_a_pod_gets_its_claim_and_the_scheduler_knows_it(
         "type": "DRAPlugin",
         "name": "jupyter-gpushare",
         "endpoint": str(node / "plugins" / "jupyter-gpushare" / "dra.sock"),
-        "supported_versions": ["v1.DRAPlugin"],
+        "supported_versions": [
+            "v1.DRAPlugin",
+            "v1.DRAResourceHealth",
+            "v1alpha1.DRAResourceHealth",
+        ],
     }
     first, second = devices(api.until(published))
     attributes = {name: [*found] for name, found in first["attributes"].items()}
@@ -228,6 +233,47 @@ def test_slices_are_valid_and_follow_the_node(
     api.until(tainted("", ""))
 
 
+@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
+def test_the_health_of_gpus_agrees_with_their_taints(
+    started: Callable[[], Scheduler],
+    dra_kubelets: Kubelets,
+    drivers: Drivers,
+    api: ApiServer,
+    losing_nvml: dict[str, str],
+    version: str,
+) -> None:
+    service = f"{version}.DRAResourceHealth"
+    lost = Path(losing_nvml["LOST_GPUS"])
+    lost.unlink(missing_ok=True)
+    kubelet = dra_kubelets(health=version)
+    drivers(**losing_nvml)
+
+    def until(first: Fault, second: Fault) -> None:
+        specs = api.until(tainted(first, second))
+        told: list[Any] = [service]
+        for found, fault in zip(devices(specs), (first, second), strict=True):
+            condition = CONDITIONS[fault]
+            uuid = found["attributes"]["uuid"]["string"]
+            told.append([f"{NODE}/{found['name']}", condition.health, condition.message(uuid)])
+        kubelet.until("health", told)
+
+    until("no-scheduler", "no-scheduler")
+    scheduler = started()
+    until("", "")
+    (uuid, _) = (found["attributes"]["uuid"]["string"] for found in devices(api.until(published)))
+    with scheduler.control() as control:
+        control.request("drain", gpu=uuid)
+        until("drained", "")
+        lost.write_text("1")
+        until("drained", "failed")
+        control.request("drain", gpu=uuid, on=False)
+        until("", "failed")
+    lost.unlink()
+    until("", "")
+    scheduler.kill()
+    until("no-scheduler", "no-scheduler")
+
+
 def test_slices_are_repaired_and_refusals_are_logged_once(
     started: Callable[[], Scheduler], drivers: Drivers, api: ApiServer
 ) -> None:
@@ -315,6 +361,32 @@ def test_claims_survive_restarts_of_everything(
         until(lambda: control.request("prepared_claims")["claims"] == ["uid-of-ada"])
         control.request("prepare_claim", uid="unknown", token="t", user="u")
         until(lambda: control.request("prepared_claims")["claims"] == ["uid-of-ada"])
+
+
+def test_health_is_reported_again_after_restarts_and_when_a_stream_ends(
+    started: Callable[[], Scheduler], dra_kubelets: Kubelets, drivers: Drivers
+) -> None:
+    started()
+    kubelet, driver = dra_kubelets(), drivers()
+    healthy = kubelet.until("health")
+    assert [each[1] for each in healthy[1:]] == ["HEALTHY", "HEALTHY"]
+    kubelet.call("EndStream")
+    kubelet.until("health ended", "CANCELLED")
+    kubelet.until("health", healthy)
+    # The driver restarts, is killed, and restarts again.
+    assert driver.close() == 0
+    kubelet.until("health ended")
+    driver = drivers()
+    kubelet.until("health", healthy)
+    driver.process.kill()
+    kubelet.until("health ended", "UNAVAILABLE")
+    drivers()
+    kubelet.until("health", healthy)
+    # The kubelet restarts, and is then one without the service.
+    kubelet = dra_kubelets(health="v1alpha1")
+    assert kubelet.until("health") == ["v1alpha1.DRAResourceHealth", *healthy[1:]]
+    kubelet = dra_kubelets(health="off")
+    kubelet.until("registered")
 
 
 def test_one_bad_claim_does_not_affect_the_others(

@@ -13,11 +13,13 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from jupyter_gpushare.deploy.kubernetes import api_pb2 as api
 from jupyter_gpushare.deploy.kubernetes.dra import dra_pb2 as dra
+from jupyter_gpushare.deploy.kubernetes.dra import health_pb2 as health
 from jupyter_gpushare.deploy.kubernetes.dra import registration_pb2 as registration
 
 PROTOS = {
     "deploy/kubernetes/api.proto": api,
     "deploy/kubernetes/dra/dra.proto": dra,
+    "deploy/kubernetes/dra/health.proto": health,
     "deploy/kubernetes/dra/registration.proto": registration,
 }
 
@@ -119,3 +121,17 @@ def test_messages_of_dra_on_the_wire_are_those_of_the_kubelet() -> None:
     )
     assert ended.SerializeToString() == b"\x0a\x08\x0a\x01u\x12\x03\x0a\x01e"
     assert dra.NodeUnprepareResourcesRequest.FromString(b"\x0a\x03\x12\x01u").claims[0].uid == "u"
+    report = health.NodeWatchResourcesResponse(
+        devices=[
+            health.DeviceHealth(
+                device=health.DeviceIdentifier(pool_name="p", device_name="d"),
+                health="UNHEALTHY",
+                last_updated_time=3,
+                health_check_timeout_seconds=4,
+                message="m",
+            )
+        ]
+    )
+    assert report.SerializeToString() == (
+        b"\x0a\x11\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x20\x04\x2a\x01m"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The DRA driver: speaks the kubelet's APIs for plugin registration (v1) and DRA (v1) over Unix sockets."""
+"""The DRA driver: speaks the kubelet's APIs for plugin registration, DRA and device health over Unix sockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,6 +20,7 @@ from . import dra_pb2 as dra
 from . import registration_pb2 as registration
 from .cluster import Cluster, ClusterError
 from .configuration import DRIVER
+from .health import SERVICES, HealthReports
 from .inspection import Inspection
 from .preparation import by_device, prepared_claim
 from .prepared import ClaimError, PreparedClaim, PreparedClaims, is_uid
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 #: What the driver calls itself when the kubelet asks, and the service that it offers.
 TYPE, VERSION = "DRAPlugin", "v1.DRAPlugin"
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+#: Seconds after which a check counts as stalled. NVML takes a while to start on a node with many GPUs.
+STALLED = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Driver:
         self._registrar = registrar
         self._cluster = cluster
         self._publisher = Publisher(cluster, options.node)
+        self._health = HealthReports(options.node)
         self._gpus: list[Gpu] = []
         self._changed = asyncio.Event()
         self._fault = ""
@@ -110,8 +115,9 @@ class Driver:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._registering = asyncio.Lock()
         hint = "--kubelet-dir has to name the kubelet's folder, and the driver has to run as root"
-        self._service = Listener(options.endpoint, self._service_handlers(), hint)
-        self._registry = Listener(options.registry, self._registry_handlers(), hint)
+        services = [self._service_handlers(), *self._health.handlers()]
+        self._service = Listener(options.endpoint, services, hint)
+        self._registry = Listener(options.registry, [self._registry_handlers()], hint)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -152,14 +158,7 @@ class Driver:
 
     async def _check(self) -> None:
         """Look at the GPUs, and make specifications and the scheduler's claims follow from the record."""
-        gpus = await asyncio.to_thread(self._inspection.look)
-        before = {gpu.uuid: gpu.fault for gpu in self._gpus}
-        for gpu in gpus:
-            if before.get(gpu.uuid) != gpu.fault:
-                log.info("%s is %s", gpu.uuid, gpu.fault or "healthy")
-        if gpus != self._gpus:
-            self._gpus = gpus
-            self._changed.set()
+        self._update(await self._look())
         fault = ""
         try:
             for claim, _ in self._claims:
@@ -170,6 +169,25 @@ class Driver:
             log.warning("%s", fault)
         self._fault = fault
         await self._register()
+
+    async def _look(self) -> list[Gpu]:
+        """Inspect the GPUs. If that takes long, their state counts as unknown until it ends."""
+        looking = asyncio.create_task(asyncio.to_thread(self._inspection.look))
+        done, _ = await asyncio.wait({looking}, timeout=STALLED)
+        if not done:
+            self._update([replace(gpu, fault="unchecked") for gpu in self._gpus])
+        return await looking
+
+    def _update(self, gpus: list[Gpu]) -> None:
+        """Make taints and health follow from the result of a check."""
+        before = {gpu.uuid: gpu.fault for gpu in self._gpus}
+        for gpu in gpus:
+            if before.get(gpu.uuid) != gpu.fault:
+                log.info("%s is %s", gpu.uuid, gpu.fault or "healthy")
+        if gpus != self._gpus:
+            self._gpus = gpus
+            self._changed.set()
+        self._health.update(gpus)
 
     async def _register(self) -> None:
         async with self._registering:
@@ -240,7 +258,7 @@ class Driver:
             type=TYPE,
             name=DRIVER,
             endpoint=str(self._options.endpoint),
-            supported_versions=[VERSION],
+            supported_versions=[VERSION, *SERVICES],
         )
 
     async def _registered(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..node import Fault
+from .conditions import taints
 from .configuration import DRIVER
 
 #: The most devices of a slice whose devices may have taints.
@@ -84,8 +85,8 @@ def device(gpu: Gpu, sharing: Sharing, host_memory: int | None) -> dict[str, Any
         "attributes": attributes,
         "capacity": _capacities(gpu.memory, sharing, host_memory),
     }
-    if gpu.fault:
-        made["taints"] = [{"key": f"{DRIVER}/{gpu.fault}", "effect": "NoSchedule"}]
+    if tainted := taints(gpu.fault):
+        made["taints"] = tainted
     return made
 
 
