@@ -155,6 +155,39 @@ def test_the_hibernators_are_those_of_the_manifests() -> None:
     assert ("DaemonSet", "gpushare-hibernator") not in render()
 
 
+def test_the_dra_driver_is_that_of_the_manifests() -> None:
+    kustomization = manifest("dra-driver/kustomization.yaml")
+    (config,) = kustomization["configMapGenerator"]
+    settings = dict(literal.split("=", 1) for literal in config["literals"])
+    made = [
+        each
+        for name in kustomization["resources"]
+        for each in yaml.safe_load_all((MANIFESTS / "dra-driver" / name).read_text())
+    ]
+    theirs = {(each["kind"], each["metadata"]["name"]): each for each in made}
+    (container,) = pod(theirs, "gpushare-dra-driver")["containers"]
+    container["args"] = [
+        re.sub(r"\$\((\w+)\)", lambda match: settings[match[1]], word) for word in container["args"]
+    ]
+    # The chart writes the settings into the arguments.
+    assert container.pop("envFrom") == [{"configMapRef": {"name": config["name"]}}]
+    container |= {
+        "image": "registry.example.org/jupyter-gpushare:0.1.0",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    ours = {
+        key: each
+        for key, each in render({"mode": "dra"}).items()
+        if each["metadata"]["labels"].get("app.kubernetes.io/component") == "dra-driver"
+    }
+    assert {*theirs} == {*ours}
+    for key, each in theirs.items():
+        labels, more = (found["metadata"].pop("labels") for found in (each, ours[key]))
+        assert labels.items() <= more.items()
+        assert each == ours[key]
+    assert kustomization["images"] == manifest("kustomization.yaml")["images"]
+
+
 def test_the_hub_page_is_that_of_the_manifests(dra: Objects) -> None:
     theirs = manifest("hub/hub.yaml")["spec"]
     spec = theirs["template"]["spec"]

@@ -77,6 +77,13 @@ def arguments(name: str) -> list[str]:
     ]
 
 
+def dra_objects() -> list[Any]:
+    """Return the objects of the folder with the DRA driver."""
+    names = read("dra-driver/kustomization.yaml")["resources"]
+    texts = [(FOLDER / "dra-driver" / name).read_text() for name in names]
+    return [each for text in texts for each in yaml.safe_load_all(text)]
+
+
 HIBERNATOR = "hibernation/hibernator.yaml"
 SETS = ("scheduler.yaml", "device-plugin.yaml")
 
@@ -88,15 +95,33 @@ def test_the_api_accepts_the_manifests(version: str) -> None:
             kubernetes_validate.validate(read(f"{folder}/{name}"), version, strict=True)
 
 
+@pytest.mark.parametrize("version", ["1.34", VERSIONS[-1]])
+def test_the_api_accepts_the_dra_driver(version: str) -> None:
+    for each in dra_objects():
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+BUILT = {
+    ".": ("ConfigMap", "ConfigMap", "DaemonSet", "DaemonSet", "Namespace", "ResourceQuota"),
+    "dra-driver": (
+        *("ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "DeviceClass"),
+        *("ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+    ),
+}
+NAMESPACED = {"ConfigMap", "DaemonSet", "ResourceQuota", "ServiceAccount"}
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
-def test_the_api_accepts_what_kustomize_builds() -> None:
+@pytest.mark.parametrize("folder", BUILT, ids=["node", "dra-driver"])
+def test_the_api_accepts_what_kustomize_builds(folder: str) -> None:
     done = subprocess.run(
-        ["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=True
+        ["kubectl", "kustomize", str(FOLDER / folder)], capture_output=True, text=True, check=True
     )
     made = [*yaml.safe_load_all(done.stdout)]
-    assert sorted(each["kind"] for each in made) == [
-        *("ConfigMap", "ConfigMap", "DaemonSet", "DaemonSet", "Namespace", "ResourceQuota")
-    ]
+    assert sorted(each["kind"] for each in made) == [*BUILT[folder]]
+    for each in made:
+        namespace = "gpushare" if each["kind"] in NAMESPACED else None
+        assert each["metadata"].get("namespace") == namespace
     for each in made:
         kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
     configs = {each["metadata"]["name"] for each in made if each["kind"] == "ConfigMap"}
@@ -119,7 +144,11 @@ def test_the_quota_lets_the_pods_be_critical() -> None:
     assert {each["priorityClassName"] for each in pods} <= set(match["values"])
 
 
-@pytest.mark.parametrize("folder", [".", "hub"], ids=["node", "hub"])
+#: Folders that are applied with a command of their own, and the page with the command.
+APPLIED = {".": "zero-to-jupyterhub.md", "hub": "zero-to-jupyterhub.md", "dra-driver": "dra.md"}
+
+
+@pytest.mark.parametrize("folder", APPLIED, ids=["node", "hub", "dra-driver"])
 def test_the_documented_command_prunes_only_objects_of_the_folder(root: Path, folder: str) -> None:
     (labels,) = read(f"{folder}/kustomization.yaml")["labels"]
     ((key, value),) = labels["pairs"].items()
@@ -130,10 +159,10 @@ def test_the_documented_command_prunes_only_objects_of_the_folder(root: Path, fo
         f"kubectl apply --kustomize {path} --prune --selector {key}={value} "
         "--prune-allowlist core/v1/ConfigMap"
     )
-    page = root / "docs" / "how-to" / "admin" / "zero-to-jupyterhub.md"
+    page = root / "docs" / "how-to" / "admin" / APPLIED[folder]
     text = " ".join(page.read_text().replace("\\\n", " ").split())
     assert command in text
-    others = [f"{each}/kustomization.yaml" for each in (".", "hub") if each != folder]
+    others = [f"{each}/kustomization.yaml" for each in APPLIED if each != folder]
     assert all(read(other)["labels"][0]["pairs"] != labels["pairs"] for other in others)
 
 
