@@ -104,7 +104,8 @@ def test_the_chart_and_the_manifests_start_the_same_pods() -> None:
         assert ours == spec
         chosen = found["DaemonSet", f"gpushare-{name}"]["spec"]
         assert chosen["selector"] == theirs["spec"]["selector"]
-        assert chosen.get("updateStrategy") == theirs["spec"].get("updateStrategy")
+        for key in ("minReadySeconds", "updateStrategy"):
+            assert chosen.get(key) == theirs["spec"].get(key)
         assert (
             chosen["template"]["metadata"]["labels"]
             == (theirs["spec"]["template"]["metadata"]["labels"])

@@ -219,6 +219,21 @@ def test_a_new_scheduler_stands_by_before_the_old_one_ends() -> None:
     assert str(probed.parent) in [mount["mountPath"] for mount in container["volumeMounts"]]
     probes = [container[f"{kind}Probe"]["exec"] for kind in ("startup", "readiness", "liveness")]
     assert probes[0] == probes[1] == probes[2]
+    # A scheduler that hangs while it stands by is found before the old one would end.
+    alive = container["livenessProbe"]
+    found = alive["failureThreshold"] * alive["periodSeconds"] + alive["timeoutSeconds"]
+    assert made["spec"]["minReadySeconds"] > found
+
+
+@pytest.mark.parametrize("name", ["device-plugin.yaml", "dra-driver/driver.yaml"])
+def test_a_rollout_stops_at_a_node_where_the_new_pod_fails(name: str) -> None:
+    """Without a probe, a pod is ready as soon as it runs."""
+    spec = read(name)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert "readinessProbe" not in container
+    assert spec["minReadySeconds"] == 10
+    # By default, one pod may be unavailable. Two cannot run on a node, because they would use the same sockets.
+    assert "updateStrategy" not in spec
 
 
 @pytest.mark.parametrize("name", SETS)
