@@ -426,6 +426,37 @@ def test_a_scheduler_that_crashes_at_every_request_is_not_waited_for(machine: Ma
         server.shutdown(socket.SHUT_RDWR)
 
 
+def test_the_time_of_short_answers_is_no_time_without_a_scheduler(machine: Machine) -> None:
+    """As during several upgrades in a row."""
+    a, b = machine.program("a"), machine.program("b")
+    at_a = a.filled(192 * UNIT, 1)
+    a.call("cell", phase="end")
+    b.filled(192 * UNIT, 2)
+    machine.kill_scheduler()
+    os.kill(b.pid, signal.SIGKILL)
+    machine.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(machine.socket))
+        server.listen()
+
+        def answer() -> socket.socket:
+            connection, _ = server.accept()
+            connection.recv(65536)
+            connection.sendall(protocol.welcome(1, 0, 0.02, 0))
+            return connection
+
+        filling = a.start("fill", pointer=at_a, bytes=4, value=2)
+        for _ in range(4):
+            with answer():
+                assert a.waits(filling, 1.5)
+        with answer():
+            assert a.waits(filling)
+    machine.socket.unlink()
+    machine.start_scheduler()
+    assert a.result(filling)["result"] == 0
+    assert a.errors == []
+
+
 def run_side_by_side(machine: Machine) -> list[tuple[Program, int]]:
     """Return eight programs that nearly fill the GPU, and where their memory is."""
     programs = [machine.program(f"p{i}") for i in range(8)]

@@ -60,10 +60,10 @@ void gs_channel_close_locked(void)
     channel.broken = false;
     gs_outbox_clear(&channel.outbox);
     channel.usage_count = 0;
-    uint64_t now = gs_now_ns();
-    bool stable = now - channel.attached_at >= stable_after;
-    if (stable)
-        channel.away_since = now;
+    uint64_t now = gs_now_ns(), answered = now - channel.attached_at;
+    bool stable = answered >= stable_after;
+    /* After a short answer, the time without a scheduler goes on from where it stopped. */
+    channel.away_since = stable ? now : channel.away_since + answered;
     channel.retry_gap = shortest_retry;
     /* The first attempt comes at once, because another scheduler may have taken over the socket. */
     channel.retry_at = stable ? now : now + channel.retry_gap;
