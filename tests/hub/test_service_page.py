@@ -107,6 +107,17 @@ def kernels(
         yield kernels
 
 
+def show(page: Page, view: str) -> None:
+    """Change to a view, and wait until it is there with its data."""
+    link = page.get_by_role("link", name=view, exact=True)
+    link.click()
+    expect(link).to_have_attribute("aria-current", "page")
+    if view == "Usage":
+        expect(
+            page.get_by_role("table").or_(page.get_by_text("No notebook used a GPU"))
+        ).to_be_visible()
+
+
 @contextlib.contextmanager
 def opened(
     browser: Browser, hub_api: HubApi, service: HubService, token: str, scheme: str = "light"
@@ -203,7 +214,7 @@ def test_users_see_no_names_of_others(
         expect(node.get_by_role("row").filter(has_text="waiting, 2nd")).to_contain_text("sweep")
         expect(page.get_by_role("button")).to_have_count(0)
         for view in VIEWS:
-            page.get_by_role("link", name=view, exact=True).click()
+            show(page, view)
             expect(page.locator("main")).not_to_contain_text("train.ipynb")
             expect(page.locator("main")).not_to_contain_text("ada")
 
@@ -223,9 +234,9 @@ def test_the_page_is_accessible(
         expect(page.get_by_role("row").filter(has_text="python eval.py")).to_be_visible()
         page.evaluate(AXE.read_text())
         for view in VIEWS:
-            page.get_by_role("link", name=view, exact=True).click()
+            show(page, view)
             assert _violations(page, rules) == []
-        page.get_by_role("link", name="GPUs", exact=True).click()
+        show(page, "GPUs")
         page.get_by_role("button", name="Actions for train.ipynb").click()
         assert _violations(page, rules) == []
         page.keyboard.press("Escape")
@@ -234,7 +245,7 @@ def test_the_page_is_accessible(
             return
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         for view in VIEWS:
-            page.get_by_role("link", name=view, exact=True).click()
+            show(page, view)
             assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
             assert _violations(page) == []
 
@@ -254,7 +265,7 @@ def test_usage_is_added_up_over_nodes(
     # The schedulers add up once a second.
     until(has_use)
     with opened(browser, hub_api, service, admin) as page:
-        page.get_by_role("link", name="Usage", exact=True).click()
+        show(page, "Usage")
         expect(page.get_by_role("row").filter(has_text="ada")).to_have_count(1)
         expect(page.locator(".notice")).to_contain_text("did not respond: gpu3.")
         page.get_by_label("Rows").select_option("Usage by notebook")
@@ -263,7 +274,7 @@ def test_usage_is_added_up_over_nodes(
         page.evaluate(AXE.read_text())
         assert _violations(page) == []
     with opened(browser, hub_api, service, ada) as page:
-        page.get_by_role("link", name="Usage", exact=True).click()
+        show(page, "Usage")
         expect(page.get_by_role("row").filter(has_text="train.ipynb")).to_be_visible()
         expect(page.locator("main")).not_to_contain_text("ben")
 
@@ -362,7 +373,7 @@ def test_a_full_history_drops_the_oldest_entries(
                 # As many as the scheduler reports.
                 for _ in range(LAST):
                     control.request("maintenance", text="")
-            page.get_by_role("link", name="History", exact=True).click()
+            show(page, "History")
             events = page.get_by_role("list", name="Events")
             actions = page.get_by_role("list", name="Audit log").get_by_role("listitem")
             expect(actions).to_have_count(LAST)
