@@ -57,10 +57,13 @@ class Lab:
         self.maps.append((mapped, buffer))
         return ffi.cast("struct gpushare_pool *", buffer)
 
-    def has_prepared_all(self) -> bool:
-        """Whether the threads of the pools have made as many chunks as they have been told to."""
+    def has_settled(self) -> bool:
+        """Whether the threads of the pools have made and given back as many chunks as they have been told to."""
         pools = [account.pool for account in self.pools._accounts.values() if account.pool]
-        return all(pool.figures().prepared >= pool._orders.target * CHUNK for pool in pools)
+        return all(
+            pool._orders.target <= pool.figures().prepared // CHUNK <= pool._orders.most
+            for pool in pools
+        )
 
     def close(self) -> None:
         self.pools.stop()
@@ -256,7 +259,7 @@ def test_two_schedulers_that_prepare_pages_leave_room_for_each_other(
                 for each in labs:
                     each.pools.prepare(spare)
                 await until(lambda left=left: taken() >= spare - left * CHUNK)
-                await until(lambda: all(each.has_prepared_all() for each in labs))
+                await until(lambda: all(each.has_settled() for each in labs))
                 # Where no more than one least step is left, each takes it; a chunk in the making is not measured yet.
                 assert taken() <= spare + len(labs) * CHUNK
         finally:
