@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 
+import pytest
 import websocket
 
 from tests.support.hub.hub import Seat
@@ -75,7 +76,8 @@ class Kernel:
         """Wait until what was begun has ended, and return what it printed."""
         printed, deadline = [], time.monotonic() + PATIENCE
         while True:
-            assert time.monotonic() < deadline, f"{''.join(printed)}\n{self._seat.log}"
+            if time.monotonic() >= deadline:
+                pytest.fail(f"{''.join(printed)}\n{self._seat.status()}\n{self._seat.log}")
             # What keeps the connection alive comes, too, where nothing else does.
             kind, frame = self._socket.recv_data_frame(control_frame=True)
             if kind != websocket.ABNF.OPCODE_TEXT:
