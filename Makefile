@@ -112,9 +112,9 @@ lab: setup ## open the demo's notebooks in JupyterLab
 BOUND :=
 # The tests start make, too, which must not take part in this make's jobs.
 PYTEST = env -u MAKEFLAGS $(BOUND) python -m pytest -q --durations=15
-# Tests wait about half of the time, so there are two workers for each of the two cores of continuous integration. All
+# Tests wait about half of the time, so there are three workers for each of the two cores of continuous integration. All
 # tests of a file run in one worker, because they share servers.
-WORKERS := 4
+WORKERS := 6
 PYTEST_PARALLEL = $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Compiles the tests once, with pytest's assertions. Otherwise, each of the workers, which start at the same time, would
 # compile all of them.

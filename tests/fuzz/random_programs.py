@@ -31,6 +31,7 @@ from jupyter_gpushare.scheduler.core.model.records import unchanged
 from jupyter_gpushare.scheduler.protocol.client import ControlError
 from tests.fuzz.evictions import places, scene
 from tests.support.ground import MIB, Figures, Ground, Mismatch, RefusedStart, Runner
+from tests.support.stopping import stop
 
 #: Seconds that one program may take, on a machine that has much else to do.
 PATIENCE = 120.0
@@ -278,7 +279,7 @@ class Trouble:
                 self.history.forget()
                 self.restarts_from = time.monotonic() + 3
             case "stop":
-                scheduler.send_signal(signal.SIGSTOP)
+                stop(scheduler.pid)
                 time.sleep(self.rng.uniform(0, 0.1))
                 scheduler.send_signal(signal.SIGCONT)
             case "quantum":

@@ -19,6 +19,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.support.machine import UNIT, Machine, Program, Script
+from tests.support.stopping import stop
 
 MakeMachine = Callable[..., Machine]
 
@@ -269,7 +270,7 @@ def test_an_interrupt_ends_the_allocations_of_all_threads(machine: Machine) -> N
     """One asks the scheduler, the others wait for it to have done so."""
     a = machine.program("a")
     assert machine.scheduler is not None
-    machine.scheduler.send_signal(signal.SIGSTOP)
+    stop(machine.scheduler.pid)
     waits = [a.start("alloc", bytes=8 * UNIT, thread=name) for name in ("one", "two", "three")]
     machine.until(lambda: is_asleep(a))
     waits.append(a.start("alloc", bytes=8 * UNIT))
@@ -478,7 +479,7 @@ def test_allocations_right_after_a_restart_of_the_scheduler_do_not_fail(
     """So many of them have connected again before the others."""
     held = run_side_by_side(machine)
     for program, _ in held[first:]:
-        os.kill(program.pid, signal.SIGSTOP)
+        stop(program.pid)
     machine.kill_scheduler()
     machine.start_scheduler()
     machine.until(lambda: attached(machine) == first)
@@ -498,7 +499,7 @@ def test_allocations_right_after_a_restart_of_the_scheduler_do_not_fail(
 def test_a_process_that_has_not_reconnected_is_waited_for(machine: Machine) -> None:
     held = run_side_by_side(machine)
     others, (late, at_late) = held[:-1], held[-1]
-    os.kill(late.pid, signal.SIGSTOP)
+    stop(late.pid)
     machine.kill_scheduler()
     machine.start_scheduler()
     machine.until(lambda: attached(machine) == 7)
@@ -529,7 +530,7 @@ def test_an_allocation_that_waits_for_a_reconnection_reports_it_and_can_be_inter
         return any(usage[3] >= 64 * UNIT for *_, usages in clients for usage in usages)
 
     machine.until(is_listed)
-    os.kill(late.pid, signal.SIGSTOP)
+    stop(late.pid)
     machine.kill_scheduler()
     machine.start_scheduler()
     machine.until(lambda: attached(machine) == 1)

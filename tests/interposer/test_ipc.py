@@ -13,6 +13,7 @@ from tests.interposer.raw_calls import TOKEN
 from tests.interposer.rows import Runner
 from tests.support.machine import UNIT, Machine
 from tests.support.sim import sim_env
+from tests.support.stopping import stop
 
 MEMORY_TYPE = 2
 
@@ -28,7 +29,7 @@ def test_other_threads_continue_while_a_stopped_process_is_queried(machine: Mach
     pointer = a.filled(UNIT, 7)
     exported = a.call("raw", function="cuIpcGetMemHandle", arguments=["out", pointer])
     assert exported["result"] == 0
-    os.kill(a.pid, signal.SIGSTOP)
+    stop(a.pid)
     opening = b.start("open_ipc", handle=exported["out"][0], thread="opens")
     assert b.waits(opening)
     b.call("attribute", pointer=0x1000, attribute=MEMORY_TYPE)
@@ -48,8 +49,7 @@ def test_a_stop_does_not_end_an_answer_in_progress(machine: Machine) -> None:
         asking.settimeout(60)
         asking.connect(f"\0gpushare-ipc-{nonce:016x}")
         machine.until(lambda: receives(a.pid))
-        os.kill(a.pid, signal.SIGSTOP)
-        machine.until(lambda: "T (stopped)" in Path(f"/proc/{a.pid}/status").read_text())
+        stop(a.pid)
         os.kill(a.pid, signal.SIGCONT)
         asking.sendall(token)
         assert asking.recv(64)

@@ -21,6 +21,7 @@ from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import alive
 from tests.support.client import PATIENCE
 from tests.support.scheduler import Scheduler
+from tests.support.stopping import stop
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 #: Seconds within which a hanging service must be replaced, and seconds that a start may take.
@@ -55,7 +56,7 @@ def test_a_working_scheduler_is_alive(scheduler: Scheduler) -> None:
 def test_a_hanging_scheduler_is_not_alive(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler.process.send_signal(signal.SIGSTOP)
+    stop(scheduler.process.pid)
     try:
         begun = time.monotonic()
         assert "has not responded for 3 s" in alive.answers(os.fsencode(scheduler.path))

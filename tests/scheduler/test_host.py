@@ -19,6 +19,7 @@ from tests.support.fake_hub import FakeHub, start_node
 from tests.support.fake_hub import hub as hub_running
 from tests.support.scheduler import GIB, Scheduler, Start
 from tests.support.schedulers import forked_schedulers
+from tests.support.stopping import stop
 
 __all__ = ["forked_schedulers"]
 
@@ -138,7 +139,7 @@ async def test_a_scheduler_that_hangs_is_replaced_within_20_s(
     assert supervisor.MOST_MISSING * (supervisor.LOOK_PAUSE + supervisor.ANSWER_TIMEOUT) < 20
     one, other = await host(), await host()
     scheduler = await pid(one)
-    os.kill(scheduler, signal.SIGSTOP)
+    stop(scheduler)
     await until(lambda: gone(scheduler))
     for each in (one, other):
         await each.connected(PATIENCE)

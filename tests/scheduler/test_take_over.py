@@ -21,6 +21,7 @@ from jupyter_gpushare.scheduler.server.locks import Locks, TakenError
 from tests.support import fork_server
 from tests.support.client import PATIENCE, FakeClient
 from tests.support.scheduler import GIB, SCHEDULER, Scheduler, Start, state, until
+from tests.support.stopping import stop
 
 
 class StandBy:
@@ -99,7 +100,7 @@ def test_connections_during_a_take_over_wait_and_are_answered(
 ) -> None:
     """Many programs connect while no scheduler serves. No connection is refused, and all are answered later."""
     second = stand_by()
-    second.process.send_signal(signal.SIGSTOP)
+    stop(second.process.pid)
     assert scheduler.close() == 0
     waiting = []
     for _ in range(60):
@@ -132,7 +133,7 @@ def test_two_that_stand_by_take_over_one_after_the_other(
 def test_a_stale_socket_is_not_served(scheduler: Scheduler, start: Start, stand_by: Begin) -> None:
     """A scheduler was stopped while it stood by, and others served meanwhile, on another socket."""
     late = stand_by()
-    late.process.send_signal(signal.SIGSTOP)
+    stop(late.process.pid)
     scheduler.process.send_signal(signal.SIGKILL)
     scheduler.close()
     between = start()
@@ -188,7 +189,7 @@ def test_a_scheduler_that_does_not_pass_its_socket_on_is_replaced(
 
 def test_a_hung_scheduler_that_is_killed_is_replaced(scheduler: Scheduler, stand_by: Begin) -> None:
     second = stand_by()
-    scheduler.process.send_signal(signal.SIGSTOP)
+    stop(scheduler.process.pid)
     scheduler.process.send_signal(signal.SIGKILL)
     second.says(b"ready")
 
