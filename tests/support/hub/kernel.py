@@ -6,12 +6,17 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import websocket
 
 from tests.support.hub.hub import Seat
 from tests.support.lab import PATIENCE
+
+#: Seconds without a message after which a wait does something else.
+QUIET = 1.0
 
 
 class Kernel:
@@ -42,6 +47,7 @@ class Kernel:
             header=[f"Authorization: token {self._seat.hub.token}"],
             timeout=PATIENCE,
         )
+        self._socket.settimeout(QUIET)
 
     def disconnect(self) -> None:
         """Disconnect, as a browser that is closed. The kernel goes on."""
@@ -72,17 +78,10 @@ class Kernel:
         )
         return message
 
-    def end(self, message: str) -> str:
-        """Wait until what was begun has ended, and return what it printed."""
-        printed, deadline = [], time.monotonic() + PATIENCE
-        while True:
-            if time.monotonic() >= deadline:
-                pytest.fail(f"{''.join(printed)}\n{self._seat.status()}\n{self._seat.log}")
-            # What keeps the connection alive comes, too, where nothing else does.
-            kind, frame = self._socket.recv_data_frame(control_frame=True)
-            if kind != websocket.ABNF.OPCODE_TEXT:
-                continue
-            got = json.loads(frame.data)
+    def end(self, message: str, quiet: Callable[[], object] = lambda: None) -> str:
+        """Wait until what was begun has ended, and return what it printed; call ``quiet`` whenever nothing comes."""
+        printed: list[str] = []
+        for got in self._messages(printed, quiet):
             if got["parent_header"].get("msg_id") != message:
                 continue
             content = got["content"]
@@ -92,7 +91,38 @@ class Kernel:
                 case "error":
                     raise AssertionError("\n".join(content["traceback"]))
                 case "status" if content["execution_state"] == "idle":
-                    return "".join(printed)
+                    break
+        return "".join(printed)
+
+    def await_restart(self) -> None:
+        """Wait until the server has restarted the kernel, and its output arrives.
+
+        What is sent before may reach the old process only. When the new one answers, the server may have connected to
+        its input, but not yet to its output.
+        """
+        for got in self._messages():
+            if got["msg_type"] == "status" and got["content"]["execution_state"] == "restarting":
+                break
+        sent = {self.begin("")}
+        for got in self._messages(quiet=lambda: sent.add(self.begin(""))):
+            if got["msg_type"] == "status" and got["parent_header"].get("msg_id") in sent:
+                break
+
+    def _messages(
+        self, printed: Sequence[str] = (), quiet: Callable[[], object] = lambda: None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what the kernel sends; if the wait becomes too long, fail with what was printed."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                # What keeps the connection alive comes, too, where nothing else does.
+                kind, frame = self._socket.recv_data_frame(control_frame=True)
+            except websocket.WebSocketTimeoutException:
+                quiet()
+                continue
+            if kind == websocket.ABNF.OPCODE_TEXT:
+                yield json.loads(frame.data)
+        pytest.fail(f"{''.join(printed)}\n{self._seat.status()}\n{self._seat.log}")
 
     def run(self, code: str) -> str:
         """Run code, and return what it printed."""
