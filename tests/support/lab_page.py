@@ -353,8 +353,16 @@ NUMBER = """
 
 
 def overflowing(part: Locator) -> list[str]:
-    """Return what does not fit into a part of the page, or is cut off though nothing tells the whole."""
-    return part.evaluate(OVERFLOWING)  # type: ignore[no-any-return]
+    """Return what does not fit into a part of the page, or is cut off though nothing tells the whole.
+
+    After another size or another status, the page may need some frames until everything fits.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while found := part.evaluate(OVERFLOWING):
+        if time.monotonic() > deadline:
+            return found  # type: ignore[no-any-return]
+        part.page.wait_for_timeout(50)
+    return []
 
 
 SOCKETS = """
