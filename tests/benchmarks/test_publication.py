@@ -257,7 +257,8 @@ def test_every_part_is_a_benchmark_and_has_a_command_of_its_own() -> None:
         assert len({part.command for part in parts}) == len(parts)
 
 
-def test_the_documentation_has_the_tables_of_its_figures(root: Path) -> None:
-    folder = root / "docs/_includes/benchmarks"
+@pytest.mark.parametrize("part", ["", "without-gpu"])
+def test_the_documentation_has_the_tables_of_its_figures(root: Path, part: str) -> None:
+    folder = root / "docs/_includes/benchmarks" / part
     contents = msgspec.json.decode((folder / "results.json").read_bytes(), type=Contents)
     assert (folder / "results.md").read_text() == "\n".join(tables(contents.results)) + "\n"
