@@ -268,10 +268,11 @@ def test_page_locks_are_dropped_while_all_memory_is_away(
     until(lambda: client.registered == 5)
     piece = client.taken(3 * CHUNK)
     client.call("away", 1)
-    client.call("later", 14)
+    # The locks are dropped after 15 s.
+    client.call("later", 5)
     client.call("prepare", 6 * CHUNK)
     until(lambda: client.registered == 6)
-    client.call("later", 2)
+    client.call("later", 11)
     until(lambda: pool.page_locked_by(3) == [])
     assert client.registered == 0
     assert client.holds(piece)
