@@ -125,23 +125,25 @@ def test_a_holder_continues_without_a_scheduler(machine: Machine) -> None:
     assert a.holds(more, 16 * UNIT, 2)
 
 
-def test_a_waiting_program_without_a_scheduler_takes_the_gpu_itself(machine: Machine) -> None:
+def evicted_without_a_scheduler(machine: Machine) -> tuple[Program, int, Program]:
+    """Return a program, its memory, and the program for which it was evicted; no scheduler is there."""
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(192 * UNIT, 1)
     a.call("cell", phase="end")
     b.filled(192 * UNIT, 2)
     machine.kill_scheduler()
+    return a, at_a, b
+
+
+def test_a_waiting_program_without_a_scheduler_takes_the_gpu_itself(machine: Machine) -> None:
+    a, at_a, b = evicted_without_a_scheduler(machine)
     os.kill(b.pid, signal.SIGKILL)
     assert a.holds(at_a, 192 * UNIT, 1)
 
 
 def left_alone_without_room(machine: Machine) -> tuple[Program, int, int]:
     """Return a program that waits for room, its memory, and what waits; no scheduler is there."""
-    a, b = machine.program("a"), machine.program("b")
-    at_a = a.filled(192 * UNIT, 1)
-    a.call("cell", phase="end")
-    b.filled(192 * UNIT, 2)
-    machine.kill_scheduler()
+    a, at_a, _ = evicted_without_a_scheduler(machine)
     return a, at_a, a.start("fill", pointer=at_a, bytes=4, value=9)
 
 
@@ -427,13 +429,9 @@ def test_a_scheduler_that_crashes_at_every_request_is_not_waited_for(machine: Ma
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_time_of_short_answers_is_no_time_without_a_scheduler(machine: Machine) -> None:
-    """As during several upgrades in a row."""
-    a, b = machine.program("a"), machine.program("b")
-    at_a = a.filled(192 * UNIT, 1)
-    a.call("cell", phase="end")
-    b.filled(192 * UNIT, 2)
-    machine.kill_scheduler()
+def test_short_answers_do_not_count_as_time_without_a_scheduler(machine: Machine) -> None:
+    """This happens when a scheduler is upgraded several times in a row."""
+    a, at_a, b = evicted_without_a_scheduler(machine)
     os.kill(b.pid, signal.SIGKILL)
     machine.socket.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
