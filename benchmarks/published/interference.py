@@ -7,7 +7,7 @@ from its first submission to its end, a cell's from its request to the reply, on
 
     gpushare bench interference --policy burst --policy tgs --pairs 20 --json
 
-With ``--pause``, a pair is one burst beside the loop after such a pause, and one alone after the same pause.
+With ``--pause``, a pair is the first burst after such a pause with the loop, and the first one without it.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def measure(
 def measure_firsts(
     policies: Sequence[str], pairs: int, pause: float, batch: int = BATCH
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return the seconds of the first bursts after a pause, by policy: beside the loop, and alone."""
+    """Return the seconds of the first bursts after a pause, by policy: with the loop, and alone."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in policies}
     with _sides(batch) as (here, bare, ours):
         for number in range(pairs):
@@ -316,8 +316,8 @@ def measure_firsts(
                 ours.person.cell()
                 ours.trained()
                 bare.person.cell()
-                (beside,), (alone,) = ours.person.taken(), bare.person.taken()
-                found[name].append((beside, alone))
+                (together,), (alone,) = ours.person.taken(), bare.person.taken()
+                found[name].append((together, alone))
     return found
 
 
@@ -325,12 +325,12 @@ def _first_figures(
     name: str, firsts: dict[str, list[tuple[float, float]]], pause: float
 ) -> Iterator[Figure]:
     def later(some: Sequence[tuple[float, float]]) -> float:
-        beside, alone = (statistics.median(each) for each in zip(*some, strict=True))
-        return float(100 * (beside / alone - 1))
+        together, alone = (statistics.median(each) for each in zip(*some, strict=True))
+        return float(100 * (together / alone - 1))
 
     taken = firsts[name]
     low, high = interval(taken, later)
-    beside, alone = zip(*taken, strict=True)
+    together, alone = zip(*taken, strict=True)
     what = f"{name}: first burst after a pause of {pause:g} s"
     yield Figure(
         "interference",
@@ -346,11 +346,11 @@ def _first_figures(
         yield Figure(
             "interference",
             f"{what}, {which}",
-            1000 * choose(beside),
+            1000 * choose(together),
             "ms",
             1000 * choose(alone),
             len(taken),
-            1000 * quartile_distance(beside),
+            1000 * quartile_distance(together),
         )
 
 

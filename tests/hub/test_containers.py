@@ -54,7 +54,7 @@ def test_users_in_containers_take_turns(seats: tuple[Node, dict[str, Seat]]) -> 
             (client,) = group["clients"]
             assert os.path.exists(f"/proc/{client['pid']}")
             assert "ipykernel" in Path(f"/proc/{client['pid']}/cmdline").read_text()
-        # Again and again: whenever the second one pauses, the first one gets the GPU back.
+        # Repeatedly, because the first one gets the GPU back whenever the second one pauses.
         ended = second.end(plotting, lambda: ada.post("gpushare/api/evict", {"group": first.id}))
         assert ended == "as if alone\n"
         (ada.notebooks / "stop").touch()

@@ -238,8 +238,8 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(both: LabPage, lab: La
     expect(page.card).to_contain_text("Hibernated")
     freed = re.compile(r"freed [\d.]+\sMiB of GPU memory · wakes in about")
     expect(page.card).to_contain_text(freed)
-    # The scheduler estimates what the driver leaves of the two contexts, which is a quarter of them. If it has measured
-    # them beside other programs that started or ended, it may have found them too large, and then also what is left.
+    # The driver leaves a quarter of the two contexts. The scheduler derives this from readings. If other programs
+    # started or ended while it measured the contexts, it may overestimate both the contexts and what is left of them.
     assert 0 < lab.status()["gpus"][0]["contexts"] < before / 2
     expect(page.chip).to_have_text("GPU: hibernated")
     expect(page.status_item).to_have_text("GPU: hibernated")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A client's process is the one that connected, whatever the client says, even after another process got its pid."""
+"""A client's process is the one that connected, whatever the client says, even if its pid has been reused."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class Kernel:
     def await_restart(self) -> None:
         """Wait until the server has restarted the kernel, and its output arrives.
 
-        What is sent before may reach the old process only. When the new one answers, the server may have connected to
-        its input, but not yet to its output.
+        Until then, a message may go to the old process. And when the new one runs a message, the server may not receive
+        its output yet.
         """
         for got in self._messages():
             if got["msg_type"] == "status" and got["content"]["execution_state"] == "restarting":
